@@ -1,0 +1,1 @@
+"""synergon: a durable task engine. One file to start with, one database to share."""

@@ -1,0 +1,44 @@
+"""The port to time and chance. Node code asks a Clock and never the operating system, so that a simulator can."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time inside one process. Moments that are stored or compared between processes are the store's business."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; for durations."""
+
+    def wall(self) -> int:
+        """Microseconds since 1970, as the host believes; for stores whose clock is the host's."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+
+    def chance(self) -> float:
+        """A number in [0, 1)."""
+
+
+class SystemClock:
+    """The real one."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+        return time.monotonic()
+
+    def wall(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        await asyncio.sleep(seconds)
+
+    def chance(self) -> float:
+        """A number in [0, 1)."""
+        return random.random()

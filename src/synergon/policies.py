@@ -1,0 +1,84 @@
+"""Policies: frozen values that are checked when they are made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from synergon.durations import LONGEST_SECONDS, Duration, seconds
+from synergon.errors import OptionError
+
+CRASH_LIMIT: Final = 3
+"""How often the process may die under a task before it ends `failed` with reason `crashed`."""
+
+DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
+DEFAULT_QUEUE: Final = "default"
+PAYLOAD_LIMIT_BYTES: Final = 1024 * 1024
+LOWEST_PRIORITY: Final = -(2**63)
+HIGHEST_PRIORITY: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a body may fail, and how long to wait in between.
+
+    The pause before attempt n + 1 is `first * factor ** (n - 1)`, at most `cap`, and spread by `jitter` to both
+    sides. `wait`, a function of the attempt number, replaces first, factor, cap and jitter.
+    """
+
+    attempts: int = 5
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.25
+    wait: Callable[[int], float] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            raise OptionError(f"Retry attempts must be a whole number from 1 on, got {self.attempts!r}")
+        for name in ("first", "cap"):
+            object.__setattr__(self, name, seconds(getattr(self, name), f"Retry {name}"))
+        if not self._is_number(self.factor) or not self.factor >= 1:
+            raise OptionError(f"Retry factor must be a number from 1 on, got {self.factor!r}")
+        if not self._is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise OptionError(f"Retry jitter must be a number between 0 and 1, got {self.jitter!r}")
+        if self.wait is not None and not callable(self.wait):
+            raise OptionError(f"Retry wait must be a function of the attempt number, got {self.wait!r}")
+
+    def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
+        """The pause in seconds after failed attempt `attempt` (1 is the first); never negative, never huge."""
+        if self.wait is not None:
+            return min(max(float(self.wait(attempt)), 0.0), LONGEST_SECONDS)
+        pause = self._without_jitter(max(attempt, 1))
+        return min(max(pause * (1 + self.jitter * (2 * chance() - 1)), 0.0), LONGEST_SECONDS)
+
+    def _without_jitter(self, attempt: int) -> float:
+        try:
+            return min(self.first * self.factor ** (attempt - 1), self.cap)
+        except OverflowError:  # the power is past what a float holds, so it is past the cap too
+            return self.cap if self.first else 0.0
+
+    @staticmethod
+    def _is_number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+ONCE: Final = Retry(attempts=1)
+"""The policy of a task that says nothing: a body that fails has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long ended tasks stay in the history; `None` keeps them for ever."""
+
+    succeeded: Duration | None = "7d"
+    failed: Duration | None = "30d"
+    cancelled: Duration | None = "7d"
+
+    def __post_init__(self) -> None:
+        for name in ("succeeded", "failed", "cancelled"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, seconds(value, f"Retention {name}"))

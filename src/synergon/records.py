@@ -1,0 +1,390 @@
+"""Plain records that cross the borders between rooms. They hold no behaviour beyond reading themselves.
+
+They are `msgspec` structs: frozen, slotted, cheap to make on the hot path, and JSON for `--json` at no cost.
+Inside the engine times are whole microseconds since 1970 by the store's clock; records for users hold aware
+datetimes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from synergon.lifecycle import Reason, State
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """The moment as an aware datetime, exact to the microsecond."""
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_datetime(moment: datetime) -> int:
+    """The aware datetime as whole microseconds since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What every record has in common."""
+
+
+# ---------------------------------------------------------------- what goes into a store
+
+OnConflict = Literal["return", "raise", "replace"]
+
+
+class NewTask(Record, frozen=True, kw_only=True):
+    """A task that is not stored yet."""
+
+    kind: str
+    queue: str = "default"
+    payload: bytes = b"{}"
+    priority: int = 0
+    run_at: int | None = None
+    """Due at this moment; None: now, or `delay` after now."""
+    delay: int | None = None
+    """Microseconds after the store's now."""
+    expires_in: int | None = None
+    """Microseconds after the store's now; not started by then, it ends `failed` with reason `expired`."""
+    max_attempts: int | None = None
+    """None: the producer does not know the kind; the node that runs it does."""
+    overrides: bytes | None = None
+    """JSON of what this call says otherwise than its kind (`timeout`, `retry`, `runs_in`)."""
+    key: str | None = None
+    on_conflict: OnConflict = "return"
+    tags: tuple[str, ...] = ()
+    meta: bytes | None = None
+    """JSON object."""
+
+
+class Insertion(Record, frozen=True, kw_only=True):
+    """What became of one NewTask: the id of the task that now stands for it."""
+
+    id: int
+    created: bool
+    """False: a live task held the key, and `id` is that task (replaced, if that was asked)."""
+    state: State
+
+
+# ---------------------------------------------------------------- claims
+
+
+class Room(Record, frozen=True, kw_only=True):
+    """How many tasks of one kind a node could start now."""
+
+    kind: str
+    count: int
+
+
+class ClaimRequest(Record, frozen=True, kw_only=True):
+    """What a node asks for: at most `limit` tasks in all, and at most `rooms[i].count` of each kind."""
+
+    node_id: str
+    rooms: tuple[Room, ...]
+    limit: int
+    queues: frozenset[str] | None = None
+    """Only tasks of these queues; None: of every queue."""
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A task that a node has taken. `(id, claim_no)` is the fence for everything the attempt writes."""
+
+    id: int
+    claim_no: int
+    kind: str
+    queue: str
+    payload: bytes
+    attempts: int
+    """This attempt's number, from 1 on."""
+    max_attempts: int | None
+    crashes: int
+    overrides: bytes | None
+    tags: tuple[str, ...]
+    meta: bytes | None
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+class ErrorRecord(Record, frozen=True, kw_only=True):
+    """One failed attempt."""
+
+    attempt: int
+    type: str
+    message: str
+    traceback: str = ""
+    node_id: str | None = None
+    at: datetime | None = None
+    """Set by the store, by its own clock."""
+
+
+class Succeeded(Record, frozen=True, kw_only=True):
+    """The body returned."""
+
+    result: bytes | None = None
+    children: tuple[NewTask, ...] = ()
+    """Stored together with the success, and not otherwise."""
+
+
+class Failed(Record, frozen=True, kw_only=True):
+    """The body failed and there is no further attempt."""
+
+    reason: Reason
+    error: ErrorRecord
+
+
+class Retrying(Record, frozen=True, kw_only=True):
+    """The body failed and is run again after `delay` microseconds."""
+
+    delay: int
+    error: ErrorRecord
+
+
+class Snoozed(Record, frozen=True, kw_only=True):
+    """The body asked to be run again after `delay` microseconds; the attempt is given back."""
+
+    delay: int
+
+
+class Cancelled(Record, frozen=True, kw_only=True):
+    """The body raised `Cancel`, or ended because it was cancelled."""
+
+    why: str | None = None
+
+
+class HandedBack(Record, frozen=True, kw_only=True):
+    """The node could not finish it and gives it back; the attempt is given back too."""
+
+
+class Crashed(Record, frozen=True, kw_only=True):
+    """The child process died under the body: the attempt is given back, a crash is charged."""
+
+    error: ErrorRecord
+
+
+Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed
+
+
+class Progress(Record, frozen=True, kw_only=True):
+    """How far a body says it is."""
+
+    fraction: float
+    message: str = ""
+
+
+class Settlement(Record, frozen=True, kw_only=True):
+    """The outcome of one attempt, addressed by its fence."""
+
+    id: int
+    claim_no: int
+    outcome: Outcome
+    progress: Progress | None = None
+    """The last report that was not written yet."""
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """What the store made of a Settlement: the state it led to, or None if the claim was stale."""
+
+    id: int
+    state: State | None
+    child_ids: tuple[int, ...] = ()
+    kind: str | None = None
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """A note from a running attempt, addressed by its fence."""
+
+    id: int
+    claim_no: int
+    progress: Progress | None = None
+    overdue: bool = False
+    """The body ran past its deadline and could not be stopped yet."""
+
+
+# ---------------------------------------------------------------- moves
+
+
+class Woken(Record, frozen=True, kw_only=True):
+    """What a look at the clock did."""
+
+    kinds: dict[str, int]
+    """How many tasks of each kind became ready."""
+    expired: tuple[int, ...] = ()
+    """Tasks that ended because nobody started them in time."""
+    next_in: int | None = None
+    """Microseconds until the next task is due or expires; None: nothing is."""
+
+
+class Moved(Record, frozen=True, kw_only=True):
+    """What an operation did to one task. `state` is the one it is in now; None: there is no such task."""
+
+    id: int
+    done: bool
+    """Whether the operation took effect (for a cancel of a running task: was recorded)."""
+    state: State | None
+    kind: str | None = None
+    node_id: str | None = None
+    """The node that runs it, for a cancel of a running task."""
+    key_holder: int | None = None
+    """A retry was refused because this live task holds the unique key."""
+
+
+class Reaped(Record, frozen=True, kw_only=True):
+    """A task taken from a dead node."""
+
+    id: int
+    kind: str
+    node_id: str
+    state: State
+    crashes: int
+
+
+class Rescheduling(Record, frozen=True, kw_only=True):
+    """When a waiting task shall be due instead: at `run_at`, or `delay` microseconds after the store's now."""
+
+    id: int
+    run_at: int | None = None
+    delay: int | None = None
+
+
+class Reprioritizing(Record, frozen=True, kw_only=True):
+    """Which priority a waiting task shall have instead."""
+
+    id: int
+    priority: int
+
+
+class Cutoffs(Record, frozen=True, kw_only=True):
+    """Ages in microseconds past which ended tasks leave the history; None keeps them."""
+
+    succeeded: int | None = None
+    failed: int | None = None
+    cancelled: int | None = None
+
+
+# ---------------------------------------------------------------- what users see
+
+
+class TaskRecord(Record, frozen=True, kw_only=True):
+    """One task as the store has it."""
+
+    id: int
+    kind: str
+    queue: str
+    state: State
+    reason: Reason | None = None
+    priority: int = 0
+    run_at: datetime
+    attempts: int = 0
+    max_attempts: int | None = None
+    crashes: int = 0
+    claim_no: int = 0
+    node_id: str | None = None
+    server: str | None = None
+    enqueued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested: bool = False
+    overdue: bool = False
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    """The arguments, as JSON."""
+    overrides: msgspec.Raw | None = None
+    result: Any = None
+    """The plain JSON value; `handle.result()` gives it in the type of the function's annotation."""
+    errors: tuple[ErrorRecord, ...] = ()
+    progress: Progress | None = None
+    key: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: dict[str, Any] = {}
+
+    @property
+    def error(self) -> ErrorRecord | None:
+        """The last error, if any attempt failed."""
+        return self.errors[-1] if self.errors else None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments as plain JSON values."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.payload)
+        return decoded
+
+
+class TaskQuery(Record, frozen=True, kw_only=True):
+    """A filter over all tasks, newest first. `before` is the keyset cursor: only ids below it."""
+
+    states: frozenset[State] | None = None
+    kind: str | None = None
+    queue: str | None = None
+    tag: str | None = None
+    key: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class TaskPage(Record, frozen=True, kw_only=True):
+    """One page of a listing."""
+
+    tasks: tuple[TaskRecord, ...]
+    next: int | None = None
+    """Give this as `before` for the next page; None: this was the last."""
+
+
+class QueueRecord(Record, frozen=True, kw_only=True):
+    """A queue, and how many tasks of it are in each state."""
+
+    name: str
+    paused_at: datetime | None = None
+    counts: dict[State, int] = {}
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no node may claim from it."""
+        return self.paused_at is not None
+
+
+class ProcessIdentity(Record, frozen=True, kw_only=True):
+    """Which process this is, so that others on the same host can see whether it lives."""
+
+    host: str
+    boot_id: str
+    """New at each boot of the host."""
+    pid_namespace: str
+    """Pids mean something only within one of these."""
+    pid: int
+    started: float
+    """Start time of the process, so that a reused pid is not mistaken for it."""
+
+
+class NewNode(Record, frozen=True, kw_only=True):
+    """A node that registers."""
+
+    id: str
+    name: str
+    process: ProcessIdentity
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    concurrency: int
+    lease: int
+    """Microseconds."""
+    version: str
+    address: str | None = None
+
+
+class NodeRecord(Record, frozen=True, kw_only=True):
+    """A node as the store has it."""
+
+    id: str
+    name: str
+    process: ProcessIdentity
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    concurrency: int
+    version: str
+    address: str | None
+    registered_at: datetime
+    lease_left: float
+    """Seconds by the store's clock; negative: it is over."""

@@ -1,0 +1,225 @@
+"""The port to the database: what every store promises, and nothing that only one of them could.
+
+Rules for all of it:
+
+- Every call takes and returns lists; a returned list has one entry per entry given, in that order.
+- A call is one transaction: when it returns, its effect is durable; when it raises, it had none (or, if the
+  answer was lost, repeating it does no harm).
+- Every move is guarded by the state it starts from. A move that is not legal any more changes nothing and is
+  reported, never raised.
+- Times are whole microseconds since 1970, made and compared by the store's own clock. The clock never runs back.
+- Order is by priority, higher first, then by id, lower first. Ids are given by the store and only grow.
+- Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
+
+The legal moves are those of `synergon.lifecycle`. Who moves a task into a final state moves its row from the live
+tasks to the history in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from synergon.lifecycle import State
+from synergon.records import (
+    Claim,
+    ClaimRequest,
+    Cutoffs,
+    Insertion,
+    Moved,
+    NewNode,
+    NewTask,
+    NodeRecord,
+    QueueRecord,
+    Reaped,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Settlement,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+    Verdict,
+    Woken,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """Where stores differ; asked once instead of `if`s everywhere."""
+
+    shared: bool
+    """Several processes may use it at once."""
+    durable: bool
+    """It survives the process."""
+    transactions: bool
+    """It can join a caller's transaction (`conn=`) and offer one to a body (`ctx.transaction()`)."""
+
+
+class BodyTransaction(Protocol):
+    """A transaction that a running body writes in, and that its success is committed with."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection; the body must not commit or roll back on it."""
+
+    async def finish(self, settlement: Settlement) -> Verdict:
+        """Settle the attempt and commit everything together; stale: roll everything back."""
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote. Does nothing after `finish` or an earlier rollback."""
+
+
+class LeaseKeeper(Protocol):
+    """Renews one node's lease on a path of its own, so that nothing else can hold it up.
+
+    All its calls are made from one thread with a running event loop, which need not be the engine's.
+    """
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        """Lease for `lease` microseconds from now. False: the node's row is gone, it has been declared dead."""
+
+    async def close(self) -> None:
+        """Give the path up."""
+
+
+class Store(Protocol):
+    """One database."""
+
+    url: str
+    capabilities: Capabilities
+
+    # ------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Connect; create or migrate the schema if the role may. `SchemaError` says what to run otherwise."""
+
+    async def close(self) -> None:
+        """Finish the calls under way, then disconnect. Idempotent. Later calls raise `NotConnected`."""
+
+    async def now(self) -> int:
+        """The store's clock."""
+
+    # ------------------------------------------------------------ tasks come in
+
+    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store all of `tasks` or none.
+
+        Due later than now (`run_at`, or `delay`): `scheduled`; else `ready`. A `key` that a live task of the same
+        kind holds is a conflict, also within the list: `return` answers with that task; `replace` puts the new
+        payload, options and due time into it, keeping its id, if it is not running; `raise`, and `replace` of a
+        running task, raise `KeyConflict` and store nothing of this call.
+        """
+
+    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """The same inside the caller's own transaction on `connection`, which the caller commits or rolls back.
+
+        Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
+        or has no transaction open.
+        """
+
+    # ------------------------------------------------------------ tasks run
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """Take ready tasks: `ready` → `running`, `claim_no + 1`, `attempts + 1`, owner and start time set.
+
+        Takes the first tasks in order among the asked kinds and queues, without paused queues and without tasks
+        whose `expires_at` has come. Returns them in that order. Raises `LeaseLost` if the node has no live lease.
+        """
+
+    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
+
+        Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
+        Failed → `failed` with its reason, error appended. Retrying → `scheduled` (`ready` if the delay is 0), error
+        appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
+        `attempts - 1`. Crashed → error appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with
+        reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends `cancelled`.
+        A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
+        inserted twice. A row that could not be written does not fail its neighbours.
+        """
+
+    async def report(self, reports: Sequence[Report]) -> list[bool]:
+        """Write progress and overdue marks of running attempts; False: stale."""
+
+    async def begin(self) -> BodyTransaction:
+        """A transaction for a body. Raises `NotAvailable` where the store has none."""
+
+    async def cancel_requests(self, node_id: str) -> list[int]:
+        """The running tasks of this node that somebody wants cancelled."""
+
+    # ------------------------------------------------------------ time and death
+
+    async def wake(self, limit: int) -> Woken:
+        """Make at most `limit` due tasks ready and end at most `limit` expired ones; tell when to look again.
+
+        `next_in` is 0 if more are due already. Expiry ends waiting, scheduled and ready tasks, in paused queues too.
+        """
+
+    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
+        """Take at most `limit` running tasks from dead nodes, and remove the rows of dead nodes that hold none.
+
+        Dead is a node without a row, one whose lease is over by the store's clock, and any named in `gone` (their
+        processes were seen dead). Re-checked in the statement that takes. `attempts - 1`, `crashes + 1`, an error
+        appended; then `ready`, `failed`/`crashed` at `CRASH_LIMIT`, or `cancelled` if that was asked.
+        """
+
+    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
+        """Delete at most `limit` ended tasks that are older than the cutoff of their state; how many it were."""
+
+    # ------------------------------------------------------------ nodes
+
+    async def register(self, node: NewNode) -> None:
+        """Make the node known, with a lease from now."""
+
+    async def keeper(self) -> LeaseKeeper:
+        """A path for renewing leases. Call it on the thread and loop that will use it."""
+
+    async def unregister(self, node_id: str) -> None:
+        """Forget the node. Tasks that it still holds are then anybody's to reap."""
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes, dead ones that nobody reaped yet included."""
+
+    # ------------------------------------------------------------ operations
+
+    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """Not running: → `cancelled` at once. Running: the wish is recorded and sticks. Final: nothing is done."""
+
+    async def retry(self, ids: Sequence[int]) -> list[Moved]:
+        """Final → `ready`, same id, place and `claim_no`; attempts, crashes, expiry and cancel wish are reset, the
+        result and progress cleared, the list of errors kept. Not done if a live task holds the key."""
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Remove tasks that are not running, live or final, without a trace. Done: `state` is None."""
+
+    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
+        """Change when `scheduled` or `ready` tasks are due; they become `scheduled` or `ready` accordingly."""
+
+    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
+        """Change the priority of tasks that are live and not running."""
+
+    async def pause(self, queues: Sequence[str]) -> list[bool]:
+        """Let nobody claim from these queues, until resumed; False: it was paused already."""
+
+    async def resume(self, queues: Sequence[str]) -> list[bool]:
+        """Undo `pause`; False: it was not paused."""
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
+        """These tasks, live or final; None where there is none."""
+
+    async def list_tasks(self, query: TaskQuery) -> TaskPage:
+        """Tasks that match, newest id first, one page."""
+
+    async def counts(self) -> dict[tuple[str, str, State], int]:
+        """Exact numbers by (queue, kind, state), without zeros, from one snapshot; their cost does not grow with
+        the history."""
+
+    async def queues(self) -> list[QueueRecord]:
+        """Every queue that ever had a task or was paused, by name, with its counts."""
+
+    async def describe(self) -> dict[str, str]:
+        """Facts for people (`synergon doctor`): versions, journal mode, size, clock."""
