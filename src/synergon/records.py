@@ -185,7 +185,7 @@ class Settlement(Record, frozen=True, kw_only=True):
     """The last report that was not written yet."""
 
 
-class Verdict(Record, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True):
     """What the store made of a Settlement: the state it led to, or None if the claim was stale."""
 
     id: int

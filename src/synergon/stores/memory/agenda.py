@@ -1,0 +1,65 @@
+"""Tasks by the moment at which something must happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from synergon.stores.memory.row import Row
+
+SLACK: Final = 64
+"""Outdated entries that are not worth a rebuild."""
+
+
+class Agenda:
+    """Gives out tasks in the order of their moments.
+
+    A task that gets another moment, or none, leaves its entry behind: an entry counts only while the row itself
+    says the same moment. Outdated entries never outnumber the good ones by more than `SLACK`, so neither
+    memory nor speed depends on how often tasks change.
+    """
+
+    __slots__ = ("_awaited", "_entries", "_moment_of")
+
+    def __init__(self, moment_of: Callable[[Row], int | None]) -> None:
+        self._moment_of = moment_of
+        self._entries: list[tuple[int, int, Row]] = []
+        self._awaited = 0
+
+    def add(self, row: Row, moment: int) -> None:
+        """Await `moment` for this task."""
+        heappush(self._entries, (moment, row.id, row))
+        self._awaited += 1
+
+    def forget_one(self) -> None:
+        """A task is not awaited any more; its row will say so from now on."""
+        self._awaited -= 1
+        if len(self._entries) > 2 * self._awaited + SLACK:
+            self._rebuild()
+
+    def due(self, now: int, limit: int) -> list[Row]:
+        """At most `limit` tasks whose moment has come, earliest first. The caller must move every one of them."""
+        found: dict[int, Row] = {}  # a task whose moment was changed to and fro has several good entries
+        while len(found) < limit:
+            moment = self.next_moment()
+            if moment is None or moment > now:
+                break
+            row = heappop(self._entries)[2]
+            found[row.id] = row
+        return list(found.values())
+
+    def next_moment(self) -> int | None:
+        """The earliest moment that is awaited."""
+        entries = self._entries
+        while entries:
+            moment, _, row = entries[0]
+            if self._moment_of(row) == moment:
+                return moment
+            heappop(entries)
+        return None
+
+    def _rebuild(self) -> None:
+        good = {row.id: (moment, row.id, row) for moment, _, row in self._entries if self._moment_of(row) == moment}
+        self._entries = list(good.values())
+        heapify(self._entries)

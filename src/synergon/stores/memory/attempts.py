@@ -1,0 +1,167 @@
+"""Tasks run: nodes claim them, report on them and settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from synergon.errors import LeaseLost
+from synergon.lifecycle import Reason, State
+from synergon.policies import CRASH_LIMIT
+from synergon.records import (
+    Cancelled,
+    Claim,
+    ClaimRequest,
+    Crashed,
+    Failed,
+    HandedBack,
+    Report,
+    Retrying,
+    Settlement,
+    Snoozed,
+    Succeeded,
+    Verdict,
+)
+from synergon.stores.memory.coming import put
+from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+
+RUNNING: Final = State.RUNNING
+
+
+def claim(tables: Tables, request: ClaimRequest, now: int) -> list[Claim]:
+    """Give the node the first ready tasks that it asks for, in order."""
+    if not tables.is_leased(request.node_id, now):
+        raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
+    return [_claim_of(row) for row in _start_in_order(tables, request, now)]
+
+
+def _start_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
+    """Merge the lanes: take from the one with the best head, up to where the next best begins."""
+    rooms = {room.kind: room.count for room in request.rooms}
+    left = request.limit
+    heads = [
+        (place, kind, lane.queue, lane)
+        for kind in rooms
+        for lane in _open_lanes(tables, kind, request.queues)
+        if (place := lane.head(now)) is not None
+    ]
+    heapify(heads)
+    while heads and left > 0:
+        _, kind, queue, lane = heappop(heads)
+        taken = lane.take(min(left, rooms[kind]), now, heads[0][0] if heads else None)
+        tables.start(taken, lane, request.node_id, now)
+        yield from taken
+        left -= len(taken)
+        rooms[kind] -= len(taken)
+        if rooms[kind] > 0 and (place := lane.head(now)) is not None:
+            heappush(heads, (place, kind, queue, lane))
+
+
+def _open_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
+    for queue, lane in tables.lanes.get(kind, {}).items():
+        if tables.queues[queue] is None and (queues is None or queue in queues):
+            yield lane
+
+
+def _claim_of(row: Row) -> Claim:
+    task = row.task
+    return Claim(
+        row.id,
+        row.claim_no,
+        task.kind,
+        task.queue,
+        task.payload,
+        row.attempts,
+        task.max_attempts,
+        row.crashes,
+        task.overrides,
+        task.tags,
+        task.meta,
+    )
+
+
+def finish(tables: Tables, settlements: Sequence[Settlement], now: int) -> list[Verdict]:
+    """Settle each attempt that its claim number still owns."""
+    return [_finish_one(tables, settlement, now) for settlement in settlements]
+
+
+def _finish_one(tables: Tables, settlement: Settlement, now: int) -> Verdict:
+    row = tables.rows.get(settlement.id)
+    if row is None or row.claim_no != settlement.claim_no:
+        return Verdict(id=settlement.id, state=None)
+    if row.state is not RUNNING:
+        return row.verdict or Verdict(id=settlement.id, state=None)
+    if settlement.progress is not None:
+        row.progress = settlement.progress
+    child_ids = _settle(tables, row, settlement, now)
+    row.verdict = Verdict(id=row.id, state=row.state, child_ids=child_ids, kind=row.task.kind)
+    return row.verdict
+
+
+def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple[int, ...]:
+    """Make the move that the outcome asks for; the ids of the children it brought."""
+    outcome = settlement.outcome
+    if isinstance(outcome, Succeeded) and not row.cancel_requested:
+        row.result = outcome.result
+        tables.end(row, State.SUCCEEDED, None, now)
+        # After the end: a task may name its own key for its successor.
+        return tuple([put(tables, child, "return", now).id for child in outcome.children])
+    _charge(row, settlement, now)
+    if row.cancel_requested:
+        tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
+        return ()
+    match outcome:
+        case Failed(reason=reason):
+            tables.end(row, State.FAILED, reason, now)
+        case Retrying(delay=delay) | Snoozed(delay=delay):
+            tables.requeue(row, now + delay, now)
+        case Cancelled():
+            tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
+        case HandedBack():
+            tables.requeue(row, row.run_at, now)
+        case Crashed():
+            requeue_or_give_up(tables, row, now)
+    return ()
+
+
+def _charge(row: Row, settlement: Settlement, now: int) -> None:
+    """What the attempt cost, wherever the task goes next."""
+    match settlement.outcome:
+        case Failed(error=error) | Retrying(error=error):
+            row.add_error(error, now)
+        case Snoozed() | HandedBack():
+            row.give_attempt_back()
+        case Crashed(error=error):
+            row.charge_crash(error, now)
+
+
+def requeue_or_give_up(tables: Tables, row: Row, now: int) -> None:
+    """Run a task again that has crashed, unless it has done so too often."""
+    if row.crashes >= CRASH_LIMIT:
+        tables.end(row, State.FAILED, Reason.CRASHED, now)
+    else:
+        tables.requeue(row, row.run_at, now)
+
+
+def report(tables: Tables, reports: Sequence[Report]) -> list[bool]:
+    """Write what running attempts say of themselves."""
+    return [_report_one(tables, note) for note in reports]
+
+
+def _report_one(tables: Tables, note: Report) -> bool:
+    row = tables.rows.get(note.id)
+    if row is None or row.claim_no != note.claim_no or row.state is not RUNNING:
+        return False
+    if note.progress is not None:
+        row.progress = note.progress
+    if note.overdue:
+        row.overdue = True
+    return True
+
+
+def cancel_requests(tables: Tables, node_id: str) -> list[int]:
+    """The running tasks of this node that somebody wants cancelled."""
+    return [row.id for row in tables.running.get(node_id, {}).values() if row.cancel_requested]

@@ -1,0 +1,101 @@
+"""One task as the memory store keeps it, and as the outside sees it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from synergon.lifecycle import Reason, State
+from synergon.records import ErrorRecord, NewTask, Progress, TaskRecord, Verdict, to_datetime
+
+ERRORS_KEPT: Final = 20
+"""How many of its last errors a task remembers: one that fails for ever must not grow for ever."""
+
+Tally = dict[State, int]
+"""How many tasks of one queue and kind are in each state."""
+
+
+class Row(msgspec.Struct, gc=False):
+    """A task. Mutable, and never handed out: callers get a `TaskRecord` or a `Claim`.
+
+    The garbage collector does not look into rows (there may be a million of them), so a row must never point at
+    anything that points back at rows.
+    """
+
+    id: int
+    task: NewTask
+    """What was asked for; a replacement puts another one here."""
+    tally: Tally
+    """The numbers in which this row is counted."""
+    state: State
+    priority: int
+    run_at: int
+    enqueued_at: int
+    expires_at: int | None
+    claim_no: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    node_id: str | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    reason: Reason | None = None
+    cancel_requested: bool = False
+    overdue: bool = False
+    result: bytes | None = None
+    progress: Progress | None = None
+    errors: tuple[ErrorRecord, ...] = ()
+    verdict: Verdict | None = None
+    """What the present `claim_no` was told when it was settled; None: it was not."""
+
+    def add_error(self, error: ErrorRecord, now: int) -> None:
+        """Append to the list of errors, dated by the store's clock."""
+        dated = msgspec.structs.replace(error, at=to_datetime(now))
+        self.errors = (*self.errors[1 - ERRORS_KEPT :], dated)
+
+    def give_attempt_back(self) -> None:
+        """The attempt was no fault of the body, so its budget is not charged."""
+        self.attempts -= 1
+
+    def charge_crash(self, error: ErrorRecord, now: int) -> None:
+        """The process died under the body."""
+        self.add_error(error, now)
+        self.give_attempt_back()
+        self.crashes += 1
+
+
+def record_of(row: Row) -> TaskRecord:
+    """The row as users see it; shares nothing with it that could change."""
+    task = row.task
+    return TaskRecord(
+        id=row.id,
+        kind=task.kind,
+        queue=task.queue,
+        state=row.state,
+        reason=row.reason,
+        priority=row.priority,
+        run_at=to_datetime(row.run_at),
+        attempts=row.attempts,
+        max_attempts=task.max_attempts,
+        crashes=row.crashes,
+        claim_no=row.claim_no,
+        node_id=row.node_id,
+        enqueued_at=to_datetime(row.enqueued_at),
+        started_at=None if row.started_at is None else to_datetime(row.started_at),
+        finished_at=None if row.finished_at is None else to_datetime(row.finished_at),
+        expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
+        cancel_requested=row.cancel_requested,
+        overdue=row.overdue,
+        payload=msgspec.Raw(task.payload),
+        overrides=None if task.overrides is None else msgspec.Raw(task.overrides),
+        result=_decoded(row.result),
+        errors=row.errors,
+        progress=row.progress,
+        key=task.key,
+        tags=task.tags,
+        meta=_decoded(task.meta) or {},
+    )
+
+
+def _decoded(json: bytes | None) -> Any:
+    return None if json is None else msgspec.json.decode(json)

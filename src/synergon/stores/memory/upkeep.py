@@ -1,0 +1,82 @@
+"""What time and death do: due and expired tasks, dead nodes, old history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice, takewhile
+
+from synergon.lifecycle import Reason, State
+from synergon.records import Cutoffs, ErrorRecord, Reaped, Woken
+from synergon.stores.memory.attempts import requeue_or_give_up
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+
+
+def wake(tables: Tables, limit: int, now: int) -> Woken:
+    """End what has expired, make ready what is due, and tell when to look again."""
+    # Expiry first: a task whose time to start is over must not be announced as ready.
+    expired = tables.expiry.due(now, limit)
+    for row in expired:
+        tables.end(row, State.FAILED, Reason.EXPIRED, now)
+    due = tables.due.due(now, limit)
+    for row in due:
+        tables.requeue(row, row.run_at, now)
+    return Woken(
+        kinds=dict(Counter(row.task.kind for row in due)),
+        expired=tuple(row.id for row in expired),
+        next_in=_next_in(tables, now),
+    )
+
+
+def _next_in(tables: Tables, now: int) -> int | None:
+    moments = [moment for agenda in (tables.due, tables.expiry) if (moment := agenda.next_moment()) is not None]
+    return max(min(moments) - now, 0) if moments else None
+
+
+def reap(tables: Tables, gone: Sequence[str], limit: int, now: int) -> list[Reaped]:
+    """Take running tasks from dead nodes, and forget dead nodes that hold none."""
+    known = tables.running.keys() | tables.nodes.keys()
+    dead = {node_id for node_id in known if node_id in gone or not tables.is_leased(node_id, now)}
+    orphans = [row for node_id in dead for row in tables.running.get(node_id, {}).values()]
+    reaped = [_reap_one(tables, row, now) for row in islice(orphans, limit)]
+    for node_id in dead:
+        if not tables.running.get(node_id):
+            tables.running.pop(node_id, None)
+            tables.nodes.pop(node_id, None)
+    return reaped
+
+
+def _reap_one(tables: Tables, row: Row, now: int) -> Reaped:
+    node_id = row.node_id
+    assert node_id is not None
+    row.charge_crash(_death_of(node_id, row), now)
+    if row.cancel_requested:
+        tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
+    else:
+        requeue_or_give_up(tables, row, now)
+    return Reaped(id=row.id, kind=row.task.kind, node_id=node_id, state=row.state, crashes=row.crashes)
+
+
+def _death_of(node_id: str, row: Row) -> ErrorRecord:
+    message = f"node {node_id} died while it ran this task"
+    return ErrorRecord(attempt=row.attempts, type="NodeDied", message=message, node_id=node_id)
+
+
+def prune(tables: Tables, cutoffs: Cutoffs, limit: int, now: int) -> int:
+    """Delete ended tasks that are older than the cutoff of their state, oldest first."""
+    pruned = 0
+    for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
+        age: int | None = getattr(cutoffs, state)
+        if age is not None:
+            pruned += _prune_state(tables, state, now - age, limit - pruned)
+    return pruned
+
+
+def _prune_state(tables: Tables, state: State, ended_before: int, limit: int) -> int:
+    # In the order in which they ended, and the clock never runs back: the first that is too young ends the search.
+    old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
+    rows = list(islice(old, limit))
+    for row in rows:
+        tables.remove(row)
+    return len(rows)

@@ -1,0 +1,29 @@
+-- name: register
+INSERT INTO synergon_node (
+    id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
+    lease
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: renew
+UPDATE synergon_node SET leased_until = ?, lease = ? WHERE id = ?
+
+-- name: lease
+SELECT leased_until, lease, boot_id FROM synergon_node WHERE id = ?
+
+-- name: leases
+SELECT id, leased_until, lease, boot_id FROM synergon_node
+
+-- name: unregister
+DELETE FROM synergon_node WHERE id = ?
+
+-- name: nodes
+SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
+    lease
+FROM synergon_node ORDER BY registered_at, id
+
+-- name: orphans
+SELECT id, kind, node_id, cancel_requested FROM synergon_task
+WHERE state = 'running' AND node_id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
+
+-- name: holds_tasks
+SELECT 1 FROM synergon_task WHERE state = 'running' AND node_id = ? LIMIT 1

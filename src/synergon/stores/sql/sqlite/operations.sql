@@ -1,0 +1,56 @@
+-- name: live
+SELECT id, kind, state, node_id, cancel_requested FROM synergon_task WHERE id = ?
+
+-- name: ended
+SELECT id, kind, state, key FROM synergon_history WHERE id = ?
+
+-- name: request_cancel
+UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
+
+-- name: revive
+INSERT INTO synergon_task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, key, enqueued_at, overrides, tags, meta,
+    errors
+)
+SELECT
+    id, kind, queue, 'ready', priority, ?, payload, max_attempts, claim_no, key, enqueued_at, overrides, tags, meta,
+    errors
+FROM synergon_history WHERE id = ?
+
+-- name: forget_ended
+DELETE FROM synergon_history WHERE id = ?
+
+-- name: reschedule
+UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('scheduled', 'ready')
+
+-- name: set_priority
+UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running'
+
+-- name: prune
+DELETE FROM synergon_history WHERE id IN (
+    SELECT id FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
+)
+
+-- name: add_queue
+INSERT INTO synergon_queue (name) VALUES (?) ON CONFLICT DO NOTHING
+
+-- name: pause
+UPDATE synergon_queue SET paused_at = ? WHERE name = ? AND paused_at IS NULL
+
+-- name: resume
+UPDATE synergon_queue SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL
+
+-- name: queues
+SELECT name, paused_at FROM synergon_queue ORDER BY name
+
+-- name: open_queues
+SELECT name FROM synergon_queue WHERE paused_at IS NULL
+
+-- name: counts
+SELECT queue, kind, 'ready', count(*) FROM synergon_task WHERE state = 'ready' GROUP BY kind, queue
+UNION ALL
+SELECT queue, kind, 'scheduled', count(*) FROM synergon_task WHERE state = 'scheduled' GROUP BY kind, queue
+UNION ALL
+SELECT queue, kind, 'running', count(*) FROM synergon_task WHERE state = 'running' GROUP BY kind, queue
+UNION ALL
+SELECT queue, kind, state, count FROM synergon_tally WHERE count > 0

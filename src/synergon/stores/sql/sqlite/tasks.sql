@@ -1,0 +1,100 @@
+-- name: now
+-- The host's clock in whole milliseconds, and never less than what was written before.
+SELECT max(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000, clock), last_id
+FROM synergon_sequence
+
+-- name: advance
+UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?)
+
+-- name: insert
+INSERT INTO synergon_task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: key_holder
+SELECT id, state FROM synergon_task WHERE kind = ? AND key = ?
+
+-- name: replace
+UPDATE synergon_task
+SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
+    overrides = ?, tags = ?, meta = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
+WHERE id = ? AND state <> 'running'
+
+-- name: ready
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, priority
+FROM synergon_task
+WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY priority DESC, id
+LIMIT ?
+
+-- name: claim
+UPDATE synergon_task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0
+WHERE id = ? AND state = 'ready'
+
+-- name: running
+SELECT id, claim_no, kind, cancel_requested FROM synergon_task
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
+
+-- name: ended_claim
+SELECT claim_no, state, kind FROM synergon_history WHERE id = ?
+
+-- name: unclaimed
+SELECT claim_no, state, kind FROM synergon_task WHERE id = ?
+
+-- name: end
+INSERT INTO synergon_history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at, overrides, tags,
+    meta, progress, errors
+)
+SELECT
+    id, kind, queue, ?, ?, priority, run_at, payload, ?, attempts, max_attempts, crashes, claim_no,
+    node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags,
+    meta, progress, errors
+FROM synergon_task WHERE id = ?
+
+-- name: forget
+DELETE FROM synergon_task WHERE id = ?
+
+-- name: set_progress
+UPDATE synergon_task SET progress = ? WHERE id = ? AND claim_no = ? AND state = 'running'
+
+-- name: set_overdue
+UPDATE synergon_task SET overdue = 1 WHERE id = ? AND claim_no = ? AND state = 'running'
+
+-- name: errors
+SELECT errors, attempts, crashes FROM synergon_task WHERE id = ?
+
+-- name: set_errors
+UPDATE synergon_task SET errors = ? WHERE id = ?
+
+-- name: release
+-- Back among the tasks that may run, at `run_at`; how many attempts and crashes it costs is the caller's to say.
+UPDATE synergon_task
+SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
+    attempts = max(attempts - ?, 0), crashes = crashes + ?
+WHERE id = ? AND state = 'running'
+
+-- name: charge
+UPDATE synergon_task SET attempts = max(attempts - ?, 0), crashes = crashes + ? WHERE id = ? AND state = 'running'
+
+-- name: cancel_requests
+SELECT id FROM synergon_task WHERE state = 'running' AND node_id = ? AND cancel_requested = 1
+
+-- name: due
+SELECT id, kind FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
+
+-- name: make_ready
+UPDATE synergon_task SET state = 'ready' WHERE id = ? AND state = 'scheduled'
+
+-- name: expired
+SELECT id FROM synergon_task
+WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- name: next_moment
+SELECT min(moment) FROM (
+    SELECT min(run_at) AS moment FROM synergon_task WHERE state = 'scheduled'
+    UNION ALL
+    SELECT min(expires_at) FROM synergon_task WHERE expires_at IS NOT NULL AND state <> 'running'
+)

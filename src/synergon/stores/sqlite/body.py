@@ -1,0 +1,107 @@
+"""A transaction for a running body: its own writes, its children and its success in one commit.
+
+SQLite has one writer at a time, so from the moment it is opened until the body returns everybody else's writes wait,
+the node's lease among them. That is why it may not be held for longer than `HOLD_SECONDS`: then it is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Final
+
+from synergon.errors import StoreError
+from synergon.records import Settlement, Verdict
+from synergon.stores.sqlite import settling
+from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.transaction import Transaction
+
+HOLD_SECONDS: Final = 10.0
+LOCK_WAIT_MILLISECONDS: Final = 10_000
+
+
+class SqliteBodyTransaction:
+    """Opened when the body asks for it, ended when the body ends."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self._path = path
+        self._is_open = True
+        self._was_held_too_long = False
+        self._lock = threading.Lock()
+        self._limit = threading.Timer(HOLD_SECONDS, self._give_up)
+        self._limit.daemon = True
+        self._limit.start()
+
+    @classmethod
+    async def open(cls, path: Path) -> SqliteBodyTransaction:
+        """Wait for the write lock on a thread, so that the loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(None, cls._open, path)
+
+    @classmethod
+    def _open(cls, path: Path) -> SqliteBodyTransaction:
+        connection = connect(path)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_MILLISECONDS}")
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            connection.close()
+            raise translate(error, path) from error
+        return cls(connection, path)
+
+    async def finish(self, settlement: Settlement) -> Verdict:
+        """Settle the attempt and commit; stale: roll back."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._finish, settlement)
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote."""
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _finish(self, settlement: Settlement) -> Verdict:
+        with self._lock:
+            if not self.connection_is_usable():
+                raise StoreError(self._why_unusable())
+            try:
+                transaction = Transaction(self.connection)
+                (verdict,) = settling.finish(transaction, [settlement])
+                transaction.flush()
+                self.connection.execute("COMMIT" if verdict.state is not None else "ROLLBACK")
+            except sqlite3.Error as error:
+                raise translate(error, self._path) from error
+            finally:
+                self._release()
+            return verdict
+
+    def connection_is_usable(self) -> bool:
+        """Whether the transaction is still the one that was opened for the body."""
+        return self._is_open and not self._was_held_too_long and self.connection.in_transaction
+
+    def _why_unusable(self) -> str:
+        if self._was_held_too_long:
+            return (
+                f"ctx.transaction() was held for more than {HOLD_SECONDS:.0f} s, which keeps everybody else from "
+                "writing, and was rolled back; do the slow part first and open it last"
+            )
+        return "the body committed or rolled back ctx.transaction() itself; leave that to synergon"
+
+    def _give_up(self) -> None:
+        self._was_held_too_long = True
+        self.connection.interrupt()
+        with self._lock:
+            if self._is_open and self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    def _close(self) -> None:
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._limit.cancel()
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        self.connection.close()

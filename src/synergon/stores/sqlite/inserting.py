@@ -1,0 +1,137 @@
+"""Tasks come in."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from synergon.errors import KeyConflict, OptionError
+from synergon.lifecycle import State
+from synergon.records import Insertion, NewTask
+from synergon.stores.sqlite.transaction import Transaction
+
+
+def insert(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """Store all of `tasks` or, raising `KeyConflict`, none that a commit could keep."""
+    _refuse_conflicts(transaction, tasks)
+    for queue in {task.queue for task in tasks}:
+        transaction.run("add_queue", queue)
+    results: list[Insertion] = []
+    rows: list[tuple[Any, ...]] = []
+    for task in tasks:
+        if task.key is None:
+            row = _row(transaction, task)
+            rows.append(row)
+            results.append(Insertion(id=row[0], created=True, state=row[3]))
+        else:
+            results.append(_insert_keyed(transaction, task))
+    transaction.run_many("insert", rows)
+    return results
+
+
+def _row(transaction: Transaction, task: NewTask) -> tuple[Any, ...]:
+    now = transaction.now
+    due = _due(task, now)
+    return (
+        transaction.next_id(),
+        task.kind,
+        task.queue,
+        State.SCHEDULED if due > now else State.READY,
+        task.priority,
+        due,
+        task.payload,
+        task.max_attempts,
+        task.key,
+        now,
+        now + task.expires_in if task.expires_in is not None else None,
+        task.overrides,
+        encode_tags(task.tags),
+        task.meta,
+    )
+
+
+def _due(task: NewTask, now: int) -> int:
+    if task.run_at is not None:
+        return task.run_at
+    return now + task.delay if task.delay is not None else now
+
+
+def encode_tags(tags: tuple[str, ...]) -> str | None:
+    """Tags as the row has them; most tasks have none."""
+    return msgspec.json.encode(tags).decode() if tags else None
+
+
+def _refuse_conflicts(transaction: Transaction, tasks: Sequence[NewTask]) -> None:
+    """Look before anything is written, so that a refusal leaves nothing behind."""
+    seen: set[tuple[str, str]] = set()
+    for task in tasks:
+        if task.key is None:
+            continue
+        if task.on_conflict != "return":
+            holder = transaction.row("key_holder", task.kind, task.key)
+            if task.on_conflict == "raise" and (holder or (task.kind, task.key) in seen):
+                raise _conflict(task, holder[0] if holder else 0, "is live")
+            if task.on_conflict == "replace" and holder and holder[1] == State.RUNNING:
+                raise _conflict(task, holder[0], "is running and cannot be replaced")
+        seen.add((task.kind, task.key))
+
+
+def _conflict(task: NewTask, holder: int, what: str) -> KeyConflict:
+    who = f"task {holder}" if holder else "another task of the same call"
+    return KeyConflict(
+        f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; "
+        f'wait for its end, or use on_conflict="return"',
+        holder,
+    )
+
+
+def _insert_keyed(transaction: Transaction, task: NewTask) -> Insertion:
+    holder = transaction.row("key_holder", task.kind, task.key)
+    if holder is None:
+        row = _row(transaction, task)
+        transaction.run_many("insert", [row])
+        return Insertion(id=row[0], created=True, state=row[3])
+    task_id, state = holder[0], State(holder[1])
+    if task.on_conflict == "replace":
+        state = _replace(transaction, task_id, task)
+    return Insertion(id=task_id, created=False, state=state)
+
+
+def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
+    now = transaction.now
+    due = _due(task, now)
+    state = State.SCHEDULED if due > now else State.READY
+    expires_at = now + task.expires_in if task.expires_in is not None else None
+    values = (task.queue, state, task.priority, due, task.payload, task.max_attempts, now, expires_at)
+    transaction.run("replace", *values, task.overrides, encode_tags(task.tags), task.meta, task_id)
+    return state
+
+
+def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """Insert inside the caller's own transaction."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
+    _check_same_file(connection, path)
+    if not connection.in_transaction:
+        if connection.isolation_level is None:
+            raise OptionError("conn has no transaction open; execute BEGIN on it first, then enqueue, then commit")
+        connection.execute("BEGIN IMMEDIATE")
+    transaction = Transaction(connection)
+    inserted = insert(transaction, tasks)
+    transaction.flush()
+    return inserted
+
+
+def _check_same_file(connection: sqlite3.Connection, path: Path) -> None:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    files = [Path(row[2]) for row in cursor.execute("PRAGMA database_list") if row[1] == "main" and row[2]]
+    if not files or not path.exists() or not files[0].samefile(path):
+        found = files[0] if files else "a database in memory"
+        raise OptionError(
+            f"conn is a connection to {found}, but the engine's database is {path}; they must be the same"
+        )

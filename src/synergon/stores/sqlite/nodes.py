@@ -1,0 +1,118 @@
+"""Nodes and their leases. A lease is measured by the host's monotonic clock, which every process of one boot shares:
+the wall clock may step either way without ending one, and a lease from before a reboot is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from synergon.lifecycle import Reason, State
+from synergon.policies import CRASH_LIMIT
+from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
+from synergon.stores.sqlite import settling
+from synergon.stores.sqlite.transaction import Transaction
+from synergon.this_process import BOOT_ID
+
+OVER: Final = -1
+
+
+def host_now() -> int:
+    """Microseconds of the clock that leases are measured by."""
+    return time.monotonic_ns() // 1000
+
+
+def register(transaction: Transaction, node: NewNode) -> None:
+    """Make the node known."""
+    transaction.run(
+        "register",
+        node.id,
+        node.name,
+        msgspec.json.encode(node.process),
+        node.process.boot_id,
+        msgspec.json.encode(node.kinds),
+        msgspec.json.encode(node.queues),
+        node.concurrency,
+        node.version,
+        node.address,
+        transaction.now,
+        host_now() + node.lease,
+        node.lease,
+    )
+
+
+def renew(transaction: Transaction, node_id: str, lease: int) -> bool:
+    """Lease from now on; False: the row is gone."""
+    return transaction.run("renew", host_now() + lease, lease, node_id) == 1
+
+
+def lease_left(transaction: Transaction, node_id: str) -> int:
+    """Microseconds until the lease is over; not positive: it is, or there is none."""
+    row = transaction.row("lease", node_id)
+    return _left(*row) if row is not None else OVER
+
+
+def _left(leased_until: int, lease: int, boot_id: str) -> int:
+    left = leased_until - host_now()
+    # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
+    return left if boot_id == BOOT_ID and left <= lease else OVER
+
+
+def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reaped]:
+    """Take running tasks from the dead. The write lock is held, so nobody renews between the look and the move."""
+    leases = transaction.rows("leases")
+    alive = {row[0] for row in leases if _left(*row[1:]) > 0} - set(gone)
+    orphans = transaction.rows("orphans", msgspec.json.encode(sorted(alive)).decode(), limit)
+    reaped = [_take_back(transaction, *row) for row in orphans]
+    for node_id in {row[0] for row in leases} - alive:
+        if transaction.row("holds_tasks", node_id) is None:
+            transaction.run("unregister", node_id)
+    return reaped
+
+
+def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, cancel: int) -> Reaped:
+    error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
+    crashes = settling.charge_crash(transaction, task_id, error)
+    if cancel:
+        state = settling.end(transaction, task_id, State.CANCELLED, Reason.CANCELLED)
+    elif crashes >= CRASH_LIMIT:
+        state = settling.end(transaction, task_id, State.FAILED, Reason.CRASHED)
+    else:
+        state = settling.release(transaction, task_id, None)
+    return Reaped(id=task_id, kind=kind, node_id=node_id, state=state, crashes=crashes)
+
+
+def nodes(transaction: Transaction) -> list[NodeRecord]:
+    """All rows."""
+    return [_record(*row) for row in transaction.rows("nodes")]
+
+
+def _record(
+    node_id: str,
+    name: str,
+    process: bytes,
+    boot_id: str,
+    kinds: bytes,
+    queues: bytes,
+    concurrency: int,
+    version: str,
+    address: str | None,
+    registered_at: int,
+    leased_until: int,
+    lease: int,
+) -> NodeRecord:
+    decode: Any = msgspec.json.decode
+    return NodeRecord(
+        id=node_id,
+        name=name,
+        process=decode(process, type=ProcessIdentity),
+        kinds=decode(kinds, type=tuple[str, ...]),
+        queues=decode(queues, type=tuple[str, ...] | None),
+        concurrency=concurrency,
+        version=version,
+        address=address,
+        registered_at=to_datetime(registered_at),
+        lease_left=_left(leased_until, lease, boot_id) / 1_000_000,
+    )

@@ -1,0 +1,81 @@
+"""Creating and migrating the tables. A version is one file; each is applied once, in order, in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from synergon.errors import SchemaError, StoreError
+from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.transaction import Transaction
+
+MIGRATION_WAIT_MILLISECONDS: Final = 30_000
+
+
+def migrations() -> list[str]:
+    """The scripts, in order; the first makes version 1."""
+    folder = files("synergon.stores").joinpath("migrations/sqlite")
+    return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda entry: entry.name)]
+
+
+def prepare(path: Path) -> None:
+    """Bring the file to this code's version, beside any number of processes that do the same."""
+    connection = connect(path)
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {MIGRATION_WAIT_MILLISECONDS}")
+        if _version(connection) != len(migrations()):
+            _migrate(connection, path)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    finally:
+        connection.close()
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version, scripts = _version(connection), migrations()
+        if version > len(scripts):
+            raise SchemaError(
+                f"{path} was made by a newer synergon: its schema has version {version}, this code knows "
+                f"{len(scripts)}; upgrade synergon, or use another file"
+            )
+        for script in scripts[version:]:
+            for statement in split(script):
+                connection.execute(statement)
+        connection.execute("CREATE TABLE IF NOT EXISTS synergon_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
+        connection.execute("INSERT OR REPLACE INTO synergon_meta VALUES ('schema_version', ?)", (len(scripts),))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script. Triggers hold semicolons, so SQLite itself says where one is complete."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        raise StoreError(f"a migration ends in the middle of a statement: {statement.strip()[:80]!r}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'synergon_meta'").fetchone()
+    if known is None:
+        return 0
+    row = connection.execute("SELECT value FROM synergon_meta WHERE name = 'schema_version'").fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+def version_of(transaction: Transaction) -> int:
+    """The version that the file has."""
+    rows = transaction.select("SELECT value FROM synergon_meta WHERE name = 'schema_version'", ())
+    return int(rows[0][0])

@@ -1,0 +1,230 @@
+"""The SQLite store. Writes share commits on one thread, reads go beside it on another; every commit is synced.
+
+Several processes of one host may use the file at once: SQLite's own lock decides who writes, so a guard that is
+checked inside a transaction stays true until its commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from synergon.errors import NotConnected
+from synergon.lifecycle import State
+from synergon.records import (
+    Claim,
+    ClaimRequest,
+    Cutoffs,
+    Insertion,
+    Moved,
+    NewNode,
+    NewTask,
+    NodeRecord,
+    QueueRecord,
+    Reaped,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Settlement,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+    Verdict,
+    Woken,
+)
+from synergon.stores.base import Capabilities
+from synergon.stores.sqlite import claiming, inserting, nodes, operating, reading, schema, settling
+from synergon.stores.sqlite.body import SqliteBodyTransaction
+from synergon.stores.sqlite.connection import path_of
+from synergon.stores.sqlite.threads import Reader, Writer
+from synergon.stores.sqlite.transaction import Transaction
+
+Result = TypeVar("Result")
+
+
+class SqliteStore:
+    """One file."""
+
+    capabilities = Capabilities(shared=True, durable=True, transactions=True)
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.path = path_of(url)
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Connect, and create or migrate the tables."""
+        schema.prepare(self.path)
+        self._writer, self._reader = Writer(self.path, "writer"), Reader(self.path, "reader")
+        self._writer.start()
+        self._reader.start()
+
+    async def close(self) -> None:
+        """Finish the calls under way, then let the file go."""
+        writer, reader = self._writer, self._reader
+        if writer is not None and reader is not None:
+            await reader.close()
+            await writer.close()
+
+    async def _write(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        if self._writer is None:
+            raise NotConnected(f"the store {self.url} is not open")
+        return await self._writer.do(lambda transaction: work(transaction, *arguments))
+
+    async def _read(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        if self._reader is None:
+            raise NotConnected(f"the store {self.url} is not open")
+        return await self._reader.do(lambda transaction: work(transaction, *arguments))
+
+    async def now(self) -> int:
+        """The store's clock."""
+        return await self._read(lambda transaction: transaction.now)
+
+    # ------------------------------------------------------------ tasks come in
+
+    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store all of `tasks` or none."""
+        return await self._write(inserting.insert, tasks)
+
+    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert inside the caller's own transaction."""
+        return inserting.insert_on(connection, self.path, tasks)
+
+    # ------------------------------------------------------------ tasks run
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """Take ready tasks."""
+        return await self._write(claiming.claim, request)
+
+    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Settle attempts."""
+        return await self._write(settling.finish, settlements)
+
+    async def report(self, reports: Sequence[Report]) -> list[bool]:
+        """Write notes of running attempts."""
+        return await self._write(settling.report, reports)
+
+    async def begin(self) -> SqliteBodyTransaction:
+        """A transaction for a body; it holds the file's write lock until it ends."""
+        return await SqliteBodyTransaction.open(self.path)
+
+    async def cancel_requests(self, node_id: str) -> list[int]:
+        """Running tasks of this node that somebody wants cancelled."""
+        rows = await self._read(lambda transaction: transaction.rows("cancel_requests", node_id))
+        return [row[0] for row in rows]
+
+    # ------------------------------------------------------------ time and death
+
+    async def wake(self, limit: int) -> Woken:
+        """Make due tasks ready and end expired ones."""
+        return await self._write(operating.wake, limit)
+
+    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
+        """Take running tasks from the dead."""
+        return await self._write(nodes.reap, gone, limit)
+
+    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
+        """Forget what ended long ago."""
+        return await self._write(operating.prune, cutoffs, limit)
+
+    # ------------------------------------------------------------ nodes
+
+    async def register(self, node: NewNode) -> None:
+        """Make the node known."""
+        await self._write(nodes.register, node)
+
+    async def keeper(self) -> WriterLeaseKeeper:
+        """A path for renewing leases: the front of the writer's queue."""
+        if self._writer is None:
+            raise NotConnected(f"the store {self.url} is not open")
+        return WriterLeaseKeeper(self._writer)
+
+    async def unregister(self, node_id: str) -> None:
+        """Forget the node."""
+        await self._write(lambda transaction: transaction.run("unregister", node_id))
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes."""
+        return await self._read(nodes.nodes)
+
+    # ------------------------------------------------------------ operations
+
+    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """End what waits, ask what runs."""
+        return await self._write(operating.cancel, ids, why)
+
+    async def retry(self, ids: Sequence[int]) -> list[Moved]:
+        """Bring ended tasks back."""
+        return await self._write(operating.retry, ids)
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Remove what does not run."""
+        return await self._write(operating.delete, ids)
+
+    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
+        """Change when tasks are due."""
+        return await self._write(operating.reschedule, changes)
+
+    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
+        """Change the order."""
+        return await self._write(operating.set_priority, changes)
+
+    async def pause(self, queues: Sequence[str]) -> list[bool]:
+        """Close queues."""
+        return await self._write(operating.pause, queues)
+
+    async def resume(self, queues: Sequence[str]) -> list[bool]:
+        """Open queues again."""
+        return await self._write(operating.resume, queues)
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
+        """These tasks, live or final."""
+        return await self._read(reading.get, ids)
+
+    async def list_tasks(self, query: TaskQuery) -> TaskPage:
+        """One page, newest first."""
+        return await self._read(reading.list_tasks, query)
+
+    async def counts(self) -> dict[tuple[str, str, State], int]:
+        """Exact numbers by queue, kind and state."""
+        return await self._read(reading.counts)
+
+    async def queues(self) -> list[QueueRecord]:
+        """All queues with their numbers."""
+        return await self._read(reading.queues)
+
+    async def describe(self) -> dict[str, str]:
+        """Facts for people."""
+        return await self._read(self._facts)
+
+    def _facts(self, transaction: Transaction) -> dict[str, str]:
+        (journal,) = transaction.select("PRAGMA journal_mode", ())[0]
+        (synchronous,) = transaction.select("PRAGMA synchronous", ())[0]
+        return {
+            "file": str(self.path.absolute()),
+            "size": f"{self.path.stat().st_size} bytes",
+            "schema version": str(schema.version_of(transaction)),
+            "SQLite": sqlite3.sqlite_version,
+            "journal mode": journal,
+            "synchronous": {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}[synchronous],
+        }
+
+
+class WriterLeaseKeeper:
+    """Renews at the front of the writer's queue."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        """Lease from now on; False: the row is gone."""
+        return await self._writer.do(lambda transaction: nodes.renew(transaction, node_id, lease), urgent=True)
+
+    async def close(self) -> None:
+        """The writer belongs to the store."""

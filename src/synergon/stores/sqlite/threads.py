@@ -1,0 +1,225 @@
+"""The two threads of a store: one that writes in group commits, one that reads beside it.
+
+Promises: a writer's caller is answered after the commit that holds its work is on disk. Callers that ask at the same
+time share a commit. Work that fails is rolled back alone: its neighbours are run again without it and committed.
+Urgent work goes to the front. No call waits longer than `CALL_SECONDS` for a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from synergon.errors import NotConnected, StoreUnavailable
+from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.transaction import Transaction
+
+Result = TypeVar("Result")
+Work = Callable[[Transaction], Result]
+
+CALL_SECONDS: Final = 30.0
+"""How long a call may wait for a lock that somebody else holds."""
+
+BATCH: Final = 2000
+"""How many callers share one commit at the most."""
+
+
+class _Job(Generic[Result]):
+    """One caller's work, and the future on the caller's own loop that waits for it."""
+
+    __slots__ = ("asked_at", "error", "future", "loop", "result", "work")
+
+    def __init__(self, work: Work[Result]) -> None:
+        self.work = work
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Result] = self.loop.create_future()
+        self.asked_at = time.monotonic()
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+
+    def deliver(self) -> None:
+        if self.future.done():  # the caller was cancelled; the work is done all the same
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # None is a Result where work returns None
+
+
+class DatabaseThread:
+    """A thread that owns one connection and does jobs on it in order."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._jobs: deque[_Job[Any]] = deque()
+        self._wake = threading.Event()
+        self._is_asleep = False
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._loop, name=f"synergon-{name}", daemon=True)
+        self.connection = connect(path)
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._thread.start()
+
+    async def do(self, work: Work[Result], *, urgent: bool = False) -> Result:
+        """Run `work` on the thread and return what it returns, once that is durable."""
+        if self._is_closing:
+            raise NotConnected(f"the store {self._path} is closed")
+        job = _Job(work)
+        if urgent:
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
+        if self._is_asleep:
+            self._wake.set()
+        return await job.future
+
+    async def close(self) -> None:
+        """Finish what was asked, then end the thread and the connection."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _loop(self) -> None:
+        while True:
+            if not self._jobs:
+                if self._is_closing:
+                    break
+                self._rest()
+                continue
+            jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), BATCH))]
+            self._do_all(jobs)
+        self.connection.close()
+
+    def _rest(self) -> None:
+        # A caller appends first and looks at the flag then; this thread raises the flag first and looks for jobs
+        # then. So one of the two always sees the other.
+        self._is_asleep = True
+        if not self._jobs and not self._is_closing:
+            self._wake.wait()
+        self._is_asleep = False
+        self._wake.clear()
+
+    def _do_all(self, jobs: list[_Job[Any]]) -> None:
+        raise NotImplementedError
+
+    def _attempt(self, job: _Job[Any], transaction: Transaction) -> None:
+        try:
+            job.result = job.work(transaction)
+        except sqlite3.Error as error:
+            job.error = translate(error, self._path)
+            job.error.__cause__ = error
+        except Exception as error:  # noqa: BLE001  the caller gets it
+            job.error = error
+
+    @staticmethod
+    def _deliver(jobs: list[_Job[Any]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
+        for job in jobs:
+            by_loop.setdefault(job.loop, []).append(job)
+        for loop, its_jobs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_deliver_each, its_jobs)
+            except RuntimeError:  # that loop is closed: nobody waits any more
+                continue
+
+
+class Reader(DatabaseThread):
+    """Reads from snapshots, and never waits for the writer."""
+
+    def _do_all(self, jobs: list[_Job[Any]]) -> None:
+        for job in jobs:
+            transaction = Transaction(self.connection)
+            try:
+                self.connection.execute("BEGIN")
+                self._attempt(job, transaction)
+                self.connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                job.error = translate(error, self._path)
+        self._deliver(jobs)
+
+
+class Writer(DatabaseThread):
+    """Writes in group commits."""
+
+    def _do_all(self, jobs: list[_Job[Any]]) -> None:
+        try:
+            self._commit_together(jobs)
+        except sqlite3.Error as error:
+            self._undo()
+            if len(jobs) == 1 or self._is_passing(error):
+                self._fail_or_requeue(jobs, error)
+                return
+            self._one_by_one(jobs)
+        except _Spoiled:
+            self._undo()
+            self._one_by_one(jobs)
+        self._deliver(jobs)
+
+    def _commit_together(self, jobs: list[_Job[Any]]) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        transaction = Transaction(self.connection)
+        for job in jobs:
+            before = self.connection.total_changes
+            self._attempt(job, transaction)
+            # Work that failed after it had changed something would leave half of itself in the others' commit;
+            # and some errors (a full disk) make SQLite roll the whole transaction back by itself.
+            is_spoiled = self.connection.total_changes != before or not self.connection.in_transaction
+            if job.error is not None and len(jobs) > 1 and is_spoiled:
+                raise _Spoiled
+        if len(jobs) == 1 and jobs[0].error is not None:
+            self._undo()
+            return
+        transaction.flush()
+        self.connection.execute("COMMIT")
+
+    def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
+        for job in jobs:
+            job.error = None
+            try:
+                self._commit_together([job])
+            except sqlite3.Error as error:
+                self._undo()
+                job.error = translate(error, self._path)
+
+    def _fail_or_requeue(self, jobs: list[_Job[Any]], error: sqlite3.Error) -> None:
+        """A lock is worth waiting for, as long as the callers may wait; then the front of the queue goes first."""
+        is_lock = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        too_late = time.monotonic() - CALL_SECONDS
+        tired = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
+        for job in tired:
+            job.error = translate(error, self._path)
+        patient = [job for job in jobs if job not in tired]
+        for job in patient:
+            job.error = None
+        self._jobs.extendleft(reversed(patient))
+        self._deliver(tired)
+
+    def _undo(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def _is_passing(self, error: sqlite3.Error) -> bool:
+        return isinstance(translate(error, self._path), StoreUnavailable)
+
+
+class _Spoiled(Exception):
+    """A job failed half-way inside a group."""
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if code is not None else None
+
+
+def _deliver_each(jobs: list[_Job[Any]]) -> None:
+    for job in jobs:
+        job.deliver()
