@@ -7,6 +7,7 @@ datetimes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -331,6 +332,15 @@ class TaskPage(Record, frozen=True, kw_only=True):
     tasks: tuple[TaskRecord, ...]
     next: int | None = None
     """Give this as `before` for the next page; None: this was the last."""
+
+    def __iter__(self) -> Iterator[TaskRecord]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, index: int) -> TaskRecord:
+        return self.tasks[index]
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ def _start_of(pid: int) -> float | None:
     stat = Path(f"/proc/{pid}/stat")
     if _LINUX_BOOT_ID.exists():
         try:
-            # After the name, which may hold anything but ends at the last parenthesis: the state, ..., the start in ticks.
+            # After the name, which may hold anything but ends at the last parenthesis: state, ..., start in ticks.
             fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None

@@ -17,10 +17,9 @@ import os
 import select
 import signal
 import struct
-import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from itertools import count
 from queue import SimpleQueue
@@ -56,6 +55,9 @@ class Kind(IntEnum):
     """What the child should have imported could not be; the text is the traceback."""
 
 
+KIND_CODES: Final = frozenset(Kind)
+
+
 class Frame(NamedTuple):
     """One piece of talk. `number` pairs an answer with its request and is 0 otherwise."""
 
@@ -68,29 +70,33 @@ class Frame(NamedTuple):
         return HEADER.pack(self.kind, self.number, len(self.payload)) + self.payload
 
 
+class BadFrame(ValueError):
+    """These bytes are no frame: somebody else has written into the stream."""
+
+
 class FrameReader:
     """Cuts a stream into frames."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Bytes that cannot be a frame raise ValueError."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now, and `BadFrame` only after the good ones before it."""
         self._unread += data
-        frames = []
         while (frame := self._next()) is not None:
-            frames.append(frame)
-        return frames
+            yield frame
 
     def _next(self) -> Frame | None:
         if len(self._unread) < HEADER.size:
             return None
-        kind, number, length = HEADER.unpack_from(self._unread)
+        code, number, length = HEADER.unpack_from(self._unread)
+        if code not in KIND_CODES:  # asked before the length is believed
+            raise BadFrame(f"a frame cannot begin with {code}")
         frame_end = HEADER.size + length
         if len(self._unread) < frame_end:
             return None
         with memoryview(self._unread) as view:
-            frame = Frame(Kind(kind), number, bytes(view[HEADER.size : frame_end]))
+            frame = Frame(Kind(code), number, bytes(view[HEADER.size : frame_end]))
         del self._unread[:frame_end]
         return frame
 
@@ -175,7 +181,7 @@ class ChildChannel:
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             # Half a frame may be out, from a signal handler that raised for instance: the parent could make
             # nothing of what followed.
             end_at_once()
@@ -210,21 +216,17 @@ class _Child:
     def work(self, entry_name: str, preload: list[str]) -> None:
         """Do jobs until there are no more."""
         threading.Thread(target=self._receive, name="synergon-parent", daemon=True).start()
-        try:
-            entry, failure = _load(entry_name, preload), None
-        except BaseException:  # noqa: BLE001  a module may raise anything, SystemExit too
-            entry, failure = None, _describe_exception()
+        entry = _load(entry_name, preload)
         while (job := self._jobs.get()) is not None:
             payload, channel = job
             channel.accept()
-            channel.finish(Frame(Kind.UNUSABLE, payload=failure) if failure else self._do(entry, payload, channel))
+            channel.finish(entry if isinstance(entry, Frame) else self._do(entry, payload, channel))
 
-    def _do(self, entry: Entry | None, payload: bytes, channel: ChildChannel) -> Frame:
-        assert entry is not None
+    def _do(self, entry: Entry, payload: bytes, channel: ChildChannel) -> Frame:
         try:
             last = Frame(Kind.RESULT, payload=_check_answer(entry(payload, channel)))
-        except BaseException:  # noqa: BLE001  whatever a body raises is its outcome, and the child lives on
-            last = Frame(Kind.ERROR, payload=_describe_exception())
+        except BaseException as error:  # noqa: BLE001  whatever a body raises is its outcome, and the child lives on
+            last = Frame(Kind.ERROR, payload=_describe(error))
         if os.getpid() != self._pid:
             os._exit(0)  # a fork of the body that came back out of it: the job is not its own
         return last
@@ -271,11 +273,15 @@ def _tie_to(lifeline_fd: int) -> None:
         end_at_once()
 
 
-def _load(entry_name: str, preload: list[str]) -> Entry:
-    for module_name in preload:
-        importlib.import_module(module_name)
-    module_name, _, function_name = entry_name.partition(":")
-    entry: Entry = getattr(importlib.import_module(module_name), function_name)
+def _load(entry_name: str, preload: list[str]) -> Entry | Frame:
+    """The entry function, or what to say to every job because there is none."""
+    entry_module, _, function_name = entry_name.partition(":")
+    try:
+        for module_name in preload:
+            importlib.import_module(module_name)
+        entry: Entry = getattr(importlib.import_module(entry_module), function_name)
+    except BaseException as error:  # noqa: BLE001  a module may raise anything, SystemExit too
+        return Frame(Kind.UNUSABLE, payload=_describe(error))
     return entry
 
 
@@ -285,16 +291,16 @@ def _check_answer(answer: object) -> bytes:
     return answer
 
 
-def _describe_exception() -> bytes:
+def _describe(error: BaseException) -> bytes:
     try:
-        text = traceback.format_exc()
+        text = "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001  an exception may break whoever looks at it
-        text = f"{getattr(sys.exc_info()[0], '__name__', 'an exception')}: its traceback cannot be shown"
+        text = f"{type(error).__name__}: its traceback cannot be shown"
     return text.encode(errors="backslashreplace")
 
 
 def _give_up() -> NoReturn:
-    """End for a reason that people should see. Without this, a thread that a job left behind would keep half a child."""
+    """Say why, and end. At once, because a thread that a job left behind would keep half a child alive."""
     try:
         traceback.print_exc()
     finally:

@@ -143,8 +143,8 @@ class Store(Protocol):
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts; False: stale."""
 
-    async def begin(self) -> BodyTransaction:
-        """A transaction for a body. Raises `NotAvailable` where the store has none."""
+    async def begin(self, hold_seconds: float) -> BodyTransaction:
+        """A transaction for a body, rolled back if it is held for longer. `NotAvailable` where the store has none."""
 
     async def cancel_requests(self, node_id: str) -> list[int]:
         """The running tasks of this node that somebody wants cancelled."""

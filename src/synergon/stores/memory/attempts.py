@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from synergon.errors import LeaseLost
@@ -24,7 +24,7 @@ from synergon.records import (
     Verdict,
 )
 from synergon.stores.memory.coming import put
-from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.lanes import Lane, Place
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -35,38 +35,52 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> list[Claim]:
     """Give the node the first ready tasks that it asks for, in order."""
     if not tables.is_leased(request.node_id, now):
         raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    return [_claim_of(row) for row in _start_in_order(tables, request, now)]
+    return [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
 
 
-def _start_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
-    """Merge the lanes: take from the one with the best head, up to where the next best begins."""
-    rooms = {room.kind: room.count for room in request.rooms}
+def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
+    """Merge the lanes. The caller starts each row before it asks for the next."""
+    rooms = {room.kind: room.count for room in request.rooms if room.count > 0}
+    heads = _heads(tables, rooms, request.queues, now)
     left = request.limit
+    while heads and left > 0:
+        place, kind, queue, lane = heads[0]
+        if rooms[kind] == 0:  # used up by another queue of the same kind
+            heappop(heads)
+            continue
+        yield lane.pop(place)
+        left -= 1
+        rooms[kind] -= 1
+        following = lane.head(now)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following, kind, queue, lane))
+
+
+def _heads(
+    tables: Tables, kinds: Iterable[str], queues: frozenset[str] | None, now: int
+) -> list[tuple[Place, str, str, Lane]]:
+    """A heap of the lanes that have something to offer, by what they offer."""
     heads = [
         (place, kind, lane.queue, lane)
-        for kind in rooms
-        for lane in _open_lanes(tables, kind, request.queues)
+        for kind in kinds
+        for lane in _open_lanes(tables, kind, queues)
         if (place := lane.head(now)) is not None
     ]
     heapify(heads)
-    while heads and left > 0:
-        _, kind, queue, lane = heappop(heads)
-        taken = lane.take(min(left, rooms[kind]), now, heads[0][0] if heads else None)
-        tables.start(taken, lane, request.node_id, now)
-        yield from taken
-        left -= len(taken)
-        rooms[kind] -= len(taken)
-        if rooms[kind] > 0 and (place := lane.head(now)) is not None:
-            heappush(heads, (place, kind, queue, lane))
+    return heads
 
 
 def _open_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
-    for queue, lane in tables.lanes.get(kind, {}).items():
-        if tables.queues[queue] is None and (queues is None or queue in queues):
-            yield lane
+    lanes = tables.lanes.get(kind, {})
+    for queue in lanes if queues is None else lanes.keys() & queues:
+        if tables.queues[queue] is None:
+            yield lanes[queue]
 
 
-def _claim_of(row: Row) -> Claim:
+def _start(tables: Tables, row: Row, node_id: str, now: int) -> Claim:
+    tables.start(row, node_id, now)
     task = row.task
     return Claim(
         row.id,
@@ -108,7 +122,7 @@ def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple
         row.result = outcome.result
         tables.end(row, State.SUCCEEDED, None, now)
         # After the end: a task may name its own key for its successor.
-        return tuple([put(tables, child, "return", now).id for child in outcome.children])
+        return tuple(put(tables, child, "return", now).id for child in outcome.children) if outcome.children else ()
     _charge(row, settlement, now)
     if row.cancel_requested:
         tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
@@ -136,6 +150,8 @@ def _charge(row: Row, settlement: Settlement, now: int) -> None:
             row.give_attempt_back()
         case Crashed(error=error):
             row.charge_crash(error, now)
+        case Cancelled(why=why):
+            row.add_why(why, now)
 
 
 def requeue_or_give_up(tables: Tables, row: Row, now: int) -> None:

@@ -56,51 +56,35 @@ class Lane:
 
     def head(self, now: int) -> Place | None:
         """The place of the first task that may start."""
-        line_head, heap_head = self._line_head(now), self._heap_head(now)
-        if line_head is None or heap_head is None:
-            return line_head or heap_head
-        return min(line_head, heap_head)
+        place = self._line_head(now)
+        if not self._heap:
+            return place
+        beside = self._heap_head(now)
+        return beside if place is None or (beside is not None and beside < place) else place
 
-    def take(self, limit: int, now: int, before: Place | None) -> list[Row]:
-        """Remove the first tasks, at most `limit` and only those that stand before `before`."""
-        taken: list[Row] = []
-        while len(taken) < limit:
-            place = self.head(now)
-            if place is None or (before is not None and place > before):
-                break
-            row = self._pop(place)
-            # At once, so that another entry of the same task cannot be taken too.
-            row.state = State.RUNNING
-            taken.append(row)
-        return taken
-
-    def _pop(self, place: Place) -> Row:
-        if self._line and self._line[0].id == place[1]:
+    def pop(self, head: Place) -> Row:
+        """Take the task that stands at the head, as `head` has just told."""
+        if self._line and self._line[0].id == head[1]:
             return self._line.popleft()
         return heappop(self._heap)[2]
 
     def _line_head(self, now: int) -> Place | None:
-        line = self._line
+        line, priority = self._line, self._line_priority
         while line:
             row = line[0]
-            if self._may_start(row, self._line_priority, now):
-                return (-self._line_priority, row.id)
+            if self._counts(row, priority) and (row.expires_at is None or row.expires_at > now):
+                return (-priority, row.id)
             line.popleft()
         return None
 
     def _heap_head(self, now: int) -> Place | None:
         heap = self._heap
         while heap:
-            negated_priority, row_id, row = heap[0]
-            if self._may_start(row, -negated_priority, now):
-                return (negated_priority, row_id)
+            negated_priority, task_id, row = heap[0]
+            if self._counts(row, -negated_priority) and (row.expires_at is None or row.expires_at > now):
+                return (negated_priority, task_id)
             heappop(heap)
         return None
-
-    def _may_start(self, row: Row, priority: int, now: int) -> bool:
-        # An expired task cannot become startable again in its place, so its entry may go although it stays `ready`
-        # until somebody ends it.
-        return self._counts(row, priority) and (row.expires_at is None or row.expires_at > now)
 
     def _counts(self, row: Row, priority: int) -> bool:
         return row.state is READY and row.priority == priority and row.task.queue == self.queue

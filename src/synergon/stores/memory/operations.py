@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.records import Moved, Reprioritizing, Rescheduling
@@ -11,75 +11,114 @@ from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
 
-def cancel(tables: Tables, ids: Sequence[int], now: int) -> list[Moved]:
+def cancel(tables: Tables, ids: Sequence[int], why: str | None, now: int) -> list[Moved]:
     """End tasks that wait; record the wish for those that run."""
+    rows = tables.rows
+    return [_cancel(tables, row, why, now) if (row := rows.get(task_id)) else _unknown(task_id) for task_id in ids]
 
-    def cancel_one(row: Row) -> Moved:
-        if row.state in FINAL:
-            return _refused(row)
-        if row.state is State.RUNNING:
-            row.cancel_requested = True
-            return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, node_id=row.node_id)
-        tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
-        return _done(row)
 
-    return _each(tables, ids, cancel_one)
+def _cancel(tables: Tables, row: Row, why: str | None, now: int) -> Moved:
+    if row.state in FINAL:
+        return _moved(row, done=False)
+    if not row.cancel_requested:
+        row.add_why(why, now)
+    if row.state is State.RUNNING:
+        row.cancel_requested = True
+        return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, node_id=row.node_id)
+    tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
+    return _moved(row, done=True)
 
 
 def retry(tables: Tables, ids: Sequence[int], now: int) -> list[Moved]:
-    """Run ended tasks again, unless a live task has their key."""
+    """Run ended tasks again, unless a live task holds their key."""
+    rows = tables.rows
+    return [_retry(tables, row, now) if (row := rows.get(task_id)) else _unknown(task_id) for task_id in ids]
 
-    def retry_one(row: Row) -> Moved:
-        if row.state not in FINAL:
-            return _refused(row)
-        holder = tables.holder(row.task)
-        if holder is not None:
-            return Moved(id=row.id, done=False, state=row.state, kind=row.task.kind, key_holder=holder.id)
-        tables.revive(row, now)
-        return _done(row)
 
-    return _each(tables, ids, retry_one)
+def _retry(tables: Tables, row: Row, now: int) -> Moved:
+    if row.state not in FINAL:
+        return _moved(row, done=False)
+    holder = tables.holder(row.task)
+    if holder is not None:
+        return Moved(id=row.id, done=False, state=row.state, kind=row.task.kind, key_holder=holder.id)
+    tables.revive(row, now)
+    return _moved(row, done=True)
 
 
 def delete(tables: Tables, ids: Sequence[int]) -> list[Moved]:
     """Remove tasks that are not running."""
+    rows = tables.rows
+    return [_delete(tables, row) if (row := rows.get(task_id)) else _unknown(task_id) for task_id in ids]
 
-    def delete_one(row: Row) -> Moved:
-        if row.state is State.RUNNING:
-            return _refused(row)
-        tables.remove(row)
-        return Moved(id=row.id, done=True, state=None, kind=row.task.kind)
 
-    return _each(tables, ids, delete_one)
+def _delete(tables: Tables, row: Row) -> Moved:
+    if row.state is State.RUNNING:
+        return _moved(row, done=False)
+    tables.remove(row)
+    return Moved(id=row.id, done=True, state=None, kind=row.task.kind)
 
 
 def reschedule(tables: Tables, changes: Sequence[Rescheduling], now: int) -> list[Moved]:
-    """Change when tasks are due that are due later or ready."""
-    moments = (due_moment(change.run_at, change.delay, now) for change in changes)
+    """Change when tasks are due that are `scheduled` or `ready`."""
+    rows = tables.rows
+    return [
+        _reschedule(tables, row, due_moment(change.run_at, change.delay, now), now)
+        if (row := rows.get(change.id))
+        else _unknown(change.id)
+        for change in changes
+    ]
 
-    def reschedule_one(row: Row) -> Moved:
-        run_at = next(moments)
-        if row.state not in (State.SCHEDULED, State.READY):
-            return _refused(row)
-        tables.requeue(row, run_at, now)
-        return _done(row)
 
-    return _each(tables, (change.id for change in changes), reschedule_one)
+def _reschedule(tables: Tables, row: Row, run_at: int, now: int) -> Moved:
+    if row.state not in (State.SCHEDULED, State.READY):
+        return _moved(row, done=False)
+    tables.requeue(row, run_at, now)
+    return _moved(row, done=True)
 
 
 def set_priority(tables: Tables, changes: Sequence[Reprioritizing]) -> list[Moved]:
     """Change the place of tasks that wait."""
-    raise NotImplementedError
+    rows = tables.rows
+    return [
+        _set_priority(tables, row, change.priority) if (row := rows.get(change.id)) else _unknown(change.id)
+        for change in changes
+    ]
 
 
-def _each(tables: Tables, ids: Iterable[int], move: Callable[[Row], Moved]) -> list[Moved]:
-    rows = ((row_id, tables.rows.get(row_id)) for row_id in ids)
-    return [Moved(id=row_id, done=False, state=None) if row is None else move(row) for row_id, row in rows]
+def _set_priority(tables: Tables, row: Row, priority: int) -> Moved:
+    if row.state is State.RUNNING or row.state in FINAL:
+        return _moved(row, done=False)
+    tables.reprioritize(row, priority)
+    return _moved(row, done=True)
 
 
-def _done(row: Row) -> Moved:
-    return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind)
+def pause(tables: Tables, queues: Sequence[str], now: int) -> list[bool]:
+    """Let nobody claim from these queues."""
+    return [_pause(tables, queue, now) for queue in queues]
 
 
-def _refused(row: Row) -> Moved:
-    return Moved(id=row.id, done=False, state=row.state, kind=row.task.kind)
+def _pause(tables: Tables, queue: str, now: int) -> bool:
+    if tables.queues.get(queue) is not None:
+        return False
+    tables.queues[queue] = now
+    return True
+
+
+def resume(tables: Tables, queues: Sequence[str]) -> list[bool]:
+    """Undo `pause`."""
+    return [_resume(tables, queue) for queue in queues]
+
+
+def _resume(tables: Tables, queue: str) -> bool:
+    if tables.queues.get(queue) is None:
+        return False
+    tables.queues[queue] = None
+    return True
+
+
+def _moved(row: Row, *, done: bool) -> Moved:
+    return Moved(id=row.id, done=done, state=row.state, kind=row.task.kind)
+
+
+def _unknown(task_id: int) -> Moved:
+    return Moved(id=task_id, done=False, state=None)

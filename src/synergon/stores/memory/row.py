@@ -50,8 +50,13 @@ class Row(msgspec.Struct, gc=False):
 
     def add_error(self, error: ErrorRecord, now: int) -> None:
         """Append to the list of errors, dated by the store's clock."""
-        dated = msgspec.structs.replace(error, at=to_datetime(now))
+        dated = msgspec.structs.replace(error, at=to_datetime(now), attempt=error.attempt or self.attempts)
         self.errors = (*self.errors[1 - ERRORS_KEPT :], dated)
+
+    def add_why(self, why: str | None, now: int) -> None:
+        """Keep what was said with a cancel."""
+        if why is not None:
+            self.add_error(ErrorRecord(attempt=self.attempts, type="Cancel", message=why), now)
 
     def give_attempt_back(self) -> None:
         """The attempt was no fault of the body, so its budget is not charged."""

@@ -13,6 +13,9 @@ from synergon.stores.memory.agenda import Agenda
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.row import Row, Tally
 
+READY: Final = State.READY
+RUNNING: Final = State.RUNNING
+
 
 class Node(msgspec.Struct):
     """A registered node and its lease."""
@@ -99,21 +102,20 @@ class Tables:
 
     # ------------------------------------------------------------ moves
 
-    def start(self, taken: list[Row], lane: Lane, node_id: str, now: int) -> None:
-        """`ready` → `running` for tasks just taken from `lane`."""
-        lane.tally[State.READY] -= len(taken)
-        lane.tally[State.RUNNING] += len(taken)
-        held = self.running.setdefault(node_id, {})
-        for row in taken:
-            row.state = State.RUNNING
-            row.claim_no += 1
-            row.attempts += 1
-            row.node_id = node_id
-            row.started_at = now
-            row.verdict = None
-            held[row.id] = row
-            if row.expires_at is not None:
-                self.expiry.forget_one()
+    def start(self, row: Row, node_id: str, now: int) -> None:
+        """`ready` → `running` for a task just taken from its lane."""
+        tally = row.tally
+        tally[READY] -= 1
+        tally[RUNNING] += 1
+        row.state = RUNNING
+        row.claim_no += 1
+        row.attempts += 1
+        row.node_id = node_id
+        row.started_at = now
+        row.verdict = None
+        self.running.setdefault(node_id, {})[row.id] = row
+        if row.expires_at is not None:
+            self.expiry.forget_one()
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
         """A live task → `ready`, or `scheduled` if it is due later."""
@@ -130,12 +132,14 @@ class Tables:
         self._enter(row, row.state)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
-        """A live task → its final state; its key is free from here on."""
+        """A live task → its final state and the history; its key is free from here on."""
         self._leave(row)
         self._free_key(row)
+        row.state = state
         row.reason = reason
         row.finished_at = now
-        self._enter(row, state)
+        row.tally[state] += 1
+        self.ended[state][row.id] = row
 
     def revive(self, row: Row, now: int) -> None:
         """An ended task → `ready`, as if it had never run, but for its claim number and its errors."""
@@ -163,12 +167,10 @@ class Tables:
     # ------------------------------------------------------------ what finds a row
 
     def _enter(self, row: Row, state: State) -> None:
+        """Into one of the states of a live task that does not run."""
         row.state = state
         row.tally[state] += 1
-        if state in FINAL:
-            self.ended[state][row.id] = row
-            return
-        if state is State.READY:
+        if state is READY:
             self._lane(row.task.kind, row.task.queue).add(row)
         elif state is State.SCHEDULED:
             self.due.add(row, row.run_at)
@@ -176,16 +178,17 @@ class Tables:
             self.expiry.add(row, row.expires_at)
 
     def _leave(self, row: Row) -> None:
+        """Out of whatever state it is in."""
         state = row.state
         row.tally[state] -= 1
-        if state in FINAL:
-            del self.ended[state][row.id]
-            return
-        if state is State.RUNNING:
+        if state is RUNNING:
             assert row.node_id is not None
             del self.running[row.node_id][row.id]
             return
-        if state is State.READY:
+        if state in FINAL:
+            del self.ended[state][row.id]
+            return
+        if state is READY:
             self._lane(row.task.kind, row.task.queue).forget_one()
         elif state is State.SCHEDULED:
             self.due.forget_one()

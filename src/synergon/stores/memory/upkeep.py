@@ -37,9 +37,9 @@ def _next_in(tables: Tables, now: int) -> int | None:
 def reap(tables: Tables, gone: Sequence[str], limit: int, now: int) -> list[Reaped]:
     """Take running tasks from dead nodes, and forget dead nodes that hold none."""
     known = tables.running.keys() | tables.nodes.keys()
-    dead = {node_id for node_id in known if node_id in gone or not tables.is_leased(node_id, now)}
-    orphans = [row for node_id in dead for row in tables.running.get(node_id, {}).values()]
-    reaped = [_reap_one(tables, row, now) for row in islice(orphans, limit)]
+    dead = [node_id for node_id in known if node_id in gone or not tables.is_leased(node_id, now)]
+    orphans = (row for node_id in dead for row in tables.running.get(node_id, {}).values())
+    reaped = [_reap_one(tables, row, now) for row in list(islice(orphans, limit))]
     for node_id in dead:
         if not tables.running.get(node_id):
             tables.running.pop(node_id, None)
@@ -59,8 +59,8 @@ def _reap_one(tables: Tables, row: Row, now: int) -> Reaped:
 
 
 def _death_of(node_id: str, row: Row) -> ErrorRecord:
-    message = f"node {node_id} died while it ran this task"
-    return ErrorRecord(attempt=row.attempts, type="NodeDied", message=message, node_id=node_id)
+    message = f"node {node_id} died while it ran the task"
+    return ErrorRecord(attempt=row.attempts, type="Crash", message=message, node_id=node_id)
 
 
 def prune(tables: Tables, cutoffs: Cutoffs, limit: int, now: int) -> int:

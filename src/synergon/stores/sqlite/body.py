@@ -1,7 +1,7 @@
 """A transaction for a running body: its own writes, its children and its success in one commit.
 
 SQLite has one writer at a time, so from the moment it is opened until the body returns everybody else's writes wait,
-the node's lease among them. That is why it may not be held for longer than `HOLD_SECONDS`: then it is rolled back.
+the node's lease among them. That is why it may not be held for longer than it was opened for: then it is rolled back.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from synergon.stores.sqlite import settling
 from synergon.stores.sqlite.connection import connect, translate
 from synergon.stores.sqlite.transaction import Transaction
 
-HOLD_SECONDS: Final = 10.0
 LOCK_WAIT_MILLISECONDS: Final = 10_000
 
 
 class SqliteBodyTransaction:
     """Opened when the body asks for it, ended when the body ends."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, hold_seconds: float) -> None:
         self.connection = connection
         self._path = path
+        self._hold_seconds = hold_seconds
         self._is_open = True
         self._was_held_too_long = False
         self._lock = threading.Lock()
-        self._limit = threading.Timer(HOLD_SECONDS, self._give_up)
+        self._limit = threading.Timer(hold_seconds, self._give_up)
         self._limit.daemon = True
         self._limit.start()
 
     @classmethod
-    async def open(cls, path: Path) -> SqliteBodyTransaction:
+    async def open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
         """Wait for the write lock on a thread, so that the loop goes on."""
-        return await asyncio.get_running_loop().run_in_executor(None, cls._open, path)
+        return await asyncio.get_running_loop().run_in_executor(None, cls._open, path, hold_seconds)
 
     @classmethod
-    def _open(cls, path: Path) -> SqliteBodyTransaction:
+    def _open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
         connection = connect(path)
         try:
             connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_MILLISECONDS}")
@@ -49,7 +49,7 @@ class SqliteBodyTransaction:
         except sqlite3.Error as error:
             connection.close()
             raise translate(error, path) from error
-        return cls(connection, path)
+        return cls(connection, path, hold_seconds)
 
     async def finish(self, settlement: Settlement) -> Verdict:
         """Settle the attempt and commit; stale: roll back."""
@@ -81,7 +81,7 @@ class SqliteBodyTransaction:
     def _why_unusable(self) -> str:
         if self._was_held_too_long:
             return (
-                f"ctx.transaction() was held for more than {HOLD_SECONDS:.0f} s, which keeps everybody else from "
+                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
                 "writing, and was rolled back; do the slow part first and open it last"
             )
         return "the body committed or rolled back ctx.transaction() itself; leave that to synergon"

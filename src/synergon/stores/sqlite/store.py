@@ -108,9 +108,9 @@ class SqliteStore:
         """Write notes of running attempts."""
         return await self._write(settling.report, reports)
 
-    async def begin(self) -> SqliteBodyTransaction:
+    async def begin(self, hold_seconds: float) -> SqliteBodyTransaction:
         """A transaction for a body; it holds the file's write lock until it ends."""
-        return await SqliteBodyTransaction.open(self.path)
+        return await SqliteBodyTransaction.open(self.path, hold_seconds)
 
     async def cancel_requests(self, node_id: str) -> list[int]:
         """Running tasks of this node that somebody wants cancelled."""

@@ -1,0 +1,48 @@
+# Everything works on a fresh machine with Python 3.11 or newer: the environment is made on first use.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Only errors are worth reading; what is installed is pinned in pyproject.toml.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check format bench clean
+
+demo: $(VENV)/.base  ## fifteen seconds that show what it does
+	$(BIN)/synergon demo
+
+test: $(VENV)/.test  ## all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.check  ## format, lint and types, without changing anything
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.check  ## format, and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench  ## the figures, beside Huey and bare SQLite
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.base: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "synergon needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --group test
+	touch $@
+
+$(VENV)/.check: $(VENV)/.test
+	$(PIP) --group check --group bench
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(PIP) --group bench
+	touch $@

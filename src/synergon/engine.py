@@ -1,0 +1,585 @@
+"""Engine: composes the parts, and owns the order of start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
+
+import msgspec
+
+from synergon import settings as engine_settings
+from synergon.clock import Clock, SystemClock
+from synergon.durations import Duration, microseconds, seconds
+from synergon.errors import (
+    IllegalMove,
+    KeyConflict,
+    KindError,
+    NotAvailable,
+    NotConnected,
+    OptionError,
+    ResultTimeout,
+    TaskCancelled,
+    TaskError,
+    TaskFailed,
+    TaskNotFound,
+)
+from synergon.handle import Handle
+from synergon.lifecycle import State
+from synergon.node.executors import Executor, LocalExecutor
+from synergon.node.node import SWEEP_SECONDS, Node
+from synergon.options import TaskOptions, check_moment, check_name, check_priority
+from synergon.policies import Retention
+from synergon.portal import Portal
+from synergon.records import (
+    Insertion,
+    Moved,
+    NewTask,
+    NodeRecord,
+    QueueRecord,
+    Reprioritizing,
+    Rescheduling,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+)
+from synergon.settings import UNSET, Settings
+from synergon.stores import open_store
+from synergon.stores.base import Store
+from synergon.task import Call, TaskType, call_by_name
+from synergon.waiters import Waiters
+from synergon.worker import Worker, run_until_stopped
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Value = TypeVar("Value")
+
+
+LATER: Final = {
+    "explain": "why a task waits",
+    "cordon": "taking nodes out",
+    "uncordon": "taking nodes out",
+    "drain": "taking nodes out; worker(drain=True) ends when nothing is left to do",
+    "provider": "pools of servers",
+    "limit": "limits over the cluster",
+    "set_limit": "limits over the cluster",
+    "group": "task groups",
+    "when_idle": "idle work",
+    "events": "a stream of final states",
+}
+"""What is coming; until it works it is refused, not ignored."""
+
+
+class Engine:
+    """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
+
+    Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
+    tasks in this process. Each setting has an environment variable of its name (`SYNERGON_CONCURRENCY`, ...).
+    """
+
+    def __init__(
+        self,
+        url: str = UNSET,
+        *,
+        name: str = UNSET,
+        concurrency: int = UNSET,
+        queues: Iterable[str] | None = UNSET,
+        timeout: Duration | None = UNSET,
+        lease: Duration = UNSET,
+        sweep: Duration | None = UNSET,
+        grace: Duration | None = UNSET,
+        retention: Retention = UNSET,
+        resources: Any = UNSET,
+        labels: Any = UNSET,
+        listen: Any = UNSET,
+        advertise: Any = UNSET,
+        transport: Any = UNSET,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        for option, value in {
+            "resources": resources,
+            "labels": labels,
+            "listen": listen,
+            "advertise": advertise,
+            "transport": transport,
+        }.items():
+            if value is not UNSET:
+                raise NotAvailable(f"Engine: the option {option!r} is not in this release of synergon")
+        self.settings: Settings = engine_settings.load(
+            {
+                "url": url,
+                "name": name,
+                "concurrency": concurrency,
+                "queues": queues,
+                "timeout": timeout,
+                "lease": lease,
+                "sweep": sweep,
+                "grace": grace,
+                "retention": retention,
+            }
+        )
+        self.logger = logger or logging.getLogger("synergon")
+        self.kinds: dict[str, TaskType[..., Any, Any]] = {}
+        self.clock: Clock = SystemClock()
+        self.portal = Portal(self.connect, self.close)
+        self._make_store: Callable[[str], Store] = open_store
+        self._make_executor: Callable[[int], Executor] = LocalExecutor
+        self._make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
+        self._store: Store | None = None
+        self._waiters: Waiters | None = None
+        self._node: Node | None = None
+        self._users = 0
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.settings.url}>"
+
+    if not TYPE_CHECKING:  # a type checker says it by itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Say clearly what is not there yet."""
+            if name in LATER:
+                raise NotAvailable(f"engine.{name} ({LATER[name]}) is not in this release of synergon")
+            raise AttributeError(f"an Engine has no attribute {name!r}")
+
+    # ------------------------------------------------------------ kinds
+
+    @overload
+    def task(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def task(self, function: Callable[Parameters, Returned], /) -> TaskType[Parameters, Returned, Returned]: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a kind of task; with or without options. It stays a plain callable."""
+        if function is None:
+            return TaskDecorator(self, options)
+        return self._register(function, options)
+
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any]) -> TaskType[..., Any, Any]:
+        task_type: TaskType[..., Any, Any] = TaskType(self, function, options)
+        known = self.kinds.get(task_type.kind)
+        if known is not None:
+            raise KindError(
+                f"two functions under the kind {task_type.kind!r}: {'.'.join(known.location)} and "
+                f"{'.'.join(task_type.location)}; give one of them name=..."
+            )
+        self.kinds[task_type.kind] = task_type
+        return task_type
+
+    def call(self, kind: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
+        """A call by name, also of a kind whose function is elsewhere (its arguments are then checked where it runs)."""
+        known = self.kinds.get(kind)
+        return known.call(*args, **kwargs) if known is not None else call_by_name(kind, args, kwargs)
+
+    # ------------------------------------------------------------ life
+
+    async def connect(self) -> Self:
+        """Connect to the store. May be called often; each call is undone by one `close`."""
+        self._users += 1
+        if self._store is not None:
+            return self
+        store = self._make_store(self.settings.url)
+        try:
+            await store.open()
+        except BaseException:
+            self._users -= 1
+            raise
+        self._store = store
+        self._waiters = Waiters(store.get, self.clock, self.settings.sweep or SWEEP_SECONDS)
+        self.portal.attach(asyncio.get_running_loop())
+        return self
+
+    async def close(self) -> None:
+        """Undo one `connect`; the last one disconnects."""
+        self._users = max(self._users - 1, 0)
+        if self._users == 0:
+            await self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        """Connect, for code without an event loop."""
+        self.portal.call(self._nothing)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.portal.close()
+
+    @staticmethod
+    async def _nothing() -> None:
+        """The portal connects before it calls anything."""
+
+    async def stop(self, grace: Duration | None = UNSET) -> None:
+        """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
+        node, store, waiters = self._node, self._store, self._waiters
+        if node is not None:
+            await node.stop(self._grace(grace))
+            self._node = None
+        if store is None or waiters is None:
+            return
+        self._store = self._waiters = None
+        self._users = 0
+        self.portal.attach(None)
+        waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
+        await store.close()
+
+    def _grace(self, grace: Any) -> float | None:
+        if grace is UNSET:
+            return self.settings.grace
+        return None if grace is None else seconds(grace, "grace")
+
+    def worker(
+        self,
+        *,
+        name: str = UNSET,
+        concurrency: int = UNSET,
+        queues: Iterable[str] | None = UNSET,
+        timeout: Duration | None = UNSET,
+        lease: Duration = UNSET,
+        sweep: Duration | None = UNSET,
+        grace: Duration | None = UNSET,
+        drain: bool = False,
+    ) -> Worker:
+        """A node in this process, for the time of an `async with`. With `drain` its end waits until nothing that the
+        node could run is left."""
+        settings = self.settings.changed(
+            {
+                "name": name,
+                "concurrency": concurrency,
+                "queues": queues,
+                "timeout": timeout,
+                "lease": lease,
+                "sweep": sweep,
+                "grace": grace,
+            },
+            "worker",
+        )
+        return Worker(self, settings, drain=drain)
+
+    async def run(self, *, drain: bool = False, **node_options: Any) -> None:
+        """Run a node until SIGINT or SIGTERM, `stop()`, or, with `drain`, until nothing is left to do."""
+        await run_until_stopped(self.worker(drain=drain, **node_options))
+
+    def run_sync(self, *, drain: bool = False, **node_options: Any) -> None:
+        """`run` for a script."""
+        asyncio.run(self.run(drain=drain, **node_options))
+
+    async def start_node(self, settings: Settings, *, may_exit: bool = False) -> Node:
+        """What `worker()` starts."""
+        if self._node is not None:
+            raise OptionError("this engine already runs a node; make another Engine for a second one")
+        executor = self._make_executor(settings.concurrency)
+        node = Node(
+            self.store,
+            self.kinds,
+            settings,
+            self.clock,
+            executor,
+            self.logger,
+            on_ended=self.waiters.tell,
+            may_exit=may_exit,
+        )
+        self._node = node
+        try:
+            await node.start()
+        except BaseException:
+            self._node = None
+            raise
+        return node
+
+    async def stop_node(self, grace: float | None) -> None:
+        """What the end of `worker()` stops."""
+        node = self._node
+        if node is not None:
+            await node.stop(grace)
+            if self._node is node:
+                self._node = None
+
+    @property
+    def node(self) -> Node | None:
+        """The node that runs in this process, if any."""
+        return self._node
+
+    @property
+    def store(self) -> Store:
+        """The connected store; NotConnected if there is none."""
+        if self._store is None:
+            raise NotConnected("the engine is not connected; use `async with engine:` around this")
+        return self._store
+
+    @property
+    def waiters(self) -> Waiters:
+        """Whoever waits for results."""
+        if self._waiters is None:
+            raise NotConnected("the engine is not connected; use `async with engine:` around this")
+        return self._waiters
+
+    # ------------------------------------------------------------ enqueue
+
+    async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
+        """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
+        listed = _listed(calls)
+        conn = _one_connection(listed, conn)
+        tasks = [call.to_new_task() for call in listed]
+        if conn is not None:
+            inserted = self.store.insert_on(conn, tasks)
+        else:
+            inserted = await self.store.insert(tasks) if tasks else []
+            self._tell_node(tasks, inserted)
+        return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+
+    async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
+        """`enqueue` for a single call."""
+        if call.placement.conn is not None:
+            handles: list[Handle[Value]] = await self.enqueue([call])
+            return handles[0]
+        task = call.to_new_task()
+        inserted = await self.store.insert((task,))
+        self._tell_node((task,), inserted)
+        return self._handle(call, inserted[0])
+
+    def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
+        """`enqueue` for code without an event loop."""
+        listed = _listed(calls)
+        conn = _one_connection(listed, conn)
+        if conn is None:
+            return self.portal.call(lambda: self.enqueue(listed))
+        # The caller's connection belongs to the caller's thread, so this happens here.
+        self.portal.call(self._nothing)
+        inserted = self.store.insert_on(conn, [call.to_new_task() for call in listed])
+        return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+
+    def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
+        """`enqueue_one` for code without an event loop."""
+        if call.placement.conn is not None:
+            return self.enqueue_sync([call])[0]
+        return self.portal.call(lambda: self.enqueue_one(call))
+
+    def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
+        return Handle(self, insertion.id, created=insertion.created, task_type=call.task_type)
+
+    def _tell_node(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
+        node = self._node
+        if node is None:
+            return
+        node.wake(
+            {task.kind for task, insertion in zip(tasks, inserted, strict=True) if insertion.state == State.READY}
+        )
+        for task, insertion in zip(tasks, inserted, strict=True):
+            if task.expires_in is not None or insertion.state == State.SCHEDULED:
+                node.alarm.look()
+                break
+
+    # ------------------------------------------------------------ waiting
+
+    async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
+        """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                return await self.waiters.wait(task_id)
+        except TimeoutError:
+            raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
+
+    def result_of(self, record: TaskRecord, task_type: TaskType[..., Any, Any] | None) -> Any:
+        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
+        if record.state is State.CANCELLED:
+            raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
+        if record.state is State.FAILED:
+            error = record.error
+            detail = f": {error.type}: {error.message}" if error is not None else ""
+            raise TaskFailed(f"task {record.id} ({record.kind}) failed ({record.reason}){detail}", record)
+        task_type = task_type or self.kinds.get(record.kind)
+        if task_type is None:
+            return record.result
+        return task_type.signature.decode_result(msgspec.json.encode(record.result))
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, task_id: int) -> TaskRecord:
+        """One task, live or ended; TaskNotFound if there is none."""
+        (record,) = await self.store.get([task_id])
+        if record is None:
+            raise _not_found(task_id)
+        return record
+
+    async def tasks(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        key: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> TaskPage:
+        """Tasks that match, newest first, one page; give its `next` as `before` for the following one."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
+        query = TaskQuery(states=_states(state), kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit)
+        return await self.store.list_tasks(query)
+
+    async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
+        """How many tasks are in each state, exactly."""
+        totals = dict.fromkeys(State, 0)
+        for (its_queue, its_kind, state), number in (await self.store.counts()).items():
+            if kind in (None, its_kind) and queue in (None, its_queue):
+                totals[state] += number
+        return totals
+
+    async def queues(self) -> list[QueueRecord]:
+        """All queues, whether they are paused, and how many tasks they hold."""
+        return await self.store.queues()
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes."""
+        return await self.store.nodes()
+
+    # ------------------------------------------------------------ operations
+
+    async def cancel(self, task_id: int, why: str | None = None) -> bool:
+        """Cancel a task in whatever state it is: at once if it waits, as soon as its body ends if it runs.
+
+        False: it had ended already. TaskNotFound if there is none.
+        """
+        (moved,) = await self.store.cancel([task_id], why)
+        if moved.state is None:
+            raise _not_found(task_id)
+        if self._node is not None:
+            self._node.cancel(task_id)
+        self.waiters.tell([task_id])
+        return moved.done
+
+    async def retry(self, task_id: int) -> None:
+        """Run an ended task again, under the same id, with its budgets reset."""
+        (moved,) = await self.store.retry([task_id])
+        if moved.key_holder is not None:
+            raise KeyConflict(
+                f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
+            )
+        self._check(moved, "retried", "only an ended task can be")
+        self._wake([moved.kind])
+
+    async def delete(self, task_id: int) -> None:
+        """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
+        (moved,) = await self.store.delete([task_id])
+        if not moved.done:
+            self._check(moved, "deleted", "cancel it first")
+        self.waiters.tell([task_id])
+
+    async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
+        """Change when a scheduled or ready task is due."""
+        if (delay is None) == (run_at is None):
+            raise OptionError("reschedule takes delay or run_at, and exactly one of them")
+        change = Rescheduling(
+            id=task_id,
+            delay=microseconds(seconds(delay, "delay")) if delay is not None else None,
+            run_at=check_moment(run_at, "run_at") if run_at is not None else None,
+        )
+        (moved,) = await self.store.reschedule([change])
+        self._check(moved, "rescheduled", "only a scheduled or ready task can be")
+        self._wake([moved.kind])
+        if self._node is not None:
+            self._node.alarm.look()
+
+    async def set_priority(self, task_id: int, priority: int) -> None:
+        """Change the priority of a task that has not started."""
+        (moved,) = await self.store.set_priority([Reprioritizing(id=task_id, priority=check_priority(priority))])
+        self._check(moved, "given another priority", "only a task that waits can be")
+
+    async def pause(self, queue: str) -> bool:
+        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already."""
+        (changed,) = await self.store.pause([check_name(queue, "queue")])
+        return changed
+
+    async def resume(self, queue: str) -> bool:
+        """Undo `pause`; False: it was not paused."""
+        (changed,) = await self.store.resume([check_name(queue, "queue")])
+        if self._node is not None:
+            self._node.scheduler.wake_all()
+        return changed
+
+    def _wake(self, kinds: Iterable[str | None]) -> None:
+        if self._node is not None:
+            self._node.wake([kind for kind in kinds if kind is not None])
+
+    @staticmethod
+    def _check(moved: Moved, what: str, advice: str) -> None:
+        if moved.done:
+            return
+        if moved.state is None:
+            raise _not_found(moved.id)
+        raise IllegalMove(f"task {moved.id} is {moved.state} and cannot be {what}; {advice}", moved.id)
+
+
+class TaskDecorator:
+    """`@engine.task(...)`, with its options, before it has met its function."""
+
+    def __init__(self, engine: Engine, options: Mapping[str, Any]) -> None:
+        self._engine = engine
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(self, function: Callable[Parameters, Returned], /) -> TaskType[Parameters, Returned, Returned]: ...
+
+    def __call__(self, function: Any, /) -> Any:
+        """Register the function."""
+        return self._engine._register(function, self._options)  # noqa: SLF001  two halves of one decorator
+
+
+def _listed(calls: Iterable[Call[Any]]) -> list[Call[Any]]:
+    if isinstance(calls, Call):
+        raise OptionError(
+            f"engine.enqueue takes a list of calls, got one; write engine.enqueue([{calls.kind}.call(...)])"
+        )
+    listed = list(calls)
+    for call in listed:
+        if not isinstance(call, Call):
+            raise OptionError(f"engine.enqueue takes calls, like greet.call('Ada'), got {call!r}")
+    return listed
+
+
+def _one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
+    """The connection that all of the calls are to be stored on; they cannot be split over several."""
+    found = {id(call.placement.conn): call.placement.conn for call in calls}
+    if conn is not None:
+        found[id(conn)] = conn
+        found.pop(id(None), None)
+    if len(found) > 1:
+        raise OptionError("these calls name different connections; one enqueue is one transaction")
+    return next(iter(found.values()), None)
+
+
+def _states(state: State | str | Iterable[State | str] | None) -> frozenset[State] | None:
+    if state is None:
+        return None
+    words = [state] if isinstance(state, str) else list(state)
+    try:
+        return frozenset(State(word) for word in words)
+    except ValueError as error:
+        raise OptionError(f"{error}; a task's state is one of {', '.join(State)}") from None
+
+
+def _not_found(task_id: int) -> TaskError:
+    return TaskNotFound(
+        f"there is no task {task_id}: it never existed, was deleted, or its history was pruned", task_id
+    )

@@ -1,0 +1,66 @@
+"""Handle: what a caller holds after an enqueue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from synergon.errors import NotAvailable
+from synergon.records import TaskRecord
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+    from synergon.task import TaskType
+
+Value = TypeVar("Value")
+
+
+class Handle(Generic[Value]):
+    """One stored task. It holds the id and nothing that could grow old."""
+
+    __slots__ = ("_engine", "_task_type", "created", "id")
+
+    def __init__(
+        self, engine: Engine, task_id: int, *, created: bool = True, task_type: TaskType[..., Any, Value] | None = None
+    ) -> None:
+        self.id = task_id
+        self.created = created
+        """False: a live task held the unique key, and this is a handle to that one."""
+        self._engine = engine
+        self._task_type = task_type
+
+    def __repr__(self) -> str:
+        return f"<Handle of task {self.id}>"
+
+    async def status(self) -> TaskRecord:
+        """The task as the store has it now; TaskNotFound if it is gone."""
+        return await self._engine.get(self.id)
+
+    async def result(self, timeout: float | None = None) -> Value:
+        """What the body returned, once the task has ended.
+
+        Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted meanwhile, and
+        ResultTimeout after `timeout` seconds (the task goes on).
+        """
+        record = await self._engine.wait(self.id, timeout=timeout)
+        value: Value = self._engine.result_of(record, self._task_type)
+        return value
+
+    async def cancel(self, why: str | None = None) -> bool:
+        """Cancel it in whatever state it is; False: it had ended already."""
+        return await self._engine.cancel(self.id, why)
+
+    async def explain(self) -> str:
+        """Why the task waits."""
+        raise NotAvailable("explain is not in this release of synergon")
+
+    def result_sync(self, timeout: float | None = None) -> Value:
+        """`result` for code without an event loop."""
+        return self._engine.portal.call(lambda: self.result(timeout))
+
+    def status_sync(self) -> TaskRecord:
+        """`status` for code without an event loop."""
+        return self._engine.portal.call(self.status)
+
+    def cancel_sync(self, why: str | None = None) -> bool:
+        """`cancel` for code without an event loop."""
+        return self._engine.portal.call(lambda: self.cancel(why))

@@ -1,0 +1,1 @@
+"""A running node, one file per duty."""

@@ -1,0 +1,41 @@
+"""How many tasks of each kind may start here now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from synergon.node.ledger import Ledger
+from synergon.records import ClaimRequest, Room
+from synergon.task import TaskType
+
+
+class Admission:
+    """Turns free capacity into a claim request. It asks for nothing that could not start at once."""
+
+    def __init__(
+        self, kinds: Mapping[str, TaskType[..., Any, Any]], ledger: Ledger, queues: frozenset[str] | None
+    ) -> None:
+        self._kinds = kinds
+        self._ledger = ledger
+        self._queues = queues
+
+    def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
+        """What to claim of the wanted kinds; None: there is no room for any."""
+        free = self._ledger.free
+        if free <= 0:
+            return None
+        rooms = [Room(kind=kind, count=self._room(kind, free)) for kind in wanted]
+        rooms = [room for room in rooms if room.count > 0]
+        if not rooms:
+            return None
+        return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
+
+    def _room(self, kind: str, free: int) -> int:
+        policy = self._kinds[kind].policy
+        room = free
+        if policy.max_running is not None:
+            room = min(room, policy.max_running - self._ledger.by_kind[kind])
+        if policy.runs_in == "process":
+            room = min(room, self._ledger.processes_free)
+        return room

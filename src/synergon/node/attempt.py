@@ -1,0 +1,149 @@
+"""One attempt while it runs: its claim, its deadline, and why it should stop, if it should."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from synergon.context import AttemptLink, Context, OpenTransaction
+from synergon.options import RunsIn
+from synergon.policies import Retry
+from synergon.records import Claim, Progress
+from synergon.stores.base import BodyTransaction
+from synergon.task import TaskType
+
+if TYPE_CHECKING:
+    from synergon.node.children import ChildRun
+    from synergon.node.transactions import NodeTransaction
+
+
+class Stop(Enum):
+    """Why an attempt was asked to end."""
+
+    TIMEOUT = auto()
+    CANCEL = auto()
+    SHUTDOWN = auto()
+    LEASE_LOST = auto()
+
+
+class Attempt:
+    """What the node knows of a running attempt. Lives on the node's loop; bodies see it only through a Context."""
+
+    __slots__ = (
+        "asyncio_task",
+        "child",
+        "claim",
+        "deadline",
+        "has_seen_stop",
+        "progress",
+        "retry",
+        "runs_in",
+        "stop",
+        "task_type",
+        "timeout",
+        "transaction",
+    )
+
+    def __init__(self, claim: Claim, task_type: TaskType[..., Any, Any]) -> None:
+        self.claim = claim
+        self.task_type = task_type
+        self.runs_in: RunsIn = task_type.policy.runs_in
+        self.retry: Retry = task_type.policy.retry
+        self.timeout: float | None = None
+        self.stop: Stop | None = None
+        self.has_seen_stop = False
+        """The body looked and was told to end."""
+        self.asyncio_task: asyncio.Task[Any] | None = None
+        """Set while a coroutine body runs."""
+        self.child: ChildRun | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.progress: Progress | None = None
+        """Reported by the body and not written yet."""
+        self.transaction: NodeTransaction | None = None
+
+    @property
+    def max_attempts(self) -> int:
+        """The row's word, else the policy's."""
+        return self.claim.max_attempts or self.retry.attempts
+
+    def ask_to_stop(self, why: Stop) -> None:
+        """End the body if that can be done; a thread can only be told. The first reason given stands."""
+        if self.stop is not None:
+            return
+        self.stop = why
+        if self.asyncio_task is not None:
+            self.asyncio_task.cancel()
+        if self.child is not None:
+            self.child.kill()
+
+
+class LocalLink(AttemptLink):
+    """The link of a body in this process."""
+
+    __slots__ = ("_attempt", "_node")
+
+    def __init__(self, node: Services, attempt: Attempt) -> None:
+        self._node = node
+        self._attempt = attempt
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the body should end."""
+        if self._attempt.stop is not None:
+            self._attempt.has_seen_stop = True
+            return True
+        return False
+
+    def report(self, progress: Progress) -> None:
+        """Pass progress on."""
+        self._node.report_progress(self._attempt, progress)
+
+    async def still_owned(self) -> bool:
+        """Whether the claim is still the one in the store."""
+        return await self._node.still_owned(self._attempt)
+
+    def still_owned_sync(self) -> bool:
+        """The same from a thread."""
+        return asyncio.run_coroutine_threadsafe(self._node.still_owned(self._attempt), self._node.loop).result()
+
+    def transaction(self) -> OpenTransaction:
+        """The transaction that success is committed with."""
+        from synergon.node.transactions import NodeTransaction
+
+        if self._attempt.transaction is None:
+            self._attempt.transaction = NodeTransaction(self._node)
+        return self._attempt.transaction
+
+
+class Services:
+    """What a running body may ask of its node."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def report_progress(self, attempt: Attempt, progress: Progress) -> None:
+        """Store it soon."""
+        raise NotImplementedError
+
+    async def still_owned(self, attempt: Attempt) -> bool:
+        """Whether the claim is still the one in the store."""
+        raise NotImplementedError
+
+    async def begin(self) -> BodyTransaction:
+        """A store transaction."""
+        raise NotImplementedError
+
+
+def context_of(attempt: Attempt, link: AttemptLink) -> Context:
+    """What the body sees."""
+    claim = attempt.claim
+    return Context(
+        link,
+        task_id=claim.id,
+        kind=claim.kind,
+        queue=claim.queue,
+        attempt=claim.attempts,
+        claim_no=claim.claim_no,
+        tags=claim.tags,
+        meta=claim.meta,
+    )

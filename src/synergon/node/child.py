@@ -1,0 +1,138 @@
+"""One attempt inside a child process: what the parent sends, what the child answers."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from typing import Any
+
+import msgspec
+
+from synergon.context import AttemptLink, Context, OpenTransaction
+from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Snooze
+from synergon.node.child_main import ChildChannel
+from synergon.node.outcomes import describe, find_control
+from synergon.records import ErrorRecord, NewTask, Progress
+from synergon.task import TaskType
+
+
+class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt to be run. Module and name are the registered function's, never something from the database."""
+
+    module: str
+    name: str
+    path: list[str]
+    task_id: int
+    kind: str
+    queue: str
+    payload: bytes
+    attempt: int
+    claim_no: int
+    tags: tuple[str, ...]
+    meta: bytes | None
+
+
+class ChildControl(msgspec.Struct, frozen=True):
+    """A control exception on its way to the parent."""
+
+    name: str
+    message: str
+    seconds: float = 0.0
+
+
+class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended."""
+
+    result: bytes | None = None
+    children: tuple[NewTask, ...] = ()
+    error: ErrorRecord | None = None
+    control: ChildControl | None = None
+    is_misfit: bool = False
+    """The payload, or the result, did not fit."""
+
+
+class ChildLink(AttemptLink):
+    """The link of a body in a child: messages to the parent."""
+
+    def __init__(self, channel: ChildChannel) -> None:
+        self._channel = channel
+
+    @property
+    def cancel_requested(self) -> bool:
+        """A child is killed rather than asked, so while it runs nobody wants it to end."""
+        return False
+
+    def report(self, progress: Progress) -> None:
+        """Pass progress on."""
+        self._channel.send(msgspec.json.encode(progress))
+
+    async def still_owned(self) -> bool:
+        """Ask the parent."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.still_owned_sync)
+
+    def still_owned_sync(self) -> bool:
+        """Ask the parent."""
+        return self._channel.request(b"still_owned") == b"yes"
+
+    def transaction(self) -> OpenTransaction:
+        """The connection belongs to the parent."""
+        raise NotAvailable('ctx.transaction() is not available in a process body; use runs_in="thread" or a coroutine')
+
+
+def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
+    """The entry that a child runs for each job."""
+    job = msgspec.json.decode(job_bytes, type=ChildJob)
+    for entry in job.path:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    return msgspec.json.encode(_run(job, channel))
+
+
+def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
+    context = Context(
+        ChildLink(channel),
+        task_id=job.task_id,
+        kind=job.kind,
+        queue=job.queue,
+        attempt=job.attempt,
+        claim_no=job.claim_no,
+        tags=job.tags,
+        meta=job.meta,
+    )
+    try:
+        task_type = _find(job)
+        arguments = task_type.signature.decode(job.payload)
+    except PayloadError as error:
+        return ChildAnswer(error=describe(error, job.attempt, None), is_misfit=True)
+    try:
+        value = _call(task_type, arguments, context)
+        return ChildAnswer(result=task_type.signature.encode_result(value), children=context.children)
+    except PayloadError as error:
+        return ChildAnswer(error=describe(error, job.attempt, None))
+    except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+        return ChildAnswer(error=describe(error, job.attempt, None), control=_control(find_control(error)))
+
+
+def _find(job: ChildJob) -> TaskType[..., Any, Any]:
+    found: Any = importlib.import_module(job.module)
+    for part in job.name.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, TaskType):
+        raise TypeError(f"{job.module}.{job.name} is not a task any more")
+    return found
+
+
+def _call(task_type: TaskType[..., Any, Any], arguments: dict[str, Any], context: Context) -> Any:
+    positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
+    arguments.update(dict.fromkeys(task_type.signature.injected, context))
+    if task_type.is_coroutine:
+        return asyncio.run(task_type.function(*positional, **arguments))
+    return task_type.function(*positional, **arguments)
+
+
+def _control(control: Control | None) -> ChildControl | None:
+    if control is None:
+        return None
+    seconds = control.seconds if isinstance(control, Snooze | RetryAfter) else 0.0
+    return ChildControl(type(control).__name__, str(control), seconds)

@@ -1,0 +1,158 @@
+"""Outcomes into batched, fenced writes.
+
+Promise: an outcome that was added is written, through any outage, until the store has given its verdict. What is
+stale by then is dropped, counted and said once. While writes fail, `is_troubled` holds claims back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.errors import StoreError, StoreUnavailable
+from synergon.lifecycle import Reason, State
+from synergon.node import outcomes
+from synergon.node.attempt import Attempt
+from synergon.node.duty import pause_after
+from synergon.records import Failed, Outcome, Report, Settlement, Succeeded, Verdict
+from synergon.stores.base import Store
+
+BATCH: Final = 1000
+REPORT_SECONDS: Final = 0.5
+"""How often progress is written at the most."""
+
+
+class Completer:
+    """Writes what attempts came to."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        on_ended: Callable[[Iterable[int]], None],
+        on_ready: Callable[[Iterable[str]], None],
+        on_scheduled: Callable[[float], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._on_ended = on_ended
+        self._on_ready = on_ready
+        self._on_scheduled = on_scheduled
+        self._pending: list[Settlement] = []
+        self._event = asyncio.Event()
+        self._is_flushed = asyncio.Event()
+        self._is_flushed.set()
+        self._reports: dict[int, Attempt] = {}
+        self._overdue: dict[int, Attempt] = {}
+        self._report_event = asyncio.Event()
+        self.is_troubled = False
+        self.stale = 0
+        """How many outcomes came too late: the claim was somebody else's by then."""
+        self.settled = 0
+
+    def add(self, settlement: Settlement) -> None:
+        """Have it written."""
+        self._pending.append(settlement)
+        self._is_flushed.clear()
+        self._event.set()
+
+    def progressed(self, attempt: Attempt) -> None:
+        """Have the attempt's progress written soon."""
+        self._reports[attempt.claim.id] = attempt
+        self._report_event.set()
+
+    def mark_overdue(self, attempt: Attempt) -> None:
+        """Have it seen that the body runs on past its deadline."""
+        self._overdue[attempt.claim.id] = attempt
+        self._report_event.set()
+
+    async def flushed(self) -> None:
+        """Return when everything that was added has its verdict."""
+        await self._is_flushed.wait()
+
+    async def step(self) -> None:
+        """Wait for outcomes, then write all there are."""
+        await self._event.wait()
+        self._event.clear()
+        while self._pending:
+            batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+            for settlement, verdict in zip(batch, await self._write(batch), strict=True):
+                self.announce(settlement, verdict)
+            self._on_ended([settlement.id for settlement in batch])
+        self._is_flushed.set()
+
+    async def report_step(self) -> None:
+        """Wait for progress, write it, and rest a little."""
+        await self._report_event.wait()
+        self._report_event.clear()
+        reports, self._reports = self._reports, {}
+        overdue, self._overdue = self._overdue, {}
+        notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
+        await self._store.report(notes)
+        await self._clock.sleep(REPORT_SECONDS)
+
+    @staticmethod
+    def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> Report:
+        claim, progress = attempt.claim, attempt.progress
+        attempt.progress = None
+        return Report(id=claim.id, claim_no=claim.claim_no, progress=progress, overdue=claim.id in overdue)
+
+    async def _write(self, batch: list[Settlement]) -> list[Verdict]:
+        failures = 0
+        while True:
+            try:
+                verdicts = await self._store.finish(batch)
+            except StoreUnavailable as error:
+                failures += 1
+                if failures == 1:
+                    self.is_troubled = True
+                    self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
+                await self._clock.sleep(pause_after(failures))
+            except StoreError as error:
+                return [await self._write_alone(settlement, error) for settlement in batch]
+            else:
+                if failures:
+                    self.is_troubled = False
+                    self._logger.info("the store is back, %d outcomes written", len(batch))
+                return verdicts
+
+    async def _write_alone(self, settlement: Settlement, error: StoreError) -> Verdict:
+        """The store refuses something in the batch: find it, and end that one task instead of its neighbours."""
+        try:
+            return (await self._store.finish([settlement]))[0]
+        except StoreUnavailable:
+            return (await self._write([settlement]))[0]
+        except StoreError:
+            self._logger.exception("the outcome of task %d cannot be stored", settlement.id)
+        refused: Outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
+        return (await self._write([Settlement(id=settlement.id, claim_no=settlement.claim_no, outcome=refused)]))[0]
+
+    def announce(self, settlement: Settlement, verdict: Verdict) -> None:
+        """Count a verdict, and wake whoever it concerns."""
+        self.settled += 1
+        if verdict.state is State.SUCCEEDED and not verdict.child_ids:
+            return
+        match verdict.state:
+            case None:
+                self.stale += 1
+                self._logger.warning(
+                    "the outcome of task %d came too late and was refused: claim %d is not current any more",
+                    settlement.id,
+                    settlement.claim_no,
+                )
+            case State.READY:
+                self._on_ready([verdict.kind or ""])
+            case State.SCHEDULED:
+                self._on_scheduled(getattr(settlement.outcome, "delay", 0) / 1_000_000)
+        if verdict.child_ids and isinstance(settlement.outcome, Succeeded):
+            self._tell_children(settlement.outcome)
+
+    def _tell_children(self, outcome: Succeeded) -> None:
+        self._on_ready({child.kind for child in outcome.children})
+        self._on_scheduled(0.0)

@@ -1,0 +1,70 @@
+"""A loop that never dies: what it raises is logged and waited out, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.errors import LeaseLost, StoreUnavailable
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+class Duty:
+    """One background loop of a node."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[None]],
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._clock = clock
+        self._logger = logger
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"synergon-{self._name}")
+
+    async def stop(self) -> None:
+        """End, wherever it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._step()
+                if failures:
+                    self._logger.info("%s works again", self._name)
+                failures = 0
+            except LeaseLost:
+                # The lease thread sees the same and takes the node out; until then there is nothing to do here.
+                await self._clock.sleep(FIRST_PAUSE_SECONDS)
+            except Exception as error:  # noqa: BLE001  whatever it is, the loop goes on
+                self._complain(error, failures)
+                failures += 1
+                await self._clock.sleep(pause_after(failures))
+
+    def _complain(self, error: Exception, failures: int) -> None:
+        """Say it once; an outage is not worth a line per try."""
+        if isinstance(error, StoreUnavailable):
+            if not failures:
+                self._logger.warning("%s waits for the store: %s", self._name, error)
+        else:
+            self._logger.error("%s failed and goes on", self._name, exc_info=error)
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait after that many failures in a row."""
+    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,125 @@
+"""The port to what runs code: threads, child processes, and whether another process of this host lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from synergon.node.children import ChildPool, ChildRun
+from synergon.records import ProcessIdentity
+from synergon.this_process import is_gone, this_process
+
+
+class Keeper(Protocol):
+    """A loop that runs beside everything else."""
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+
+
+class Executor(Protocol):
+    """Where bodies run that do not run on the node's loop."""
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        """This process."""
+
+    def is_gone(self, process: ProcessIdentity) -> bool:
+        """Whether that process is certainly dead."""
+
+    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+        """What `function` returns; it must not raise."""
+
+    def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
+        """Run a job in a child process."""
+
+    def kill_children(self) -> None:
+        """Now, from any thread."""
+
+    def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
+        """Run `keep` where user code cannot hold it up; its event is set when it should end."""
+
+    def exit_process(self, code: int) -> None:
+        """End this process now, whatever it does."""
+
+    async def close(self) -> None:
+        """End the children; threads that still run are left alone."""
+
+
+class LocalExecutor:
+    """The real one."""
+
+    def __init__(self, threads: int, *, recycle_after: int = 1000, memory_limit_bytes: int | None = None) -> None:
+        self._threads = threads
+        self._recycle_after = recycle_after
+        self._memory_limit_bytes = memory_limit_bytes
+        self._pool: ThreadPoolExecutor | None = None
+        self._children: ChildPool | None = None
+        self.identity = this_process()
+
+    def is_gone(self, process: ProcessIdentity) -> bool:
+        """Whether that process is certainly dead."""
+        return is_gone(process)
+
+    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+        """What `function` returns."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="synergon-body")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
+        """Run a job in a child process."""
+        if self._children is None:
+            self._children = ChildPool(
+                entry="synergon.node.child:run_attempt",
+                recycle_after=self._recycle_after,
+                memory_limit_bytes=self._memory_limit_bytes,
+            )
+        return self._children.start(job, on_message=on_message, fresh=fresh)
+
+    def kill_children(self) -> None:
+        """Now, from any thread."""
+        if self._children is not None:
+            self._children.kill_all()
+
+    def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
+        """Run `keep` on a thread with a loop of its own."""
+        return ThreadKeeper(keep)
+
+    def exit_process(self, code: int) -> None:
+        """End this process now."""
+        os._exit(code)
+
+    async def close(self) -> None:
+        """End the children."""
+        if self._children is not None:
+            await self._children.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+class ThreadKeeper:
+    """A thread with an event loop of its own."""
+
+    def __init__(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        self._keep = keep
+        self._loop = asyncio.new_event_loop()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._keep(self._end))
+        finally:
+            self._loop.close()

@@ -1,0 +1,108 @@
+"""The heartbeat, and what happens when it stops.
+
+Promise: as long as this node may act, its row in the store says so; and it stops acting *before* others may take over.
+The lease is renewed every sixth of its length on a path that user code cannot hold up. A node that could not renew
+until a sixth of the lease is left is fenced: it claims nothing, its bodies are asked to end, its child processes are
+killed. Bodies that have not ended when the lease is over take the process with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.durations import microseconds
+from synergon.errors import StoreError
+from synergon.stores.base import LeaseKeeper
+
+PARTS: Final = 6
+LEAST_END_SECONDS: Final = 1.0
+"""A process that was stopped past its lease finds it over when it goes on; its bodies still get this long."""
+
+EXIT_CODE: Final = 75
+"""EX_TEMPFAIL: start me again."""
+
+
+class Lease:
+    """Keeps one node's lease. Runs beside the node, on a thread of its own."""
+
+    def __init__(
+        self,
+        open_keeper: Callable[[], Awaitable[LeaseKeeper]],
+        node_id: str,
+        seconds: float,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        on_lost: Callable[[str], None],
+        is_quiet: Callable[[], bool],
+        exit_process: Callable[[int], None],
+    ) -> None:
+        self._open_keeper = open_keeper
+        self._node_id = node_id
+        self._seconds = seconds
+        self._clock = clock
+        self._logger = logger
+        self._on_lost = on_lost
+        self._is_quiet = is_quiet
+        self._exit_process = exit_process
+        self._valid_until = clock.monotonic() + seconds
+        self.is_lost = False
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often the lease is renewed."""
+        return self._seconds / PARTS
+
+    async def keep(self, end: asyncio.Event) -> None:
+        """Renew until told to end; then, or when the lease is lost, return."""
+        keeper = await self._open_keeper()
+        try:
+            while not end.is_set():
+                if not await self._renew(keeper):
+                    await self._lose(end)
+                    return
+                await self._rest(end)
+        finally:
+            await keeper.close()
+
+    async def _rest(self, end: asyncio.Event) -> None:
+        now = self._clock.monotonic()
+        pause = min(self.beat_seconds, max(self._valid_until - self.beat_seconds - now, 0.01))
+        try:
+            async with asyncio.timeout(pause):
+                await end.wait()
+        except TimeoutError:
+            return
+
+    async def _renew(self, keeper: LeaseKeeper) -> bool:
+        """False: the lease is lost, or so nearly over that it must be treated so."""
+        asked_at = self._clock.monotonic()
+        if asked_at > self._valid_until:
+            return False
+        try:
+            async with asyncio.timeout(max(self._valid_until - self.beat_seconds - asked_at, self.beat_seconds)):
+                is_known = await keeper.renew(self._node_id, microseconds(self._seconds))
+        except (StoreError, TimeoutError) as error:
+            self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")
+            return self._clock.monotonic() < self._valid_until - self.beat_seconds
+        if not is_known:
+            return False
+        # Counted from before the question: the store cannot have counted from earlier.
+        self._valid_until = asked_at + self._seconds
+        return self._clock.monotonic() < self._valid_until
+
+    async def _lose(self, end: asyncio.Event) -> None:
+        self.is_lost = True
+        self._on_lost(self._node_id)
+        exit_at = max(self._valid_until, self._clock.monotonic() + LEAST_END_SECONDS)
+        while self._clock.monotonic() < exit_at and not end.is_set():
+            if self._is_quiet():
+                return
+            await self._clock.sleep(0.02)
+        if not self._is_quiet() and not end.is_set():
+            self._logger.critical("a body would not end before the lease was over; this process exits")
+            self._exit_process(EXIT_CODE)

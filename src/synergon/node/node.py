@@ -1,0 +1,361 @@
+"""A node: composes the duties, and owns the order in which they start and stop.
+
+Stop: stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back what did not finish → drop the
+node's row. Idempotent; a second call waits for the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from synergon.clock import Clock
+from synergon.durations import microseconds
+from synergon.errors import StoreError
+from synergon.lifecycle import LIVE, State
+from synergon.node.admission import Admission
+from synergon.node.alarm import Alarm
+from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.completer import Completer
+from synergon.node.duty import Duty, pause_after
+from synergon.node.executors import Executor, Keeper
+from synergon.node.lease import PARTS, Lease
+from synergon.node.ledger import Ledger
+from synergon.node.pruner import Pruner
+from synergon.node.reaper import Reaper
+from synergon.node.runner import Runner
+from synergon.node.scheduler import Scheduler
+from synergon.node.slots import Slots
+from synergon.node.watchdog import Watchdog
+from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
+from synergon.settings import Settings
+from synergon.stores.base import BodyTransaction, Store
+from synergon.task import TaskType
+
+SWEEP_SECONDS: Final = 1.0
+"""How often a node looks for what nobody told it about."""
+
+LAST_SECONDS: Final = 2.0
+"""How long bodies that were asked to end may take before something is said, or done, about it."""
+
+DRAIN_LOOK_SECONDS: Final = 0.05
+
+
+class Node(Services):
+    """Runs tasks of an engine's kinds until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        kinds: Mapping[str, TaskType[..., Any, Any]],
+        settings: Settings,
+        clock: Clock,
+        executor: Executor,
+        logger: logging.Logger,
+        *,
+        on_ended: Callable[[Iterable[int]], None],
+        may_exit: bool = False,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.id = ""
+        self._store = store
+        self._kinds = dict(kinds)
+        self._settings = settings
+        self._clock = clock
+        self._executor = executor
+        self._on_ended = on_ended
+        self._may_exit = may_exit
+        self._logger = NodeLogger(logger, {"node": settings.name})
+        self._ledger = Ledger(settings.concurrency, os.cpu_count() or 1)
+        self._build()
+        self._lease: Lease | None = None
+        self._keeper: Keeper | None = None
+        self._freed = asyncio.Event()
+        self._has_stopped = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+        self.was_abandoned = False
+        """Bodies that would not end were given back while they ran: the process must end now."""
+
+    def _build(self) -> None:
+        store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
+        self.completer = Completer(
+            store, clock, logger, on_ended=self._on_ended, on_ready=self.wake, on_scheduled=self.due_in
+        )
+        self.runner = Runner(
+            self._kinds,
+            self,
+            self._ledger,
+            self.completer,
+            self._executor,
+            clock,
+            logger,
+            default_timeout=settings.timeout,
+            on_free=self._note_free,
+        )
+        self._slots: Slots[Attempt] = Slots(self.runner.run)
+        admission = Admission(self._kinds, self._ledger, settings.queues)
+        self.scheduler = Scheduler(store, admission, self._kinds, self._start)
+        self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
+        self.reaper = Reaper(
+            store,
+            self._executor,
+            clock,
+            logger,
+            beat_seconds=settings.lease / PARTS,
+            on_ready=self.wake,
+            on_ended=self._on_ended,
+        )
+        steps = {
+            "completer": self.completer.step,
+            "reports": self.completer.report_step,
+            "scheduler": self._schedule,
+            "alarm": self.alarm.step,
+            "reaper": self.reaper.step,
+            "pruner": Pruner(store, clock, settings.retention).step,
+            "sweep": self._sweep,
+        }
+        self._duties = [Duty(name, step, clock, logger) for name, step in steps.items()]
+
+    # ------------------------------------------------------------ start
+
+    async def start(self) -> None:
+        """Register, and begin to work."""
+        await self._join()
+        for duty in self._duties:
+            duty.start()
+        self._logger.info(
+            "node %s (%s) runs %d kinds, %d at once",
+            self.id,
+            self._settings.name,
+            len(self._kinds),
+            self._ledger.concurrency,
+        )
+
+    async def _join(self) -> None:
+        """Become a node under a new id, with a lease of its own."""
+        self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
+        settings = self._settings
+        await self._store.register(
+            NewNode(
+                id=self.id,
+                name=settings.name,
+                process=self._executor.identity,
+                kinds=tuple(sorted(self._kinds)),
+                queues=tuple(sorted(settings.queues)) if settings.queues is not None else None,
+                concurrency=settings.concurrency,
+                lease=microseconds(settings.lease),
+                version=version("synergon"),
+            )
+        )
+        self.scheduler.node_id = self.runner.node_id = self.id
+        self._lease = Lease(
+            self._store.keeper,
+            self.id,
+            settings.lease,
+            self._clock,
+            self._logger,
+            on_lost=self._fence,
+            is_quiet=lambda: not self.runner.running,
+            exit_process=self._executor.exit_process,
+        )
+        self._keeper = self._executor.start_keeper(self._keep(self._lease))
+
+    def _keep(self, lease: Lease) -> Callable[[asyncio.Event], Any]:
+        watchdog = Watchdog(self.loop, self._clock, self._logger, lambda: list(self.runner.running.values()))
+
+        async def keep(end: asyncio.Event) -> None:
+            watching = asyncio.ensure_future(watchdog.watch(end))
+            try:
+                await lease.keep(end)
+            finally:
+                watching.cancel()
+
+        return keep
+
+    # ------------------------------------------------------------ work
+
+    async def _schedule(self) -> None:
+        if self.completer.is_troubled:  # claims are held back while outcomes cannot be written
+            await self._clock.sleep(pause_after(1))
+            return
+        await self.scheduler.step()
+
+    def _start(self, claims: list[Claim]) -> None:
+        self._slots.submit(self.runner.admit(claims))
+
+    def _note_free(self) -> None:
+        self.scheduler.capacity_freed()
+        if not self.runner.running:
+            self._freed.set()
+
+    async def _sweep(self) -> None:
+        await self._clock.sleep(self._settings.sweep or SWEEP_SECONDS)
+        self.scheduler.wake_all()
+        self.alarm.look()
+        if self.runner.running:
+            for task_id in await self._store.cancel_requests(self.id):
+                self.runner.stop_one(task_id, Stop.CANCEL)
+
+    def wake(self, kinds: Iterable[str]) -> None:
+        """There may be ready tasks of these kinds."""
+        self.scheduler.wake(kinds)
+
+    def due_in(self, seconds: float) -> None:
+        """Something is due after `seconds`."""
+        self.alarm.due_in(seconds)
+
+    def cancel(self, task_id: int) -> None:
+        """If it runs here, ask its body to end."""
+        self.runner.stop_one(task_id, Stop.CANCEL)
+
+    # ------------------------------------------------------------ services for bodies
+
+    def report_progress(self, attempt: Attempt, progress: Progress) -> None:
+        """Store it soon; safe from any thread."""
+        attempt.progress = progress
+        try:
+            self.loop.call_soon_threadsafe(self.completer.progressed, attempt)
+        except RuntimeError:  # the loop is closed: the process ends
+            return
+
+    async def still_owned(self, attempt: Attempt) -> bool:
+        """Whether the claim is still the one in the store, and nobody wants the body to end."""
+        if self._lease is None or self._lease.is_lost or attempt.stop is not None:
+            return False
+        (record,) = await self._store.get([attempt.claim.id])
+        return (
+            record is not None
+            and record.state is State.RUNNING
+            and record.claim_no == attempt.claim.claim_no
+            and not record.cancel_requested
+        )
+
+    async def begin(self) -> BodyTransaction:
+        """A store transaction; it may not be held so long that the lease is in danger."""
+        return await self._store.begin(self._settings.lease / 3)
+
+    # ------------------------------------------------------------ the lease is lost
+
+    def _fence(self, node_id: str) -> None:
+        """Called from the lease's thread, also while the loop is blocked."""
+        self._logger.error("node %s has lost its lease: it stops its work, and joins again under a new id", node_id)
+        self.scheduler.close()
+        self._executor.kill_children()
+        self.loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        self.runner.stop_all(Stop.LEASE_LOST)
+        if self._stopping is None:
+            self._rejoining = self.loop.create_task(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        await self._until_idle()
+        failures = 0
+        while True:
+            try:
+                await self._join()
+                break
+            except StoreError as error:
+                failures += 1
+                if failures == 1:
+                    self._logger.warning("the node waits for the store to join again: %s", error)
+                await self._clock.sleep(pause_after(failures))
+        self._logger.info("joined again as node %s", self.id)
+        self.scheduler.reopen()
+
+    # ------------------------------------------------------------ stop
+
+    async def drained(self) -> None:
+        """Return when no live task is left that this node could run."""
+        while self.runner.running or await self._has_work():
+            await self._clock.sleep(DRAIN_LOOK_SECONDS)
+        await self.completer.flushed()
+
+    async def _has_work(self) -> bool:
+        try:
+            paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
+            counts = await self._store.counts()
+        except StoreError:
+            return True
+        queues = self._settings.queues
+        return any(
+            state in LIVE and kind in self._kinds and queue not in paused and (queues is None or queue in queues)
+            for queue, kind, state in counts
+        )
+
+    async def stop(self, grace: float | None) -> None:
+        """Stop in order; `grace` seconds for running bodies, None for as long as they take."""
+        if self._stopping is None:
+            self._stopping = self.loop.create_task(self._stop(grace))
+        await asyncio.shield(self._stopping)
+
+    async def stopped(self) -> None:
+        """Return when somebody has stopped the node."""
+        await self._has_stopped.wait()
+
+    async def _stop(self, grace: float | None) -> None:
+        self.scheduler.close()
+        await self.scheduler.settled()
+        if not await self._idle_within(grace):
+            self.runner.stop_all(Stop.SHUTDOWN)
+            await self._wait_for_the_last()
+        try:
+            async with asyncio.timeout(self._settings.lease):
+                await self.completer.flushed()
+        except TimeoutError:
+            self._logger.error("some outcomes could not be written before the lease was over; their tasks run again")
+        for duty in self._duties:
+            await duty.stop()
+        await self._leave_for_good()
+
+    async def _leave_for_good(self) -> None:
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+        if self._keeper is not None:
+            await self.loop.run_in_executor(None, self._keeper.stop)
+        try:
+            await self._store.unregister(self.id)
+        except StoreError as error:
+            self._logger.warning("the node's row could not be removed: %s", error)
+        if not self.was_abandoned:
+            await self._slots.close()
+            await self._executor.close()
+        self._logger.info("node %s has stopped", self.id)
+        self._has_stopped.set()
+
+    async def _wait_for_the_last(self) -> None:
+        """Coroutines and children end soon; a thread ends when it ends."""
+        if await self._idle_within(LAST_SECONDS):
+            return
+        left = [f"{attempt.claim.id} ({attempt.claim.kind})" for attempt in self.runner.running.values()]
+        if self._may_exit:
+            self._logger.warning("gives back tasks whose bodies would not end: %s", ", ".join(left))
+            self.was_abandoned = True
+            for attempt in self.runner.running.values():
+                claim = attempt.claim
+                self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
+            return
+        self._logger.warning("waits for bodies that will not end: %s", ", ".join(left))
+        await self._until_idle()
+
+    async def _idle_within(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._until_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _until_idle(self) -> None:
+        while self.runner.running:
+            self._freed.clear()
+            await self._freed.wait()
+
+
+class NodeLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the node's name to every record."""

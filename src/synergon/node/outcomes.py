@@ -1,0 +1,117 @@
+"""What an attempt comes to: from what the body did, or was made to do, to an Outcome."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from synergon.durations import microseconds
+from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
+from synergon.lifecycle import Reason
+from synergon.node.attempt import Attempt, Stop
+from synergon.records import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed
+
+TRACEBACK_LENGTH: Final = 16_000
+MESSAGE_LENGTH: Final = 4_000
+
+
+def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that ended because it was asked to."""
+    match attempt.stop:
+        case Stop.TIMEOUT:
+            error = ErrorRecord(
+                attempt=attempt.claim.attempts,
+                type="Timeout",
+                message=f"the body ran longer than its timeout of {attempt.timeout:g} s",
+                node_id=node_id,
+            )
+            return _failure(attempt, error, chance, last_reason=Reason.TIMEOUT)
+        case Stop.CANCEL:
+            return Cancelled()
+        case _:
+            return HandedBack()
+
+
+def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that raised."""
+    control = find_control(error)
+    match control:
+        case Snooze(seconds=seconds):
+            return Snoozed(delay=microseconds(seconds))
+        case Cancel():
+            return Cancelled(why=str(control) or None)
+        case Discard():
+            return Failed(reason=Reason.DISCARDED, error=describe(control, attempt.claim.attempts, node_id))
+        case RetryAfter(seconds=seconds):
+            return _failure(attempt, describe(control, attempt.claim.attempts, node_id), chance, pause=seconds)
+        case _:
+            return _failure(attempt, describe(error, attempt.claim.attempts, node_id), chance)
+
+
+def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that failed elsewhere, where its error was described."""
+    return _failure(attempt, error, chance)
+
+
+def of_payload_record(error: ErrorRecord) -> Outcome:
+    """The same for a payload that was looked at elsewhere."""
+    return Failed(reason=Reason.ERROR, error=error)
+
+
+def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
+    """A payload that does not fit will not fit next time either."""
+    return of_payload_record(describe(error, attempt.claim.attempts, node_id))
+
+
+def _failure(
+    attempt: Attempt,
+    error: ErrorRecord,
+    chance: Callable[[], float],
+    *,
+    pause: float | None = None,
+    last_reason: Reason | None = None,
+) -> Outcome:
+    if attempt.claim.attempts < attempt.max_attempts:
+        return Retrying(delay=microseconds(_pause(attempt, chance) if pause is None else pause), error=error)
+    exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
+    return Failed(reason=last_reason or exhausted, error=error)
+
+
+def _pause(attempt: Attempt, chance: Callable[[], float]) -> float:
+    """The policy's pause. A `wait` function is user code: what it raises must not lose the outcome."""
+    try:
+        return attempt.retry.delay(attempt.claim.attempts, chance)
+    except Exception:  # noqa: BLE001
+        return attempt.retry.cap
+
+
+def find_control(error: BaseException) -> Control | None:
+    """The control exception that was raised, also if it is the cause of another or in a group."""
+    return next(_controls(error), None)
+
+
+def _controls(error: BaseException | None) -> Iterator[Control]:
+    while error is not None:
+        if isinstance(error, Control):
+            yield error
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                yield from _controls(member)
+        error = error.__cause__
+
+
+def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
+    """The error as a record that people can read."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  a __str__ that raises is the body's, too
+        message = "(the error could not be printed)"
+    return ErrorRecord(
+        attempt=attempt,
+        type=type(error).__qualname__,
+        message=message[:MESSAGE_LENGTH],
+        traceback=text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}",
+        node_id=node_id,
+    )

@@ -1,0 +1,307 @@
+"""Runs one attempt: arguments in, deadline armed, body, outcome out.
+
+Promise: every claim that is given to `run` leads to exactly one settlement, and its slot is given back only when the
+body has really ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from synergon.clock import Clock
+from synergon.context import Context
+from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze, StoreError
+from synergon.node import outcomes
+from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
+from synergon.node.child import ChildAnswer, ChildControl, ChildJob
+from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildKilled, ChildNotStarted
+from synergon.node.completer import Completer
+from synergon.node.executors import Executor
+from synergon.node.ledger import Ledger
+from synergon.options import NO_TIMEOUT, Overrides
+from synergon.records import Claim, Crashed, ErrorRecord, HandedBack, Outcome, Progress, Settlement, Succeeded
+from synergon.task import TaskType
+
+_OVERRIDES: Final = msgspec.json.Decoder(Overrides)
+_ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
+_PROGRESS: Final = msgspec.json.Decoder(Progress)
+
+
+class Runner:
+    """Runs attempts, and knows which are running."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, TaskType[..., Any, Any]],
+        services: Services,
+        ledger: Ledger,
+        completer: Completer,
+        executor: Executor,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        default_timeout: float | None,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._kinds = kinds
+        self._services = services
+        self._ledger = ledger
+        self._completer = completer
+        self._executor = executor
+        self._clock = clock
+        self._logger = logger
+        self._default_timeout = default_timeout
+        self._on_free = on_free
+        self._loop = asyncio.get_running_loop()
+        self.running: dict[int, Attempt] = {}
+        self.node_id = ""
+
+    def admit(self, claims: list[Claim]) -> list[Attempt]:
+        """Take a slot for each claim."""
+        attempts = [self._prepare(claim) for claim in claims]
+        for attempt in attempts:
+            self._ledger.take(attempt.claim.kind, is_process=attempt.runs_in == "process")
+            self.running[attempt.claim.id] = attempt
+        return attempts
+
+    async def run(self, attempt: Attempt) -> None:
+        """From a claim to its settlement."""
+        outcome: Outcome | None = await self._execute(attempt)
+        claim = attempt.claim
+        if attempt.transaction is not None and outcome is not None:
+            outcome = await self._close_transaction(attempt, outcome)
+        self.running.pop(claim.id, None)
+        self._ledger.release(claim.kind, is_process=attempt.runs_in == "process")
+        if outcome is not None:
+            self._completer.add(
+                Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
+            )
+        self._on_free()
+
+    def stop_all(self, why: Stop) -> None:
+        """Ask every running body to end."""
+        for attempt in list(self.running.values()):
+            attempt.ask_to_stop(why)
+
+    def stop_one(self, task_id: int, why: Stop) -> None:
+        """Ask one running body to end."""
+        attempt = self.running.get(task_id)
+        if attempt is not None:
+            attempt.ask_to_stop(why)
+
+    # ------------------------------------------------------------ before
+
+    def _prepare(self, claim: Claim) -> Attempt:
+        attempt = Attempt(claim, self._kinds[claim.kind])
+        timeout = attempt.task_type.policy.timeout
+        attempt.timeout = self._default_timeout if timeout is msgspec.UNSET else timeout
+        if claim.overrides is not None:
+            self._apply(_OVERRIDES.decode(claim.overrides), attempt)
+        if claim.crashes:
+            self._isolate(attempt)
+        return attempt
+
+    @staticmethod
+    def _apply(overrides: Overrides, attempt: Attempt) -> None:
+        if overrides.timeout is not None:
+            attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
+        attempt.retry = overrides.retry or attempt.retry
+        if overrides.runs_in == "process":
+            attempt.runs_in = "process"
+
+    def _isolate(self, attempt: Attempt) -> None:
+        """A process died under this task before; alone in a child it cannot take neighbours with it."""
+        reason = attempt.task_type.why_not_importable()
+        if reason is None:
+            attempt.runs_in = "process"
+        else:
+            self._logger.warning(
+                "task %d (%s) has crashed a process and should run alone, but %s, so it runs among the others",
+                attempt.claim.id,
+                attempt.claim.kind,
+                reason,
+            )
+
+    # ------------------------------------------------------------ the body
+
+    async def _execute(self, attempt: Attempt) -> Outcome:
+        if attempt.stop is not None:  # asked to end before it began
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if attempt.timeout is not None:
+            attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
+        try:
+            if attempt.runs_in == "process":
+                return await self._in_child(attempt)
+            return await self._in_process(attempt)
+        finally:
+            if attempt.deadline is not None:
+                attempt.deadline.cancel()
+
+    async def _in_process(self, attempt: Attempt) -> Outcome:
+        signature = attempt.task_type.signature
+        try:
+            arguments = signature.decode(attempt.claim.payload)
+        except PayloadError as misfit:
+            return outcomes.of_payload(attempt, misfit, self.node_id)
+        context: Context | None = None
+        if signature.injected:
+            context = context_of(attempt, LocalLink(self._services, attempt))
+            for name in signature.injected:
+                arguments[name] = context
+        positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
+        run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
+        value, error = await run(attempt, positional, arguments)
+        return self._judge(attempt, context, value, error)
+
+    async def _on_loop(
+        self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        attempt.asyncio_task = asyncio.current_task()
+        try:
+            return await attempt.task_type.function(*positional, **arguments), None
+        except GeneratorExit:  # the loop is being torn down
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+            return None, error
+        finally:
+            attempt.asyncio_task = None
+
+    async def _in_thread(
+        self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        def body() -> tuple[Any, BaseException | None]:
+            try:
+                return attempt.task_type.function(*positional, **arguments), None
+            except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+                return None, error
+
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(body)
+        return pair
+
+    def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
+        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if attempt.stop is not None and (error is not None or attempt.has_seen_stop):
+            # The node stops, and the body ended because of that: what it returned is not a result.
+            return HandedBack()
+        if error is not None:
+            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+        try:
+            result = attempt.task_type.signature.encode_result(value)
+        except PayloadError as misfit:
+            return outcomes.of_error(attempt, misfit, self.node_id, self._clock.chance)
+        return Succeeded(result=result, children=context.children if context is not None else ())
+
+    def _pass_deadline(self, attempt: Attempt) -> None:
+        attempt.ask_to_stop(Stop.TIMEOUT)
+        if attempt.stop is Stop.TIMEOUT and attempt.runs_in == "thread":
+            # The slot stays taken until the thread is really gone: freeing it here would let a second execution of
+            # the same task start beside the first.
+            self._completer.mark_overdue(attempt)
+
+    # ------------------------------------------------------------ in a child
+
+    async def _in_child(self, attempt: Attempt) -> Outcome:
+        def on_message(message: bytes) -> Any:
+            if message == b"still_owned":
+                return self._answer_ownership(attempt)
+            self._services.report_progress(attempt, _PROGRESS.decode(message))
+            return None
+
+        is_fresh = attempt.claim.crashes > 0
+        attempt.child = self._executor.start_child(self._job(attempt), on_message, fresh=is_fresh)
+        try:
+            answer = _ANSWER.decode(await attempt.child.result())
+        except ChildFailure as failure:
+            return self._of_failure(attempt, failure)
+        finally:
+            attempt.child = None
+        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        return self._of_answer(attempt, answer)
+
+    async def _answer_ownership(self, attempt: Attempt) -> bytes:
+        return b"yes" if await self._services.still_owned(attempt) else b"no"
+
+    def _job(self, attempt: Attempt) -> bytes:
+        claim = attempt.claim
+        module, name = attempt.task_type.location
+        return msgspec.json.encode(
+            ChildJob(
+                module=module,
+                name=name,
+                path=sys.path,
+                task_id=claim.id,
+                kind=claim.kind,
+                queue=claim.queue,
+                payload=claim.payload,
+                attempt=claim.attempts,
+                claim_no=claim.claim_no,
+                tags=claim.tags,
+                meta=claim.meta,
+            )
+        )
+
+    def _of_failure(self, attempt: Attempt, failure: ChildFailure) -> Outcome:
+        if attempt.stop is not None:
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        match failure:
+            case ChildDied():
+                return Crashed(error=self._child_error(attempt, "Crash", failure))
+            case ChildKilled() | ChildNotStarted():
+                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+                return HandedBack()
+            case ChildError():
+                error = self._child_error(attempt, "ChildError", failure)
+                return outcomes.of_record(attempt, error, self._clock.chance)
+            case _:
+                raise failure
+
+    def _child_error(self, attempt: Attempt, type_name: str, failure: ChildFailure) -> ErrorRecord:
+        return ErrorRecord(attempt=attempt.claim.attempts, type=type_name, message=str(failure), node_id=self.node_id)
+
+    def _of_answer(self, attempt: Attempt, answer: ChildAnswer) -> Outcome:
+        if answer.control is not None:
+            return outcomes.of_error(attempt, _control(answer.control), self.node_id, self._clock.chance)
+        if answer.error is not None:
+            error = msgspec.structs.replace(answer.error, node_id=self.node_id)
+            if answer.is_misfit:
+                return outcomes.of_payload_record(error)
+            return outcomes.of_record(attempt, error, self._clock.chance)
+        return Succeeded(result=answer.result, children=answer.children)
+
+    # ------------------------------------------------------------ after
+
+    async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """Commit the body's own writes with its success, or undo them. None: it is settled already."""
+        transaction = attempt.transaction
+        assert transaction is not None
+        if transaction.opened is None or not isinstance(outcome, Succeeded):
+            await transaction.rollback()
+            return outcome
+        claim = attempt.claim
+        settlement = Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
+        try:
+            verdict = await transaction.finish(settlement)
+        except StoreError as error:
+            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+        self._completer.announce(settlement, verdict)
+        return None
+
+
+def _control(told: ChildControl) -> Control:
+    match told.name:
+        case "Snooze":
+            return Snooze(told.seconds, told.message)
+        case "RetryAfter":
+            return RetryAfter(told.seconds, told.message)
+        case "Cancel":
+            return Cancel(told.message)
+        case _:
+            return Discard(told.message)

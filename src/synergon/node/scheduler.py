@@ -1,0 +1,95 @@
+"""The one decision loop: wake-ups in, claims out.
+
+Level-triggered: a set of kinds that may have ready tasks, and one event. Adding to the set never blocks. One claim is
+in flight at a time, and what arrives meanwhile is taken by the next, which is all the batching there is. A kind leaves
+the set when a claim with room for more found no more of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from synergon.node.admission import Admission
+from synergon.records import Claim, ClaimRequest
+from synergon.stores.base import Store
+
+
+class Scheduler:
+    """Claims whenever there may be work and there is room for it."""
+
+    def __init__(self, store: Store, admission: Admission, kinds: Iterable[str], start: Callable[[list[Claim]], None]):
+        self._store = store
+        self._admission = admission
+        self._kinds = frozenset(kinds)
+        self._start = start
+        self._dirty: set[str] = set(self._kinds)
+        self._event = asyncio.Event()
+        self._event.set()
+        self._is_open = True
+        self._is_idle = asyncio.Event()
+        self.node_id = ""
+        self.last_claim_at: float | None = None
+
+    def wake(self, kinds: Iterable[str]) -> None:
+        """There may be ready tasks of these kinds."""
+        known = self._kinds.intersection(kinds)
+        if known:
+            self._dirty |= known
+            self._event.set()
+
+    def wake_all(self) -> None:
+        """There may be ready tasks of any kind."""
+        self.wake(self._kinds)
+
+    def capacity_freed(self) -> None:
+        """There is room again."""
+        if self._dirty:
+            self._event.set()
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self._is_open = False
+
+    def reopen(self) -> None:
+        """Claim again, from the beginning."""
+        self._is_open = True
+        self.wake_all()
+
+    async def step(self) -> None:
+        """Wait for a reason to claim, then claim once."""
+        await self._event.wait()
+        self._event.clear()
+        request = self._admission.request(self.node_id, self._dirty) if self._is_open else None
+        if request is not None:
+            await self._claim(request)
+
+    async def settled(self) -> None:
+        """Return once no claim is in flight; to be called after `close`."""
+        await self._is_idle.wait()
+
+    async def _claim(self, request: ClaimRequest) -> None:
+        asked = {room.kind for room in request.rooms}
+        self._dirty -= asked
+        self._is_idle.clear()
+        try:
+            claims = await self._store.claim(request)
+        except BaseException:
+            self._dirty |= asked
+            self._event.set()
+            raise
+        finally:
+            self._is_idle.set()
+        self._note_leftovers(request, claims)
+        if claims:
+            self._start(claims)
+
+    def _note_leftovers(self, request: ClaimRequest, claims: list[Claim]) -> None:
+        """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
+        taken = Counter(claim.kind for claim in claims)
+        is_full = len(claims) >= request.limit
+        leftover = {room.kind for room in request.rooms if is_full or taken[room.kind] >= room.count}
+        if leftover:
+            self._dirty |= leftover
+            self._event.set()

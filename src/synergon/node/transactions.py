@@ -1,0 +1,48 @@
+"""The transaction of a body in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from synergon.context import OpenTransaction
+from synergon.node.attempt import Services
+from synergon.records import Settlement, Verdict
+from synergon.stores.base import BodyTransaction
+
+
+class NodeTransaction(OpenTransaction):
+    """Opened at the first `with`, ended by the runner when the body has ended."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self.opened: BodyTransaction | None = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            if self.opened is None:
+                self.opened = asyncio.run_coroutine_threadsafe(self._node.begin(), self._node.loop).result()
+        return self.opened.connection
+
+    def __exit__(self, *_: object) -> None:
+        """Committed or rolled back at the end of the body."""
+
+    async def __aenter__(self) -> Any:
+        if self.opened is None:
+            self.opened = await self._node.begin()
+        return self.opened.connection
+
+    async def __aexit__(self, *_: object) -> None:
+        """Committed or rolled back at the end of the body."""
+
+    async def finish(self, settlement: Settlement) -> Verdict:
+        """Commit everything together."""
+        assert self.opened is not None
+        return await self.opened.finish(settlement)
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote."""
+        if self.opened is not None:
+            await self.opened.rollback()

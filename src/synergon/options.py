@@ -1,0 +1,272 @@
+"""The options of tasks and calls: which there are, what they may hold, and the error for everything else."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, TypedDict, get_args
+
+import msgspec
+
+from synergon.durations import Duration, microseconds, seconds
+from synergon.errors import NotAvailable, OptionError
+from synergon.payload import encode
+from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Retry
+from synergon.records import OnConflict, from_datetime
+
+RunsIn = Literal["loop", "thread", "process"]
+
+NAME_LENGTH: Final = 200
+
+LATER: Final = {
+    "cost": "resources of nodes",
+    "needs": "capabilities of nodes",
+    "forbids": "capabilities of nodes",
+    "max_running_global": "limits over the cluster",
+    "limits": "limits over the cluster",
+    "limit_by": "limits over the cluster",
+    "limit": "limits over the cluster",
+    "rate": "rates",
+    "urgent": "preemption",
+    "preemptible": "preemption",
+    "uninterruptible": "preemption",
+    "downstream_of": "order across kinds",
+}
+"""Options that are coming; until they work they are refused, not ignored."""
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@engine.task(...)` takes."""
+
+    name: str
+    queue: str
+    priority: int
+    timeout: Duration | None
+    retry: Retry | int
+    runs_in: RunsIn
+    max_running: int
+
+
+class CallOptions(TypedDict, total=False):
+    """What `with_options(...)` takes."""
+
+    queue: str
+    priority: int
+    timeout: Duration | None
+    retry: Retry | int
+    runs_in: RunsIn
+    delay: Duration
+    run_at: datetime
+    key: str
+    on_conflict: OnConflict
+    expires_in: Duration
+    tags: Iterable[str]
+    meta: Mapping[str, Any]
+    conn: Any
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one call says otherwise than its kind; stored with the task. Seconds; a timeout of -1 is none."""
+
+    timeout: float | None = None
+    attempts: int | None = None
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.25
+    runs_in: RunsIn | None = None
+
+    @property
+    def retry(self) -> Retry | None:
+        """The policy of this call, if it has one of its own."""
+        if self.attempts is None:
+            return None
+        return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
+
+
+NO_TIMEOUT: Final = -1.0
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a call, checked and in the store's units."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    expires_in: int | None = None
+    key: str | None = None
+    on_conflict: OnConflict = "return"
+    tags: tuple[str, ...] = ()
+    meta: bytes | None = None
+    max_attempts: int | None = None
+    overrides: bytes | None = None
+    conn: Any = None
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise for the first option that `where` does not have."""
+    names = set(known)
+    for name in given:
+        if name in names:
+            continue
+        if name in LATER:
+            raise NotAvailable(f"{where}: the option {name!r} ({LATER[name]}) is not in this release of synergon")
+        close = difflib.get_close_matches(name, names, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
+        raise OptionError(f"{where} has no option {name!r}; {advice}")
+
+
+def place(options: Mapping[str, Any], where: str) -> Placement:
+    """Check the options of a call."""
+    refuse_unknown(options, CallOptions.__annotations__, where)
+    values: dict[str, Any] = {}
+    for name in ("queue", "key"):
+        if name in options:
+            values[name] = check_name(options[name], name)
+    if "priority" in options:
+        values["priority"] = check_priority(options["priority"])
+    if "delay" in options and "run_at" in options:
+        raise OptionError(f"{where}: give delay or run_at, not both")
+    if "delay" in options:
+        values["delay"] = microseconds(seconds(options["delay"], "delay"))
+    if "run_at" in options:
+        values["run_at"] = check_moment(options["run_at"], "run_at")
+    if "expires_in" in options:
+        values["expires_in"] = microseconds(seconds(options["expires_in"], "expires_in", positive=True))
+    if "on_conflict" in options:
+        values["on_conflict"] = check_choice(options["on_conflict"], get_args(OnConflict), "on_conflict")
+        if "key" not in options:
+            raise OptionError(f"{where}: on_conflict says what to do when the key is taken; give a key too")
+    if "tags" in options:
+        values["tags"] = check_tags(options["tags"])
+    if "meta" in options:
+        values["meta"] = check_meta(options["meta"])
+    values["max_attempts"], values["overrides"] = _overrides(options, where)
+    return Placement(**values, conn=options.get("conn"))
+
+
+def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
+    found: dict[str, Any] = {}
+    if "timeout" in options:
+        timeout = check_timeout(options["timeout"])
+        found["timeout"] = NO_TIMEOUT if timeout is None else timeout
+    if "runs_in" in options:
+        found["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
+    if "retry" in options:
+        retry = check_retry(options["retry"])
+        if retry.wait is not None:
+            raise OptionError(f"{where}: a function cannot be stored with a task; set Retry(wait=...) on the decorator")
+        found.update(
+            attempts=retry.attempts, first=retry.first, factor=retry.factor, cap=retry.cap, jitter=retry.jitter
+        )
+    if not found:
+        return None, None
+    return found.get("attempts"), msgspec.json.encode(Overrides(**found))
+
+
+def check_name(value: Any, what: str) -> str:
+    """A queue, kind, key or tag: text that is not empty, not long, and printable."""
+    if not isinstance(value, str) or not value or len(value) > NAME_LENGTH or not value.isprintable():
+        raise OptionError(f"{what} must be printable text of 1 to {NAME_LENGTH} characters, got {value!r}")
+    return value
+
+
+def check_priority(value: Any) -> int:
+    """Any 64-bit integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
+        raise OptionError(f"priority must be a whole number from -2**63 to 2**63 - 1, got {value!r}")
+    return value
+
+
+def check_count(value: Any, what: str) -> int:
+    """A whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"{what} must be a whole number from 1 on, got {value!r}")
+    return value
+
+
+def check_timeout(value: Any) -> float | None:
+    """Seconds, longer than zero; None: no limit."""
+    return None if value is None else seconds(value, "timeout", positive=True)
+
+
+def check_retry(value: Any) -> Retry:
+    """A policy, or a number of attempts."""
+    if isinstance(value, Retry):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"retry must be a Retry or a number of attempts, got {value!r}")
+    return Retry(attempts=value)
+
+
+def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
+    """One of a few words."""
+    if value not in choices:
+        raise OptionError(f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_moment(value: Any, what: str) -> int:
+    """An aware datetime, in the store's unit."""
+    if not isinstance(value, datetime):
+        raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise OptionError(f"{what} must have a time zone, got {value!r}; write datetime(..., tzinfo=UTC)")
+    return from_datetime(value)
+
+
+def check_tags(value: Any) -> tuple[str, ...]:
+    """A few words."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f"tags must be a list of words, got {value!r}")
+    return tuple(check_name(tag, "a tag") for tag in value)
+
+
+def check_meta(value: Any) -> bytes:
+    """A JSON object."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OptionError(f"meta must be a dict with text keys, got {value!r}")
+    return encode(dict(value), "meta")
+
+
+class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a kind, checked."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    """Seconds; None: none, written so; UNSET: the engine's."""
+    retry: Retry
+    runs_in: RunsIn
+    max_running: int | None = None
+
+
+def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
+    """Check the options of a kind."""
+    refuse_unknown(options, TaskOptions.__annotations__, where)
+    values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
+    if "queue" in options:
+        values["queue"] = check_name(options["queue"], "queue")
+    if "priority" in options:
+        values["priority"] = check_priority(options["priority"])
+    if "timeout" in options:
+        values["timeout"] = check_timeout(options["timeout"])
+    if "retry" in options:
+        values["retry"] = check_retry(options["retry"])
+    if "max_running" in options:
+        values["max_running"] = check_count(options["max_running"], "max_running")
+    if "runs_in" in options:
+        values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
+    return KindPolicy(**values)
+
+
+def check_runs_in(value: Any, where: str, *, is_coroutine: bool) -> RunsIn:
+    """Where a body runs; a plain function would block the loop, so it may not run there."""
+    checked: RunsIn = check_choice(value, get_args(RunsIn), "runs_in")
+    if checked == "loop" and not is_coroutine:
+        raise OptionError(f'{where}: a plain function would block the loop; use runs_in="thread" or make it async')
+    if checked == "thread" and is_coroutine:
+        raise OptionError(f'{where}: a coroutine runs in the loop; use runs_in="loop", or make it a plain function')
+    return checked

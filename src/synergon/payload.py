@@ -1,0 +1,214 @@
+"""Arguments and results as JSON, by the function's own annotations.
+
+What is encoded is decoded and validated against the same annotations, so a payload that fits at the enqueue fits at
+the run, and a mistake is told where it is made. Nothing is pickled, and no name that came out of a database is
+imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from synergon.errors import ConfigurationError, PayloadError
+from synergon.policies import PAYLOAD_LIMIT_BYTES
+
+_NAMED: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+def _encode_model(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__qualname__} cannot be JSON")
+
+
+def _decode_model(wanted: type, value: Any) -> Any:
+    if hasattr(wanted, "model_validate"):
+        return wanted.model_validate(value)
+    raise NotImplementedError(f"a {wanted.__qualname__} cannot be made from JSON")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_encode_model)
+
+
+def encode(value: Any, what: str) -> bytes:
+    """`value` as JSON of at most the allowed size; `what` names it in the error."""
+    try:
+        encoded = _encoder.encode(value)
+    except (TypeError, NotImplementedError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise PayloadError(f"{what} cannot be JSON: {error}") from error
+    if len(encoded) > PAYLOAD_LIMIT_BYTES:
+        raise PayloadError(
+            f"{what} has {len(encoded)} bytes as JSON, more than the limit of {PAYLOAD_LIMIT_BYTES}; "
+            "store it elsewhere and pass a reference"
+        )
+    return encoded
+
+
+class Signature:
+    """How one function's arguments and result become JSON and come back."""
+
+    def __init__(self, function: Callable[..., Any], kind: str, injected_types: frozenset[type]) -> None:
+        self._kind = kind
+        hints = _hints(function, kind)
+        self.injected: dict[str, type] = {}
+        fields: list[tuple[str, Any, Any]] = []
+        self._names: list[str] = []
+        self._required: set[str] = set()
+        self._keyword_only: set[str] = set()
+        self.positional_only: list[str] = []
+        for name, parameter in inspect.signature(function).parameters.items():
+            hint = hints.get(name, Any)
+            if parameter.kind not in _NAMED:
+                raise ConfigurationError(
+                    f"task {kind!r} takes {parameter}: a payload needs named arguments, so give each one a name"
+                )
+            if hint in injected_types:
+                self.injected[name] = hint
+                continue
+            self._add(name, parameter)
+            fields.append((name, hint, msgspec.UNSET) if name not in self._required else (name, hint, ...))
+        self._arguments = _struct(kind, fields)
+        self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_decode_model)
+        self._has_optional = len(self._required) < len(self._names)
+        self._result_type = _result_type(hints.get("return", Any))
+        self._result_decoder = _result_decoder(self._result_type, kind)
+        self._refuse_unknown_types(fields)
+
+    def _add(self, name: str, parameter: inspect.Parameter) -> None:
+        self._names.append(name)
+        if parameter.default is inspect.Parameter.empty:
+            self._required.add(name)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            self._keyword_only.add(name)
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            self.positional_only.append(name)
+
+    def _refuse_unknown_types(self, fields: list[tuple[str, Any, Any]]) -> None:
+        for name, hint, _ in fields:
+            for custom in _custom_types(hint):
+                raise ConfigurationError(
+                    f"argument {name!r} of task {self._kind!r} holds {custom.__qualname__}, which cannot be JSON; "
+                    "use a dataclass, TypedDict, msgspec Struct, pydantic model or a plain type"
+                )
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The arguments as JSON, or the PayloadError that a plain call would have raised as a TypeError."""
+        if len(args) > len(self._names) - len(self._keyword_only):
+            raise self._misfit(
+                f"takes {len(self._names) - len(self._keyword_only)} positional arguments, got {len(args)}"
+            )
+        bound = dict(zip(self._names, args, strict=False))
+        if kwargs:
+            for name in kwargs:
+                if name in bound:
+                    raise self._misfit(f"got two values for {name!r}")
+                if name not in self._names:
+                    raise self._misfit(f"has no argument {name!r}")
+            bound.update(kwargs)
+        if len(bound) < len(self._names):
+            missing = sorted(self._required - bound.keys())
+            if missing:
+                raise self._misfit(f"needs {', '.join(missing)}")
+        payload = encode(bound, f"the payload of task {self._kind!r}")
+        self.decode(payload)
+        return payload
+
+    def _misfit(self, what: str) -> PayloadError:
+        return PayloadError(f"task {self._kind!r} {what}; it takes ({', '.join(self._names)})")
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        """The arguments from JSON, validated; PayloadError if they do not fit."""
+        try:
+            arguments = self._decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise PayloadError(f"the payload of task {self._kind!r} does not fit its signature: {error}") from error
+        except ValueError as error:  # a pydantic model that refuses
+            raise PayloadError(f"the payload of task {self._kind!r} does not fit its signature: {error}") from error
+        values = {name: getattr(arguments, name) for name in self._names}
+        if self._has_optional:
+            return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+        return values
+
+    def encode_result(self, value: Any) -> bytes:
+        """What the body returned, as JSON."""
+        return encode(value, f"the result of task {self._kind!r}") if value is not None else b"null"
+
+    def decode_result(self, result: bytes) -> Any:
+        """The result in the type that the function's annotation promises."""
+        try:
+            return self._result_decoder.decode(result)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise PayloadError(f"the result of task {self._kind!r} does not fit its annotation: {error}") from error
+
+
+def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(
+            f"an annotation of task {kind!r} names something that is not defined yet: {error}; "
+            "define the type above the task"
+        ) from error
+
+
+def _struct(kind: str, fields: list[tuple[str, Any, Any]]) -> type[msgspec.Struct]:
+    definitions: list[Any] = [
+        (name, hint) if default is ... else (name, hint | msgspec.UnsetType if _can_unite(hint) else hint, default)
+        for name, hint, default in fields
+    ]
+    try:
+        return msgspec.defstruct(
+            "Arguments",
+            definitions,
+            forbid_unknown_fields=True,
+            kw_only=True,
+            module=__name__,
+            namespace={"__doc__": kind},
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the annotations of task {kind!r} cannot be JSON: {error}") from error
+
+
+def _can_unite(hint: Any) -> bool:
+    return hint is not Any
+
+
+def _result_type(hint: Any) -> Any:
+    """Without an annotation the result is plain JSON."""
+    return Any if hint is inspect.Signature.empty else hint
+
+
+def _result_decoder(hint: Any, kind: str) -> msgspec.json.Decoder[Any]:
+    try:
+        return msgspec.json.Decoder(hint, dec_hook=_decode_model)
+    except TypeError as error:
+        raise ConfigurationError(f"the result of task {kind!r} cannot be JSON: {error}") from error
+
+
+def _custom_types(hint: Any) -> Iterator[type]:
+    """The types in an annotation that JSON has no way for."""
+    try:
+        info: Any = msgspec.inspect.type_info(hint)
+    except TypeError:
+        return
+    seen: set[int] = set()
+    todo = [info]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, msgspec.inspect.CustomType) and not hasattr(node.cls, "model_validate"):
+            yield node.cls
+        if isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field):
+            todo.extend(getattr(node, name) for name in node.__struct_fields__)
+        elif isinstance(node, tuple):
+            todo.extend(node)

@@ -1,0 +1,72 @@
+"""The way from code without an event loop to the engine's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from synergon.errors import SynergonError
+
+Value = TypeVar("Value")
+
+
+class Portal:
+    """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
+
+    def __init__(self, connect: Callable[[], Awaitable[object]], close: Callable[[], Awaitable[None]]) -> None:
+        self._connect = connect
+        self._close = close
+        self._lock = threading.Lock()
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._engine_loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """The engine is connected on this loop now; None: no longer."""
+        self._engine_loop = loop
+
+    def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
+        """The result of the coroutine that `function` makes."""
+        self._refuse_running_loop()
+        loop = self._engine_loop or self._start()
+        return asyncio.run_coroutine_threadsafe(self._await(function), loop).result()
+
+    def close(self) -> None:
+        """Disconnect, and end the loop of one's own if there is one."""
+        with self._lock:
+            loop, self._own_loop = self._own_loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._await(self._close), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+
+    @staticmethod
+    async def _await(function: Callable[[], Awaitable[Value]]) -> Value:
+        return await function()
+
+    @staticmethod
+    def _refuse_running_loop() -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise SynergonError("a *_sync call would block the running event loop; await the call without _sync instead")
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._own_loop is None:
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=self._serve, args=(loop,), name="synergon-portal", daemon=True).start()
+                try:
+                    asyncio.run_coroutine_threadsafe(self._await(self._connect), loop).result()
+                except BaseException:
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
+                self._own_loop = loop
+            return self._own_loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.close()

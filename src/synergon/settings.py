@@ -1,0 +1,132 @@
+"""The engine's settings: each has a default and an environment variable, and knows where its value came from.
+
+What the code says wins over the environment, which wins over `[tool.synergon]` in pyproject.toml, which wins over the
+default. The command line wins over all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from synergon.durations import seconds
+from synergon.errors import OptionError
+from synergon.options import check_count, check_name, check_timeout
+from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
+
+UNSET: Final[Any] = object()
+"""Not given: somebody else may say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an engine works with, and where each value came from."""
+
+    url: str = "sqlite:///synergon.db"
+    name: str = ""
+    concurrency: int = 64
+    queues: frozenset[str] | None = None
+    timeout: float | None = DEFAULT_TIMEOUT_SECONDS
+    lease: float = 30.0
+    sweep: float | None = None
+    grace: float | None = 30.0
+    retention: Retention = field(default_factory=Retention)
+    sources: Mapping[str, str]
+
+    def changed(self, given: Mapping[str, Any], source: str) -> Settings:
+        """The same with these values, checked; UNSET ones are left as they are."""
+        values = {name: _CHECKS[name](value) for name, value in given.items() if value is not UNSET}
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
+
+
+def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings:
+    """Defaults, then pyproject.toml, then the environment, then what the code gave."""
+    settings = Settings(name=f"{socket.gethostname()}-{os.getpid()}", sources=dict.fromkeys(_CHECKS, "default"))
+    if pyproject is not None:
+        settings = settings.changed(_from_pyproject(pyproject), str(pyproject))
+    for name in _CHECKS:
+        variable = f"SYNERGON_{name.upper()}"
+        if os.environ.get(variable):
+            settings = settings.changed({name: _from_text(name, os.environ[variable], variable)}, f"${variable}")
+    return settings.changed(given, "code")
+
+
+def _from_pyproject(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("synergon", {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}") from error
+    for name in table:
+        if name not in _CHECKS and name != "app":
+            raise OptionError(f"[tool.synergon] in {path} has no setting {name!r}; it takes app, {', '.join(_CHECKS)}")
+    return {name: value for name, value in table.items() if name != "app"}
+
+
+def _from_text(name: str, text: str, variable: str) -> Any:
+    """An environment variable's text as the value that the code would have given."""
+    if name in ("timeout", "grace") and text.lower() == "none":
+        return None
+    if name == "concurrency":
+        if not text.isdigit():
+            raise OptionError(f"${variable} must be a whole number, got {text!r}")
+        return int(text)
+    if name == "queues":
+        return [word.strip() for word in text.split(",")]
+    if name == "retention":
+        return Retention(succeeded=text, failed=text, cancelled=text)
+    return text
+
+
+def _check_url(value: Any) -> str:
+    if not isinstance(value, str) or "://" not in value:
+        raise OptionError(f"a store's URL looks like sqlite:///app.db or memory://, got {value!r}")
+    return value
+
+
+def _check_queues(value: Any) -> frozenset[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not all(isinstance(name, str) for name in value) or not list(value):
+        raise OptionError(f"queues must be a list of names, got {value!r}; None serves every queue")
+    return frozenset(check_name(name, "queue") for name in value)
+
+
+def _check_lease(value: Any) -> float:
+    lease = seconds(value, "lease")
+    if not 0.5 <= lease <= 3600:
+        raise OptionError(f"lease must be between half a second and an hour, got {value!r}")
+    return lease
+
+
+def _check_sweep(value: Any) -> float | None:
+    return None if value is None else seconds(value, "sweep", positive=True)
+
+
+def _check_grace(value: Any) -> float | None:
+    return None if value is None else seconds(value, "grace")
+
+
+def _check_retention(value: Any) -> Retention:
+    if isinstance(value, Mapping):
+        return Retention(**value)
+    if not isinstance(value, Retention):
+        raise OptionError(f"retention must be a Retention, got {value!r}")
+    return value
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "url": _check_url,
+    "name": lambda value: check_name(value, "name"),
+    "concurrency": lambda value: check_count(value, "concurrency"),
+    "queues": _check_queues,
+    "timeout": check_timeout,
+    "lease": _check_lease,
+    "sweep": _check_sweep,
+    "grace": _check_grace,
+    "retention": _check_retention,
+}

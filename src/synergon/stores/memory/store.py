@@ -1,0 +1,284 @@
+"""The memory store: the semantics of every other store, without the disk.
+
+Promises: engines of one process that name the same `memory://name` share its tasks, from any thread and any event
+loop; plain `memory://` belongs to one store object. The tasks are gone when the last store of that name is closed.
+The clock is the host's, and never runs back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from synergon.clock import Clock, SystemClock
+from synergon.errors import ConfigurationError, NotAvailable, NotConnected
+from synergon.lifecycle import State
+from synergon.records import (
+    Claim,
+    ClaimRequest,
+    Cutoffs,
+    Insertion,
+    Moved,
+    NewNode,
+    NewTask,
+    NodeRecord,
+    QueueRecord,
+    Reaped,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Settlement,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+    Verdict,
+    Woken,
+    to_datetime,
+)
+from synergon.stores.base import BodyTransaction, Capabilities, LeaseKeeper
+from synergon.stores.memory import attempts, coming, operations, reading, upkeep
+from synergon.stores.memory.row import record_of
+from synergon.stores.memory.tables import Node, Tables
+
+SCHEME: Final = "memory://"
+
+_shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
+"""The tables of each name. Weak, so that a store that was dropped without a `close` does not keep them."""
+_sharing: Final = threading.Lock()
+
+
+class MemoryStore:
+    """A `Store` in the memory of this process."""
+
+    capabilities = Capabilities(shared=False, durable=False, transactions=False)
+
+    def __init__(self, url: str = SCHEME, clock: Clock | None = None) -> None:
+        if not url.startswith(SCHEME):
+            raise ConfigurationError(f"{url!r} is not a memory store; write memory:// or memory://name")
+        self.url = url
+        self._name = url.removeprefix(SCHEME)
+        self._clock: Clock = clock or SystemClock()
+        self._tables: Tables | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Find the tables of this name, or make them."""
+        with _sharing:
+            if self._tables is None:
+                self._tables = self._find_or_make()
+                self._tables.open_stores += 1
+
+    def _find_or_make(self) -> Tables:
+        return _shared.setdefault(self._name, Tables()) if self._name else Tables()
+
+    async def close(self) -> None:
+        """Let go of the tables; the last store to do so ends them."""
+        with _sharing:
+            tables, self._tables = self._tables, None
+            if tables is not None:
+                tables.open_stores -= 1
+                if not tables.open_stores:
+                    _shared.pop(self._name, None)  # not left to the garbage collector: a frame may still hold it
+
+    async def now(self) -> int:
+        """The host's clock, and never less than what any store of this name has seen."""
+        with self._transaction() as (_, now):
+            return now
+
+    def _transaction(self) -> _Transaction:
+        if self._tables is None:
+            raise NotConnected(f"the store {self.url} is not open; connect the engine first")
+        return _Transaction(self._tables, self._clock)
+
+    # ------------------------------------------------------------ tasks come in
+
+    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store all of `tasks` or none."""
+        with self._transaction() as (tables, now):
+            return coming.insert(tables, tasks, now)
+
+    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:  # noqa: ARG002  it is the port's
+        """Not available: there is no database whose transaction could be joined."""
+        raise NotAvailable(
+            f"{self.url} has no transactions to join, so conn= cannot work; "
+            "enqueue without it, or use sqlite:/// or postgresql://"
+        )
+
+    # ------------------------------------------------------------ tasks run
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """Take the first ready tasks among the asked kinds and queues."""
+        with self._transaction() as (tables, now):
+            return attempts.claim(tables, request, now)
+
+    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Settle attempts, each guarded by its claim number."""
+        with self._transaction() as (tables, now):
+            return attempts.finish(tables, settlements, now)
+
+    async def report(self, reports: Sequence[Report]) -> list[bool]:
+        """Write progress and overdue marks of running attempts."""
+        with self._transaction() as (tables, _):
+            return attempts.report(tables, reports)
+
+    async def begin(self) -> BodyTransaction:
+        """Not available: a body has nothing here to write to."""
+        raise NotAvailable(
+            f"{self.url} has no transactions, so ctx.transaction() cannot work; use sqlite:/// or postgresql://. "
+            "Children of ctx.enqueue() are stored together with success here too"
+        )
+
+    async def cancel_requests(self, node_id: str) -> list[int]:
+        """The running tasks of this node that somebody wants cancelled."""
+        with self._transaction() as (tables, _):
+            return attempts.cancel_requests(tables, node_id)
+
+    # ------------------------------------------------------------ time and death
+
+    async def wake(self, limit: int) -> Woken:
+        """Make due tasks ready, end expired ones, and tell when to look again."""
+        with self._transaction() as (tables, now):
+            return upkeep.wake(tables, limit, now)
+
+    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
+        """Take tasks from dead nodes."""
+        with self._transaction() as (tables, now):
+            return upkeep.reap(tables, gone, limit, now)
+
+    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
+        """Delete ended tasks that are old enough."""
+        with self._transaction() as (tables, now):
+            return upkeep.prune(tables, cutoffs, limit, now)
+
+    # ------------------------------------------------------------ nodes
+
+    async def register(self, node: NewNode) -> None:
+        """Make the node known, with a lease from now."""
+        with self._transaction() as (tables, now):
+            tables.nodes[node.id] = Node(node, registered_at=now, leased_until=now + node.lease)
+
+    async def keeper(self) -> LeaseKeeper:
+        """A path for renewing leases; nothing is ever long in the way here."""
+        return _MemoryLeaseKeeper(self._transaction)
+
+    async def unregister(self, node_id: str) -> None:
+        """Forget the node."""
+        with self._transaction() as (tables, _):
+            tables.nodes.pop(node_id, None)
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes."""
+        with self._transaction() as (tables, now):
+            return reading.nodes(tables, now)
+
+    # ------------------------------------------------------------ operations
+
+    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """End tasks that wait; record the wish for those that run."""
+        with self._transaction() as (tables, now):
+            return operations.cancel(tables, ids, why, now)
+
+    async def retry(self, ids: Sequence[int]) -> list[Moved]:
+        """Run ended tasks again."""
+        with self._transaction() as (tables, now):
+            return operations.retry(tables, ids, now)
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Remove tasks that are not running."""
+        with self._transaction() as (tables, _):
+            return operations.delete(tables, ids)
+
+    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
+        """Change when tasks are due."""
+        with self._transaction() as (tables, now):
+            return operations.reschedule(tables, changes, now)
+
+    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
+        """Change the place of tasks that wait."""
+        with self._transaction() as (tables, _):
+            return operations.set_priority(tables, changes)
+
+    async def pause(self, queues: Sequence[str]) -> list[bool]:
+        """Let nobody claim from these queues."""
+        with self._transaction() as (tables, now):
+            return operations.pause(tables, queues, now)
+
+    async def resume(self, queues: Sequence[str]) -> list[bool]:
+        """Undo `pause`."""
+        with self._transaction() as (tables, _):
+            return operations.resume(tables, queues)
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
+        """These tasks, live or final."""
+        with self._transaction() as (tables, _):
+            rows = [tables.rows.get(task_id) for task_id in ids]
+            return [None if row is None else record_of(row) for row in rows]
+
+    async def list_tasks(self, query: TaskQuery) -> TaskPage:
+        """One page of the tasks that match."""
+        with self._transaction() as (tables, _):
+            return reading.list_tasks(tables, query)
+
+    async def counts(self) -> dict[tuple[str, str, State], int]:
+        """Exact numbers by (queue, kind, state)."""
+        with self._transaction() as (tables, _):
+            return reading.counts(tables)
+
+    async def queues(self) -> list[QueueRecord]:
+        """Every queue, by name."""
+        with self._transaction() as (tables, _):
+            return reading.queues(tables)
+
+    async def describe(self) -> dict[str, str]:
+        """Facts for people."""
+        with self._transaction() as (tables, now):
+            return {
+                "store": "memory of this process; nothing survives it",
+                "tasks": str(len(tables.rows)),
+                "stores open": str(tables.open_stores),
+                "clock": to_datetime(now).isoformat(),
+            }
+
+
+class _Transaction:
+    """Nobody else uses the tables meanwhile, and time stands still."""
+
+    __slots__ = ("_clock", "_tables")
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self._tables = tables
+        self._clock = clock
+
+    def __enter__(self) -> tuple[Tables, int]:
+        tables, moment = self._tables, self._clock.wall()
+        tables.lock.acquire()
+        tables.latest_moment = now = max(moment, tables.latest_moment)
+        return tables, now
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._tables.lock.release()
+
+
+class _MemoryLeaseKeeper:
+    """Renews leases through the store itself."""
+
+    def __init__(self, transaction: Callable[[], _Transaction]) -> None:
+        self._transaction = transaction
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        with self._transaction() as (tables, now):
+            node = tables.nodes.get(node_id)
+            if node is not None:
+                node.leased_until = now + lease
+            return node is not None
+
+    async def close(self) -> None:
+        """There is nothing to give up."""

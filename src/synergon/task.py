@@ -1,0 +1,211 @@
+"""TaskType and Call: a registered function, and the same with arguments and options bound."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+
+from synergon.context import Context
+from synergon.errors import ConfigurationError, OptionError, PayloadError
+from synergon.handle import Handle
+from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
+from synergon.payload import Signature, encode
+from synergon.policies import DEFAULT_QUEUE, ONCE
+from synergon.records import NewTask
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Value = TypeVar("Value")
+
+INJECTED: Final[frozenset[type]] = frozenset({Context})
+DEFAULT_PLACEMENT: Final = Placement()
+
+
+class Call(Generic[Value]):
+    """A kind with bound arguments and options, not stored yet."""
+
+    __slots__ = ("kind", "payload", "placement", "task_type")
+
+    def __init__(
+        self, kind: str, payload: bytes, placement: Placement, task_type: TaskType[..., Any, Value] | None
+    ) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.placement = placement
+        self.task_type = task_type
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.kind} {self.payload.decode()}>"
+
+    def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
+        """The same call under these options, which replace any it had."""
+        return Call(self.kind, self.payload, place(options, f"with_options of {self.kind!r}"), self.task_type)
+
+    def to_new_task(self) -> NewTask:
+        """What the store is given: the call's own options, else the kind's."""
+        placement = self.placement
+        policy = self.task_type.policy if self.task_type is not None else None
+        attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
+        queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
+        priority = placement.priority if placement.priority is not None else (policy.priority if policy else 0)
+        if placement is DEFAULT_PLACEMENT:
+            return NewTask(kind=self.kind, queue=queue, payload=self.payload, priority=priority, max_attempts=attempts)
+        return NewTask(
+            kind=self.kind,
+            queue=queue,
+            payload=self.payload,
+            priority=priority,
+            run_at=placement.run_at,
+            delay=placement.delay,
+            expires_in=placement.expires_in,
+            max_attempts=attempts,
+            overrides=placement.overrides,
+            key=placement.key,
+            on_conflict=placement.on_conflict,
+            tags=placement.tags,
+            meta=placement.meta,
+        )
+
+
+class Enqueueable(Generic[Parameters, Value]):
+    """What a task type and a task type with options have in common. Takes the arguments of the function itself."""
+
+    _task_type: TaskType[Parameters, Any, Value]
+    _placement: Placement
+
+    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
+        """Bind and check the arguments; PayloadError if they do not fit."""
+        task_type = self._task_type
+        return Call(task_type.kind, task_type.signature.bind(args, kwargs), self._placement, task_type)
+
+    async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
+        """Store the call; returns when it is durable."""
+        return await self._task_type.engine.enqueue_one(self.call(*args, **kwargs))
+
+    async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
+        """`enqueue` under the name that users of other queues know. (A pause is the option `delay`.)"""
+        return await self.enqueue(*args, **kwargs)
+
+    async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
+        """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
+        calls = [self._bind_entry(entry) for entry in arguments]
+        return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
+
+    def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
+        """`enqueue` for code without an event loop."""
+        return self._task_type.engine.enqueue_one_sync(self.call(*args, **kwargs))
+
+    def enqueue_many_sync(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
+        """`enqueue_many` for code without an event loop."""
+        calls = [self._bind_entry(entry) for entry in arguments]
+        return cast("list[Handle[Value]]", self._task_type.engine.enqueue_sync(calls))
+
+    def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
+        """The same task under other options, for the calls made through what this returns."""
+        return Configured(self._task_type, place(options, f"with_options of {self._task_type.kind!r}"))
+
+    def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
+        untyped = cast("Enqueueable[..., Value]", self)
+        if isinstance(entry, Mapping):
+            return untyped.call(**entry)
+        if isinstance(entry, tuple):
+            return untyped.call(*entry)
+        raise PayloadError(
+            f"enqueue_many takes tuples or dicts of arguments, got {entry!r}; for one argument: (value,)"
+        )
+
+
+class Configured(Enqueueable[Parameters, Value]):
+    """A task type under options of one's own."""
+
+    def __init__(self, task_type: TaskType[Parameters, Any, Value], placement: Placement) -> None:
+        self._task_type = task_type
+        self._placement = placement
+        task_type.check_placement(placement)
+
+
+class TaskType(Enqueueable[Parameters, Value], Generic[Parameters, Returned, Value]):
+    """A registered function and its policy. It stays a plain callable."""
+
+    def __init__(self, engine: Engine, function: Callable[Parameters, Returned], options: Mapping[str, Any]) -> None:
+        if not callable(function) or inspect.isclass(function):
+            raise ConfigurationError(f"@engine.task decorates functions, got {function!r}")
+        self.engine = engine
+        self.function = function
+        self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
+        self.is_coroutine = inspect.iscoroutinefunction(function)
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigurationError(f"task {self.kind!r} is a generator; a body returns once")
+        self.policy: KindPolicy = kind_policy(
+            options, f"@task of {self.kind!r}", is_coroutine=self.is_coroutine, default_retry=ONCE
+        )
+        self.signature = Signature(function, self.kind, INJECTED)
+        if self.policy.runs_in == "process":
+            self.check_importable()
+        self._task_type = self
+        self._placement = DEFAULT_PLACEMENT
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<TaskType {self.kind}>"
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        """Run the body here and now, as if it had not been decorated."""
+        return self.function(*args, **kwargs)
+
+    def check_placement(self, placement: Placement) -> None:
+        """Refuse what this kind cannot do."""
+        overrides = placement.overrides
+        if overrides is None or b'"runs_in"' not in overrides:
+            return
+        if b'"runs_in":"process"' in overrides:
+            self.check_importable()
+        if b'"runs_in":"loop"' in overrides and not self.is_coroutine:
+            raise OptionError(f"{self.kind!r} is a plain function and would block the loop")
+        if b'"runs_in":"thread"' in overrides and self.is_coroutine:
+            raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
+
+    @property
+    def location(self) -> tuple[str, str]:
+        """Module and qualified name, by which a child process imports it."""
+        return self.function.__module__, self.function.__qualname__
+
+    def why_not_importable(self) -> str | None:
+        """Why a child process could not import the function; None: it could."""
+        module, name = self.location
+        if "<locals>" in name or "<lambda>" in name:
+            return f"{name} is defined inside a function"
+        if module == "__main__":
+            return f"{name} is defined in __main__"
+        return None
+
+    def check_importable(self) -> None:
+        """Refuse a function that a child process could not import."""
+        reason = self.why_not_importable()
+        if reason is not None:
+            raise ConfigurationError(
+                f"task {self.kind!r} cannot run in a process: {reason}; define it at the top of a module "
+                "that the worker imports"
+            )
+
+
+def check_kind(name: Any) -> str:
+    """A kind's name: a word that reads well in a table, a URL and a shell."""
+    if not isinstance(name, str) or not name or len(name) > 200 or not all(c.isalnum() or c in "_.:-" for c in name):
+        raise OptionError(f"a kind's name is made of letters, digits and _ . : -, got {name!r}; give name=...")
+    return name
+
+
+def call_by_name(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+    """A call of a kind whose function is elsewhere; its arguments are checked where it runs."""
+    if args:
+        raise PayloadError(
+            f"the function of kind {kind!r} is not known here, so name its arguments: {kind}(name=value)"
+        )
+    payload = encode(kwargs, f"the payload of task {kind!r}")
+    return Call(check_kind(kind), payload, DEFAULT_PLACEMENT, None)

@@ -1,0 +1,94 @@
+"""Whoever waits for the end of a task. Nobody polls: an end on this node is told at once, others by a slow sweep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from synergon.clock import Clock
+from synergon.errors import StoreUnavailable, TaskDeleted
+from synergon.records import TaskRecord
+
+Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
+
+
+class Waiters:
+    """Futures by task id. One sweep serves all of them; without any there is none."""
+
+    def __init__(self, fetch: Fetch, clock: Clock, sweep_seconds: float) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._sweep_seconds = sweep_seconds
+        self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
+        self._told: set[int] = set()
+        self._wake = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def wait(self, task_id: int) -> TaskRecord:
+        """The final record of the task."""
+        future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(task_id, []).append(future)
+        # Registered first and looked up then: an end in between is told or seen, never missed.
+        self.tell([task_id])
+        try:
+            return await future
+        finally:
+            self._forget(task_id, future)
+
+    def tell(self, ids: Iterable[int]) -> None:
+        """These tasks may have ended."""
+        if not self._futures:
+            return
+        self._told.update(task_id for task_id in ids if task_id in self._futures)
+        if self._told:
+            self._wake.set()
+            self._start()
+
+    def close(self, error: Exception) -> None:
+        """Nobody can wait any longer."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for futures in self._futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _start(self) -> None:
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while self._futures:
+            ids, self._told = sorted(self._told), set()
+            self._wake.clear()
+            try:
+                await self._look(ids or sorted(self._futures))
+            except StoreUnavailable:
+                self._told.update(ids)
+                await self._clock.sleep(min(self._sweep_seconds, 1.0))
+                continue
+            if not self._told and self._futures:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._sweep_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _look(self, ids: Sequence[int]) -> None:
+        for task_id, record in zip(ids, await self._fetch(ids), strict=True):
+            for future in self._futures.get(task_id, ()):
+                if future.done():
+                    continue
+                if record is None:
+                    future.set_exception(TaskDeleted(f"task {task_id} does not exist: it was deleted", task_id))
+                elif record.state.is_final:
+                    future.set_result(record)
+
+    def _forget(self, task_id: int, future: asyncio.Future[TaskRecord]) -> None:
+        futures = self._futures[task_id]
+        futures.remove(future)
+        if not futures:
+            del self._futures[task_id]

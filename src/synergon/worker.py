@@ -1,0 +1,102 @@
+"""Worker: a node in this process, for the time of an `async with` or until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from synergon.settings import Settings
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+    from synergon.node.node import Node
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Worker:
+    """Connects if nobody has, starts a node, and stops it in order at the end."""
+
+    def __init__(self, engine: Engine, settings: Settings, *, drain: bool) -> None:
+        self._engine = engine
+        self._settings = settings
+        self.drain = drain
+        self.may_exit = False
+        self.grace = settings.grace
+
+    async def __aenter__(self) -> Node:
+        await self._engine.connect()
+        try:
+            return await self._engine.start_node(self._settings, may_exit=self.may_exit)
+        except BaseException:
+            await self._engine.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        node = self._engine.node
+        try:
+            if self.drain and error is None and node is not None:
+                await node.drained()
+        finally:
+            await self._engine.stop_node(self.grace)
+            await self._engine.close()
+
+
+async def run_until_stopped(worker: Worker) -> None:
+    """Run a node until a signal, `engine.stop()`, or, if it drains, until nothing is left.
+
+    The first signal stops in order; the second ends the process at once. A body that will not end in time is given
+    back, and then the process ends too: nothing else can end a thread.
+    """
+    stop = asyncio.Event()
+    worker.may_exit = True
+    with _signals(stop):
+        drain, worker.drain = worker.drain, False
+        async with worker as node:
+            await _wait_for_end(node, stop, drain=drain)
+    if node.was_abandoned:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None:
+    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(node.stopped())]
+    if drain:
+        waits.append(asyncio.ensure_future(node.drained()))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    caught: list[signal.Signals] = []
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for number in SIGNALS:
+        try:
+            loop.add_signal_handler(number, on_signal)
+            caught.append(number)
+        except (NotImplementedError, RuntimeError, ValueError):  # no signals on this platform, or not the main thread
+            continue
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)

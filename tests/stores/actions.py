@@ -1,0 +1,226 @@
+"""What the tests do to a store, in a word each. Nothing here knows which store it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from synergon.lifecycle import Reason, State
+from synergon.records import (
+    Cancelled,
+    Claim,
+    ClaimRequest,
+    Crashed,
+    ErrorRecord,
+    Failed,
+    HandedBack,
+    NewNode,
+    NewTask,
+    Outcome,
+    ProcessIdentity,
+    Retrying,
+    Room,
+    Settlement,
+    Snoozed,
+    Succeeded,
+    TaskQuery,
+    TaskRecord,
+    Verdict,
+)
+from synergon.stores.base import Store
+from synergon.this_process import BOOT_ID
+
+MILLISECOND: Final = 1000
+HOUR: Final = 3600 * 1_000_000
+KIND: Final = "work"
+PATIENCE_SECONDS: Final = 10.0
+"""Far more than anything here takes; a wait that is longer has failed."""
+
+ERROR: Final = ErrorRecord(attempt=1, type="ValueError", message="bad", traceback="Traceback ...")
+
+OUTCOMES: Final[dict[str, Outcome]] = {
+    "succeeded": Succeeded(result=b"42"),
+    "failed": Failed(reason=Reason.EXHAUSTED, error=ERROR),
+    "retrying": Retrying(delay=HOUR, error=ERROR),
+    "retrying at once": Retrying(delay=0, error=ERROR),
+    "snoozed": Snoozed(delay=HOUR),
+    "cancelled": Cancelled(why="enough"),
+    "handed back": HandedBack(),
+    "crashed": Crashed(error=ERROR),
+}
+
+STATES: Final = tuple(state for state in State if state is not State.WAITING)
+"""The states a task can be brought into through the port."""
+
+
+def new_node(node_id: str, lease: int = HOUR) -> NewNode:
+    """A node of this very boot, so that no store doubts its lease."""
+    process = ProcessIdentity(host="host", boot_id=BOOT_ID, pid_namespace="pid:[1]", pid=4711, started=1.5)
+    return NewNode(
+        id=node_id,
+        name=f"name of {node_id}",
+        process=process,
+        kinds=(KIND,),
+        queues=None,
+        concurrency=8,
+        lease=lease,
+        version="1.2.3",
+        address="http://10.0.0.1:8080",
+    )
+
+
+class Worker:
+    """A node that claims and settles by hand."""
+
+    def __init__(self, store: Store, node_id: str) -> None:
+        self.store = store
+        self.node_id = node_id
+
+    @classmethod
+    async def start(cls, store: Store, node_id: str = "node-1", lease: int = HOUR) -> Worker:
+        """Register the node."""
+        await store.register(new_node(node_id, lease))
+        return cls(store, node_id)
+
+    async def claim(
+        self, *kinds: str, limit: int = 1000, room: int = 1000, queues: Iterable[str] | None = None
+    ) -> list[Claim]:
+        """Take what there is of these kinds."""
+        rooms = tuple(Room(kind=kind, count=room) for kind in kinds or (KIND,))
+        wanted = None if queues is None else frozenset(queues)
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, queues=wanted))
+
+    async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:
+        """The ids of what it could take."""
+        return [claim.id for claim in await self.claim(*kinds, **options)]
+
+    async def claim_one(self) -> Claim:
+        """Take the one task that there is."""
+        (claim,) = await self.claim()
+        return claim
+
+    async def finish(self, claim: Claim, outcome: Outcome) -> Verdict:
+        """Settle one attempt."""
+        (verdict,) = await self.store.finish([settlement_of(claim, outcome)])
+        return verdict
+
+    async def run(self, outcome: Outcome) -> Verdict:
+        """Take the one task that there is and settle it."""
+        return await self.finish(await self.claim_one(), outcome)
+
+
+def settlement_of(claim: Claim, outcome: Outcome) -> Settlement:
+    """The outcome, addressed by the claim."""
+    return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome)
+
+
+async def add(store: Store, **fields: Any) -> int:
+    """Insert one task; its id."""
+    (insertion,) = await store.insert([NewTask(**{"kind": KIND, **fields})])
+    return insertion.id
+
+
+async def add_many(store: Store, number: int, **fields: Any) -> list[int]:
+    """Insert equal tasks; their ids."""
+    return [insertion.id for insertion in await store.insert([NewTask(**{"kind": KIND, **fields})] * number)]
+
+
+async def add_in_state(store: Store, state: State, **fields: Any) -> int:
+    """Insert a task and bring it into `state`, with the help of a node of its own kind of errand."""
+    task_id = await add(store, **{"delay": HOUR if state is State.SCHEDULED else None, **fields})
+    if state is State.CANCELLED:
+        await store.cancel([task_id])
+    elif state not in (State.SCHEDULED, State.READY):
+        await _run_to(store, task_id, state)
+    assert (await read(store, task_id)).state is state
+    return task_id
+
+
+async def _run_to(store: Store, task_id: int, state: State) -> None:
+    record = await read(store, task_id)
+    helper = Worker(store, f"helper-{task_id}")
+    await store.register(new_node(helper.node_id))
+    claims = {claim.id: claim for claim in await helper.claim(record.kind, queues=[record.queue])}
+    outcomes = {State.SUCCEEDED: OUTCOMES["succeeded"], State.FAILED: OUTCOMES["failed"]}
+    for claim in claims.values():
+        if claim.id != task_id:
+            await helper.finish(claim, HandedBack())
+    if state is not State.RUNNING:
+        await helper.finish(claims[task_id], outcomes[state])
+        await store.unregister(helper.node_id)
+
+
+async def read(store: Store, task_id: int) -> TaskRecord:
+    """The task, which must exist."""
+    (record,) = await store.get([task_id])
+    assert record is not None, f"task {task_id} is not there"
+    return record
+
+
+async def state_of(store: Store, task_id: int) -> State | None:
+    """The state, or None where there is no such task."""
+    (record,) = await store.get([task_id])
+    return None if record is None else record.state
+
+
+async def pages(store: Store, query: TaskQuery) -> AsyncIterator[TaskRecord]:
+    """All tasks that match, page by page."""
+    before: int | None = query.before
+    while True:
+        page = await store.list_tasks(
+            TaskQuery(
+                states=query.states,
+                kind=query.kind,
+                queue=query.queue,
+                tag=query.tag,
+                key=query.key,
+                before=before,
+                limit=query.limit,
+            )
+        )
+        for record in page.tasks:
+            yield record
+        if page.next is None:
+            return
+        before = page.next
+
+
+async def listed(store: Store, **filters: Any) -> list[int]:
+    """The ids of all tasks that match, as listed."""
+    return [record.id async for record in pages(store, TaskQuery(**filters))]
+
+
+async def check_counts(store: Store) -> None:
+    """The numbers are those that one gets by looking at every task."""
+    records = [record async for record in pages(store, TaskQuery(limit=1000))]
+    assert await store.counts() == Counter((record.queue, record.kind, record.state) for record in records)
+    for queue in await store.queues():
+        assert queue.counts == Counter(record.state for record in records if record.queue == queue.name)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Return as soon as it is so."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await is_so():
+            await asyncio.sleep(0.001)
+
+
+async def pass_time(store: Store, microseconds: int) -> None:
+    """Return when the store's clock is this much further."""
+    moment = await store.now() + microseconds
+
+    async def is_past() -> bool:
+        return await store.now() >= moment
+
+    await until(is_past)
+
+
+async def pass_lease(store: Store, node_id: str) -> None:
+    """Return when the store says that the node's lease is over."""
+
+    async def is_over() -> bool:
+        return any(node.id == node_id and node.lease_left < 0 for node in await store.nodes())
+
+    await until(is_over)

@@ -1,0 +1,46 @@
+"""The stores that must pass, each fresh for every test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from synergon.errors import NotConnected
+from synergon.stores.base import Store
+from synergon.stores.memory import MemoryStore
+from synergon.stores.sqlite import SqliteStore
+from tests.stores.actions import Worker, check_counts
+
+STORES = ("memory", "sqlite")
+
+
+def make_store(name: str, folder: Path) -> Store:
+    """A store that is not open yet; its data, if it keeps any, is in `folder`."""
+    return MemoryStore() if name == "memory" else SqliteStore(f"sqlite:///{folder}/tasks.db")
+
+
+@pytest.fixture(params=STORES)
+def unopened(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store that nobody has opened."""
+    return make_store(request.param, tmp_path)
+
+
+@pytest.fixture
+async def store(unopened: Store) -> AsyncIterator[Store]:
+    """An open store; whatever a test did to it, its numbers are exact at the end."""
+    await unopened.open()
+    yield unopened
+    try:
+        await check_counts(unopened)
+    except NotConnected:  # the test has closed it
+        pass
+    finally:
+        await unopened.close()
+
+
+@pytest.fixture
+async def worker(store: Store) -> Worker:
+    """A registered node."""
+    return await Worker.start(store)
