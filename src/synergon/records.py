@@ -61,7 +61,7 @@ class NewTask(Record, frozen=True, kw_only=True):
     """JSON object."""
 
 
-class Insertion(Record, frozen=True, kw_only=True):
+class Insertion(msgspec.Struct, frozen=True):
     """What became of one NewTask: the id of the task that now stands for it."""
 
     id: int

@@ -195,15 +195,15 @@ async def listed(store: Store, **filters: Any) -> list[int]:
 async def check_counts(store: Store) -> None:
     """The numbers are those that one gets by looking at every task."""
     records = [record async for record in pages(store, TaskQuery(limit=1000))]
-    assert await store.counts() == Counter((record.queue, record.kind, record.state) for record in records)
+    assert await store.counts() == dict(Counter((record.queue, record.kind, record.state) for record in records))
     for queue in await store.queues():
-        assert queue.counts == Counter(record.state for record in records if record.queue == queue.name)
+        assert queue.counts == dict(Counter(record.state for record in records if record.queue == queue.name))
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Return as soon as it is so."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await is_so():
+        while not await is_so():  # noqa: ASYNC110  a database has no event to wait for
             await asyncio.sleep(0.001)
 
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.stores.actions import Worker, check_counts
 
 from synergon.errors import NotConnected
 from synergon.stores.base import Store
 from synergon.stores.memory import MemoryStore
 from synergon.stores.sqlite import SqliteStore
-from tests.stores.actions import Worker, check_counts
 
 STORES = ("memory", "sqlite")
 

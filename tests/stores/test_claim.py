@@ -7,6 +7,20 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.stores.actions import (
+    ERROR,
+    HOUR,
+    KIND,
+    MILLISECOND,
+    OUTCOMES,
+    Worker,
+    add,
+    add_many,
+    pass_lease,
+    pass_time,
+    read,
+    state_of,
+)
 
 from synergon.errors import LeaseLost
 from synergon.lifecycle import State
@@ -22,20 +36,6 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Store
-from tests.stores.actions import (
-    ERROR,
-    HOUR,
-    KIND,
-    MILLISECOND,
-    OUTCOMES,
-    Worker,
-    add,
-    add_many,
-    pass_lease,
-    pass_time,
-    read,
-    state_of,
-)
 
 # ---------------------------------------------------------------- what a claim does
 
@@ -136,9 +136,7 @@ async def test_the_order_is_one_across_kinds_and_queues(store: Store, worker: Wo
         for _ in range(200)
     ]
     insertions = await store.insert(tasks)
-    expected = sorted(
-        (-task.priority, insertion.id) for task, insertion in zip(tasks, insertions, strict=True)
-    )
+    expected = sorted((-task.priority, insertion.id) for task, insertion in zip(tasks, insertions, strict=True))
     taken: list[int] = []
     while ids := await worker.claim_ids("a", "b", "c", limit=7):
         taken += ids

@@ -6,6 +6,21 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from tests.stores.actions import (
+    ERROR,
+    HOUR,
+    KIND,
+    OUTCOMES,
+    STATES,
+    Worker,
+    add,
+    add_in_state,
+    add_many,
+    listed,
+    read,
+    settlement_of,
+    state_of,
+)
 
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.policies import CRASH_LIMIT
@@ -27,21 +42,6 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Store
-from tests.stores.actions import (
-    ERROR,
-    HOUR,
-    KIND,
-    OUTCOMES,
-    STATES,
-    Worker,
-    add,
-    add_in_state,
-    add_many,
-    listed,
-    read,
-    settlement_of,
-    state_of,
-)
 
 LEADS_TO = {
     "succeeded": State.SUCCEEDED,
@@ -297,9 +297,7 @@ async def test_a_stale_settlement_does_not_fail_its_neighbours(store: Store, wor
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-async def test_a_settlement_that_is_repeated_gets_its_verdict_again(
-    store: Store, worker: Worker, outcome: str
-) -> None:
+async def test_a_settlement_that_is_repeated_gets_its_verdict_again(store: Store, worker: Worker, outcome: str) -> None:
     task_id = await add(store)
     claim = await worker.claim_one()
     verdict = await worker.finish(claim, OUTCOMES[outcome])
@@ -550,16 +548,12 @@ async def test_a_report_without_news_still_tells_whether_the_claim_holds(store: 
 async def test_the_last_progress_comes_with_the_settlement(store: Store, worker: Worker, outcome: str) -> None:
     claim = await _one_running(store, worker)
     progress = Progress(fraction=1.0, message="done")
-    await store.finish(
-        [Settlement(id=claim.id, claim_no=claim.claim_no, outcome=OUTCOMES[outcome], progress=progress)]
-    )
+    await store.finish([Settlement(id=claim.id, claim_no=claim.claim_no, outcome=OUTCOMES[outcome], progress=progress)])
     assert (await read(store, claim.id)).progress == progress
 
 
 async def test_a_stale_settlement_brings_no_progress(store: Store, worker: Worker) -> None:
     claim = await _one_running(store, worker)
-    stale = Settlement(
-        id=claim.id, claim_no=claim.claim_no + 1, outcome=Succeeded(), progress=Progress(fraction=1.0)
-    )
+    stale = Settlement(id=claim.id, claim_no=claim.claim_no + 1, outcome=Succeeded(), progress=Progress(fraction=1.0))
     await store.finish([stale])
     assert (await read(store, claim.id)).progress is None

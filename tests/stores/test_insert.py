@@ -7,12 +7,6 @@ from typing import Literal
 
 import msgspec
 import pytest
-
-from synergon.errors import KeyConflict
-from synergon.lifecycle import FINAL, State
-from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from synergon.records import Insertion, NewTask, from_datetime, to_datetime
-from synergon.stores.base import Store
 from tests.stores.actions import (
     HOUR,
     KIND,
@@ -25,6 +19,12 @@ from tests.stores.actions import (
     read,
     state_of,
 )
+
+from synergon.errors import KeyConflict
+from synergon.lifecycle import FINAL, State
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from synergon.records import Insertion, NewTask, from_datetime, to_datetime
+from synergon.stores.base import Store
 
 LIVE_STATES = (State.SCHEDULED, State.READY, State.RUNNING)
 
@@ -363,9 +363,7 @@ async def test_an_expired_task_that_is_replaced_can_be_claimed(store: Store, wor
 
 
 @pytest.mark.parametrize("on_conflict", ["return", "raise", "replace"])
-async def test_an_ended_task_is_no_conflict(
-    store: Store, on_conflict: Literal["return", "raise", "replace"]
-) -> None:
+async def test_an_ended_task_is_no_conflict(store: Store, on_conflict: Literal["return", "raise", "replace"]) -> None:
     ended = await add_in_state(store, State.FAILED, key="a", payload=b"1")
     (insertion,) = await store.insert([NewTask(kind=KIND, key="a", on_conflict=on_conflict)])
     assert insertion.created

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.stores.actions import HOUR, KIND, Worker, add, new_node, pass_time, read, state_of
 
 from synergon.errors import NotConnected
 from synergon.records import ClaimRequest, Cutoffs, NewTask, TaskQuery, from_datetime
 from synergon.stores.base import Store
-from tests.stores.actions import HOUR, KIND, Worker, add, new_node, pass_time, read, state_of
 
 CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "now": lambda store: store.now(),

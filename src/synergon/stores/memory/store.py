@@ -125,7 +125,7 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return attempts.report(tables, reports)
 
-    async def begin(self) -> BodyTransaction:
+    async def begin(self, hold_seconds: float) -> BodyTransaction:  # noqa: ARG002  it is the port's
         """Not available: a body has nothing here to write to."""
         raise NotAvailable(
             f"{self.url} has no transactions, so ctx.transaction() cannot work; use sqlite:/// or postgresql://. "

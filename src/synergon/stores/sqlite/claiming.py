@@ -11,7 +11,7 @@ import msgspec
 from synergon.errors import LeaseLost
 from synergon.records import Claim, ClaimRequest
 from synergon.stores.sqlite.nodes import lease_left
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
 def claim(transaction: Transaction, request: ClaimRequest) -> list[Claim]:
@@ -20,8 +20,7 @@ def claim(transaction: Transaction, request: ClaimRequest) -> list[Claim]:
         raise LeaseLost(f"node {request.node_id} has no lease and may not claim")
     rows = _first_ready(transaction, request)
     if rows:
-        taken = [(request.node_id, transaction.now, row[0]) for row in rows]
-        transaction.run_many("claim", taken)
+        transaction.run("claim", request.node_id, transaction.now, as_json(row[0] for row in rows))
     return [_claim(row) for row in rows]
 
 

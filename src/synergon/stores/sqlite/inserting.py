@@ -18,19 +18,13 @@ from synergon.stores.sqlite.transaction import Transaction
 def insert(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks` or, raising `KeyConflict`, none that a commit could keep."""
     _refuse_conflicts(transaction, tasks)
-    for queue in {task.queue for task in tasks}:
-        transaction.run("add_queue", queue)
-    results: list[Insertion] = []
-    rows: list[tuple[Any, ...]] = []
-    for task in tasks:
-        if task.key is None:
-            row = _row(transaction, task)
-            rows.append(row)
-            results.append(Insertion(id=row[0], created=True, state=row[3]))
-        else:
-            results.append(_insert_keyed(transaction, task))
-    transaction.run_many("insert", rows)
-    return results
+    return [_insert(transaction, task) if task.key is None else _insert_keyed(transaction, task) for task in tasks]
+
+
+def _insert(transaction: Transaction, task: NewTask) -> Insertion:
+    row = _row(transaction, task)
+    transaction.add_task(row, task.queue)
+    return Insertion(row[0], True, row[3])
 
 
 def _row(transaction: Transaction, task: NewTask) -> tuple[Any, ...]:
@@ -92,13 +86,11 @@ def _conflict(task: NewTask, holder: int, what: str) -> KeyConflict:
 def _insert_keyed(transaction: Transaction, task: NewTask) -> Insertion:
     holder = transaction.row("key_holder", task.kind, task.key)
     if holder is None:
-        row = _row(transaction, task)
-        transaction.run_many("insert", [row])
-        return Insertion(id=row[0], created=True, state=row[3])
+        return _insert(transaction, task)
     task_id, state = holder[0], State(holder[1])
     if task.on_conflict == "replace":
         state = _replace(transaction, task_id, task)
-    return Insertion(id=task_id, created=False, state=state)
+    return Insertion(task_id, False, state)
 
 
 def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
@@ -107,6 +99,7 @@ def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
     state = State.SCHEDULED if due > now else State.READY
     expires_at = now + task.expires_in if task.expires_in is not None else None
     values = (task.queue, state, task.priority, due, task.payload, task.max_attempts, now, expires_at)
+    transaction.run("add_queue", task.queue)
     transaction.run("replace", *values, task.overrides, encode_tags(task.tags), task.meta, task_id)
     return state
 

@@ -13,7 +13,7 @@ from synergon.lifecycle import Reason, State
 from synergon.policies import CRASH_LIMIT
 from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
 from synergon.stores.sqlite import settling
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 from synergon.this_process import BOOT_ID
 
 OVER: Final = -1
@@ -64,7 +64,7 @@ def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reap
     """Take running tasks from the dead. The write lock is held, so nobody renews between the look and the move."""
     leases = transaction.rows("leases")
     alive = {row[0] for row in leases if _left(*row[1:]) > 0} - set(gone)
-    orphans = transaction.rows("orphans", msgspec.json.encode(sorted(alive)).decode(), limit)
+    orphans = transaction.rows("orphans", as_json(alive), limit)
     reaped = [_take_back(transaction, *row) for row in orphans]
     for node_id in {row[0] for row in leases} - alive:
         if transaction.row("holds_tasks", node_id) is None:
@@ -76,9 +76,9 @@ def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, 
     error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
     crashes = settling.charge_crash(transaction, task_id, error)
     if cancel:
-        state = settling.end(transaction, task_id, State.CANCELLED, Reason.CANCELLED)
+        state = settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
     elif crashes >= CRASH_LIMIT:
-        state = settling.end(transaction, task_id, State.FAILED, Reason.CRASHED)
+        state = settling.end(transaction, [task_id], State.FAILED, Reason.CRASHED)
     else:
         state = settling.release(transaction, task_id, None)
     return Reaped(id=task_id, kind=kind, node_id=node_id, state=state, crashes=crashes)

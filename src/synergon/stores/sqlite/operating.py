@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from synergon.lifecycle import Reason, State
 from synergon.records import Cutoffs, Moved, Reprioritizing, Rescheduling, Woken
 from synergon.stores.sqlite import settling
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
 def wake(transaction: Transaction, limit: int) -> Woken:
     """Make due tasks ready, end expired ones, and tell when to look again."""
     now = transaction.now
     expired = [row[0] for row in transaction.rows("expired", now, limit)]
-    for task_id in expired:
-        settling.end(transaction, task_id, State.FAILED, Reason.EXPIRED)
+    settling.end(transaction, expired, State.FAILED, Reason.EXPIRED)
     due = transaction.rows("due", now, limit)
-    transaction.run_many("make_ready", [(row[0],) for row in due])
+    transaction.run("make_ready", as_json(row[0] for row in due))
     (moment,) = transaction.row("next_moment")
     next_in = None if moment is None else max(moment - now, 0)
     return Woken(kinds=dict(Counter(row[1] for row in due)), expired=tuple(expired), next_in=next_in)
@@ -39,7 +38,7 @@ def _cancel(transaction: Transaction, task_id: int, why: str | None) -> Moved:
     if state == State.RUNNING:
         transaction.run("request_cancel", task_id)
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
-    settling.end(transaction, task_id, State.CANCELLED, Reason.CANCELLED)
+    settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
     return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)
 
 
@@ -59,13 +58,18 @@ def _retry(transaction: Transaction, task_id: int) -> Moved:
     ended = transaction.row("ended", task_id)
     if ended is None:
         return _refused(transaction, task_id)
-    _, kind, state, key = ended
+    _, kind, state, key, queue = ended
     holder = transaction.row("key_holder", kind, key) if key is not None else None
     if holder is not None:
         return Moved(id=task_id, done=False, state=State(state), kind=kind, key_holder=holder[0])
     transaction.run("revive", transaction.now, task_id)
-    transaction.run("forget_ended", task_id)
+    _forget_ended(transaction, task_id, queue, kind, state)
     return Moved(id=task_id, done=True, state=State.READY, kind=kind)
+
+
+def _forget_ended(transaction: Transaction, task_id: int, queue: str, kind: str, state: str) -> None:
+    transaction.run("prune", as_json([task_id]))
+    transaction.run("untally", 1, queue, kind, state)
 
 
 def delete(transaction: Transaction, ids: Sequence[int]) -> list[Moved]:
@@ -75,13 +79,17 @@ def delete(transaction: Transaction, ids: Sequence[int]) -> list[Moved]:
 
 def _delete(transaction: Transaction, task_id: int) -> Moved:
     live = transaction.row("live", task_id)
-    if live is not None and live[2] == State.RUNNING:
-        return Moved(id=task_id, done=False, state=State.RUNNING, kind=live[1], node_id=live[3])
-    row = live or transaction.row("ended", task_id)
-    if row is None:
+    if live is not None:
+        if live[2] == State.RUNNING:
+            return Moved(id=task_id, done=False, state=State.RUNNING, kind=live[1], node_id=live[3])
+        transaction.run("forget", as_json([task_id]))
+        return Moved(id=task_id, done=True, state=None, kind=live[1])
+    ended = transaction.row("ended", task_id)
+    if ended is None:
         return Moved(id=task_id, done=False, state=None)
-    transaction.run("forget" if live else "forget_ended", task_id)
-    return Moved(id=task_id, done=True, state=None, kind=row[1])
+    _, kind, state, _, queue = ended
+    _forget_ended(transaction, task_id, queue, kind, state)
+    return Moved(id=task_id, done=True, state=None, kind=kind)
 
 
 def reschedule(transaction: Transaction, changes: Sequence[Rescheduling]) -> list[Moved]:
@@ -132,5 +140,13 @@ def prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
     }
     for state, age in ages.items():
         if age is not None and pruned < limit:
-            pruned += transaction.run("prune", state, transaction.now - age, limit - pruned)
+            pruned += _prune(transaction, state, transaction.now - age, limit - pruned)
     return pruned
+
+
+def _prune(transaction: Transaction, state: State, before: int, limit: int) -> int:
+    old = transaction.rows("old", state, before, limit)
+    transaction.run("prune", as_json(row[0] for row in old))
+    for (queue, kind), count in Counter((row[1], row[2]) for row in old).items():
+        transaction.run("untally", count, queue, kind, state)
+    return len(old)

@@ -11,7 +11,7 @@ from synergon.lifecycle import FINAL, LIVE, Reason, State
 from synergon.records import Progress, QueueRecord, TaskPage, TaskQuery, TaskRecord, to_datetime
 from synergon.stores.sqlite.claiming import decode_tags
 from synergon.stores.sqlite.settling import decode_errors
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "
@@ -26,7 +26,7 @@ _ENDED: Final = (
 
 def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]:
     """These tasks, wherever they are."""
-    wanted = msgspec.json.encode(list(ids)).decode()
+    wanted = as_json(ids)
     where = " WHERE id IN (SELECT value FROM json_each(?))"
     rows = transaction.select(_LIVE + where, (wanted,)) + transaction.select(_ENDED + where, (wanted,))
     found = {row[0]: _record(row) for row in rows}
@@ -53,7 +53,7 @@ def _newest(transaction: Transaction, table: str, query: TaskQuery, states: froz
     """One more row than the page holds, so that the last page is known to be the last."""
     filters: list[tuple[str, Any]] = []
     if states is not None:
-        filters.append(("state IN (SELECT value FROM json_each(?))", msgspec.json.encode(sorted(states)).decode()))
+        filters.append(("state IN (SELECT value FROM json_each(?))", as_json(states)))
         if State.SUCCEEDED not in states and table is _ENDED:
             filters.append(("state <> 'succeeded' AND 1 = ?", 1))
     for column, value in (("kind", query.kind), ("queue", query.queue), ("key", query.key)):

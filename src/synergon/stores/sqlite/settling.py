@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,7 @@ from synergon.records import (
     ErrorRecord,
     Failed,
     HandedBack,
+    Outcome,
     Progress,
     Report,
     Retrying,
@@ -25,7 +27,7 @@ from synergon.records import (
     to_datetime,
 )
 from synergon.stores.sqlite.inserting import insert
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 ERRORS_KEPT: Final = 20
 """A task that fails for ever must not grow for ever."""
@@ -35,94 +37,120 @@ _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 def finish(transaction: Transaction, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
-    ids = msgspec.json.encode([settlement.id for settlement in settlements]).decode()
-    running = {row[0]: row for row in transaction.rows("running", ids)}
-    verdicts: list[Verdict] = []
-    ended: list[tuple[Any, ...]] = []
+    running = {row[0]: row for row in transaction.rows("running", as_json(entry.id for entry in settlements))}
+    succeeded: list[tuple[int, str | None]] = []
+    lanes: Counter[tuple[str, str]] = Counter()
+    verdicts: list[Verdict | None] = []
     for settlement in settlements:
         row = running.get(settlement.id)
         if row is None or row[1] != settlement.claim_no:
-            verdicts.append(_already(transaction, settlement))
+            verdicts.append(None)
             continue
         del running[settlement.id]  # a second settlement of the same claim must not be applied again
-        _, _, kind, cancel = row
+        _, _, kind, queue, cancel = row
         if settlement.progress is not None:
             _set_progress(transaction, settlement.id, settlement.claim_no, settlement.progress)
         outcome = settlement.outcome
-        if type(outcome) is Succeeded and not cancel:
-            children = insert(transaction, outcome.children) if outcome.children else ()
-            ended.append((State.SUCCEEDED, None, outcome.result, transaction.now, settlement.id))
-            verdicts.append(Verdict(settlement.id, State.SUCCEEDED, tuple(c.id for c in children), kind))
+        if cancel or type(outcome) is not Succeeded:
+            verdicts.append(_settle(transaction, settlement.id, kind, outcome, cancel=bool(cancel)))
+        elif outcome.children:
+            verdicts.append(_succeed_with_children(transaction, settlement.id, kind, outcome))
         else:
-            state = _settle(transaction, settlement.id, outcome, cancel=bool(cancel))
-            verdicts.append(Verdict(settlement.id, state, (), kind))
-    transaction.run_many("end", ended)
-    transaction.run_many("forget", [(row[4],) for row in ended])
-    return verdicts
+            succeeded.append((settlement.id, _text(outcome.result)))
+            lanes[queue, kind] += 1
+            verdicts.append(Verdict(settlement.id, State.SUCCEEDED, (), kind))
+    _end_all(transaction, succeeded, State.SUCCEEDED, None, lanes, by_owner=True)
+    return [
+        verdict or _already(transaction, settlement) for settlement, verdict in zip(settlements, verdicts, strict=True)
+    ]
+
+
+def _text(result: bytes | None) -> str | None:
+    return result.decode() if result is not None else None
+
+
+def _succeed_with_children(transaction: Transaction, task_id: int, kind: str, outcome: Succeeded) -> Verdict:
+    """The parent ends first, so that a child may have its key."""
+    lanes = Counter((queue, kind) for queue, kind in transaction.rows("lanes", as_json([task_id])))
+    _end_all(transaction, [(task_id, _text(outcome.result))], State.SUCCEEDED, None, lanes, by_owner=True)
+    children = [msgspec.structs.replace(child, on_conflict="return") for child in outcome.children]
+    return Verdict(task_id, State.SUCCEEDED, tuple(child.id for child in insert(transaction, children)), kind)
+
+
+def _end_all(
+    transaction: Transaction,
+    ended: Sequence[tuple[int, str | None]],
+    state: State,
+    reason: Reason | None,
+    lanes: Counter[tuple[str, str]],
+    *,
+    by_owner: bool,
+) -> None:
+    """Move rows, given as pairs of id and result, to the history; `lanes` says how many of which queue and kind."""
+    if not ended:
+        return
+    transaction.run("end", state, reason, transaction.now, as_json(ended), by_owner)
+    transaction.run("forget", as_json(task_id for task_id, _ in ended))
+    for (queue, kind), count in lanes.items():
+        transaction.run("tally", queue, kind, state, count)
 
 
 def _already(transaction: Transaction, settlement: Settlement) -> Verdict:
     """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
-    row = transaction.row("ended_claim", settlement.id) or transaction.row("unclaimed", settlement.id)
-    if row is not None and row[0] == settlement.claim_no and row[1] in _possible(settlement):
-        return Verdict(settlement.id, State(row[1]), (), row[2])
-    return Verdict(settlement.id, None)
+    row = transaction.row("settled", settlement.id, settlement.claim_no)
+    if row is None:
+        return Verdict(settlement.id, None)
+    state, kind = row
+    # Claimed again since then: what this settlement had led to was `ready`, or became that.
+    return Verdict(settlement.id, State.READY if state == State.RUNNING else State(state), (), kind)
 
 
-def _possible(settlement: Settlement) -> frozenset[State]:
-    """The states that this outcome can have led to."""
-    match settlement.outcome:
-        case Succeeded():
-            own = {State.SUCCEEDED}
-        case Failed():
-            own = {State.FAILED}
-        case Retrying() | Snoozed():
-            own = {State.SCHEDULED, State.READY}
-        case HandedBack():
-            own = {State.READY}
-        case Crashed():
-            own = {State.READY, State.FAILED}
-        case Cancelled():
-            own = set()
-    return frozenset(own | {State.CANCELLED})
+def _settle(transaction: Transaction, task_id: int, kind: str, outcome: Outcome, *, cancel: bool) -> Verdict:
+    return Verdict(task_id, _apply(transaction, task_id, outcome, cancel=cancel), (), kind)
 
 
-def _settle(transaction: Transaction, task_id: int, outcome: Any, *, cancel: bool) -> State:
+def _apply(transaction: Transaction, task_id: int, outcome: Outcome, *, cancel: bool) -> State:
     match outcome:
         case Failed(reason=reason, error=error):
             _append_error(transaction, task_id, error)
             if not cancel:
-                return end(transaction, task_id, State.FAILED, reason)
+                return end(transaction, [task_id], State.FAILED, reason, by_owner=True)
         case Retrying(delay=delay, error=error):
             _append_error(transaction, task_id, error)
             if not cancel:
-                return release(transaction, task_id, transaction.now + delay)
+                return release(transaction, task_id, transaction.now + delay, by_owner=True)
         case Crashed(error=error):
             crashes = charge_crash(transaction, task_id, error)
             if not cancel and crashes >= CRASH_LIMIT:
-                return end(transaction, task_id, State.FAILED, Reason.CRASHED)
+                return end(transaction, [task_id], State.FAILED, Reason.CRASHED, by_owner=True)
             if not cancel:
-                return release(transaction, task_id, None)
+                return release(transaction, task_id, None, by_owner=True)
         case Snoozed(delay=delay) if not cancel:
-            return release(transaction, task_id, transaction.now + delay, give_back=1)
+            return release(transaction, task_id, transaction.now + delay, give_back=1, by_owner=True)
         case HandedBack() if not cancel:
-            return release(transaction, task_id, None, give_back=1)
+            return release(transaction, task_id, None, give_back=1, by_owner=True)
+        case Snoozed() | HandedBack():
+            transaction.run("charge", 1, 0, task_id)
         case Cancelled(why=why) if why is not None:
             append_why(transaction, task_id, why)
-    return end(transaction, task_id, State.CANCELLED, Reason.CANCELLED)
+    return end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED, by_owner=True)
 
 
-def end(transaction: Transaction, task_id: int, state: State, reason: Reason | None) -> State:
-    """Move the row to the history."""
-    transaction.run("end", state, reason, None, transaction.now, task_id)
-    transaction.run("forget", task_id)
+def end(
+    transaction: Transaction, ids: Sequence[int], state: State, reason: Reason | None, *, by_owner: bool = False
+) -> State:
+    """Move rows without a result to the history; `by_owner`: whoever claimed them says so."""
+    lanes = Counter((queue, kind) for queue, kind in transaction.rows("lanes", as_json(ids)))
+    _end_all(transaction, [(task_id, None) for task_id in ids], state, reason, lanes, by_owner=by_owner)
     return state
 
 
-def release(transaction: Transaction, task_id: int, run_at: int | None, *, give_back: int = 0) -> State:
+def release(
+    transaction: Transaction, task_id: int, run_at: int | None, *, give_back: int = 0, by_owner: bool = False
+) -> State:
     """Put a running task back: `scheduled` if `run_at` is yet to come, else `ready`."""
     state = State.SCHEDULED if run_at is not None and run_at > transaction.now else State.READY
-    transaction.run("release", state, run_at, give_back, 0, task_id)
+    transaction.run("release", state, run_at, give_back, by_owner, task_id)
     return state
 
 
@@ -157,13 +185,14 @@ def report(transaction: Transaction, reports: Sequence[Report]) -> list[bool]:
 
 
 def _report(transaction: Transaction, entry: Report) -> bool:
-    fresh = True
+    if transaction.row("is_running", entry.id, entry.claim_no) is None:
+        return False
     if entry.progress is not None:
-        fresh = _set_progress(transaction, entry.id, entry.claim_no, entry.progress)
-    if entry.overdue and fresh:
-        fresh = transaction.run("set_overdue", entry.id, entry.claim_no) == 1
-    return fresh
+        _set_progress(transaction, entry.id, entry.claim_no, entry.progress)
+    if entry.overdue:
+        transaction.run("set_overdue", entry.id, entry.claim_no)
+    return True
 
 
-def _set_progress(transaction: Transaction, task_id: int, claim_no: int, progress: Progress) -> bool:
-    return transaction.run("set_progress", msgspec.json.encode(progress), task_id, claim_no) == 1
+def _set_progress(transaction: Transaction, task_id: int, claim_no: int, progress: Progress) -> None:
+    transaction.run("set_progress", msgspec.json.encode(progress), task_id, claim_no)

@@ -168,11 +168,11 @@ class Writer(DatabaseThread):
         self.connection.execute("BEGIN IMMEDIATE")
         transaction = Transaction(self.connection)
         for job in jobs:
-            before = self.connection.total_changes
+            before = transaction.changes
             self._attempt(job, transaction)
             # Work that failed after it had changed something would leave half of itself in the others' commit;
             # and some errors (a full disk) make SQLite roll the whole transaction back by itself.
-            is_spoiled = self.connection.total_changes != before or not self.connection.in_transaction
+            is_spoiled = transaction.changes != before or not self.connection.in_transaction
             if job.error is not None and len(jobs) > 1 and is_spoiled:
                 raise _Spoiled
         if len(jobs) == 1 and jobs[0].error is not None:

@@ -7,15 +7,16 @@ CREATE TABLE synergon_task (
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
     payload          BLOB    NOT NULL,
-    attempts         INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    max_attempts     INTEGER CHECK (max_attempts >= 1),
-    crashes          INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
+    attempts         INTEGER NOT NULL DEFAULT 0,
+    max_attempts     INTEGER,
+    crashes          INTEGER NOT NULL DEFAULT 0,
     claim_no         INTEGER NOT NULL DEFAULT 0,
+    settled_no       INTEGER, -- the last claim whose owner settled it
     node_id          TEXT,
     server           TEXT,
     key              TEXT,
-    cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),
-    overdue          INTEGER NOT NULL DEFAULT 0 CHECK (overdue IN (0, 1)),
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    overdue          INTEGER NOT NULL DEFAULT 0,
     enqueued_at      INTEGER NOT NULL,
     started_at       INTEGER,
     expires_at       INTEGER,
@@ -47,6 +48,7 @@ CREATE TABLE synergon_history (
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL,
     claim_no         INTEGER NOT NULL,
+    settled_no       INTEGER,
     node_id          TEXT,
     server           TEXT,
     key              TEXT,
@@ -65,7 +67,7 @@ CREATE TABLE synergon_history (
 CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 
--- How many ended tasks there are, kept by the database itself so that no code path can forget it.
+-- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 CREATE TABLE synergon_tally (
     queue TEXT    NOT NULL,
     kind  TEXT    NOT NULL,
@@ -73,13 +75,6 @@ CREATE TABLE synergon_tally (
     count INTEGER NOT NULL CHECK (count >= 0),
     PRIMARY KEY (queue, kind, state)
 ) WITHOUT ROWID;
-CREATE TRIGGER synergon_history_in AFTER INSERT ON synergon_history BEGIN
-    INSERT INTO synergon_tally (queue, kind, state, count) VALUES (NEW.queue, NEW.kind, NEW.state, 1)
-    ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + 1;
-END;
-CREATE TRIGGER synergon_history_out AFTER DELETE ON synergon_history BEGIN
-    UPDATE synergon_tally SET count = count - 1 WHERE queue = OLD.queue AND kind = OLD.kind AND state = OLD.state;
-END;
 
 CREATE TABLE synergon_queue (
     name      TEXT PRIMARY KEY,

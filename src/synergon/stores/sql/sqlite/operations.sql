@@ -2,23 +2,20 @@
 SELECT id, kind, state, node_id, cancel_requested FROM synergon_task WHERE id = ?
 
 -- name: ended
-SELECT id, kind, state, key FROM synergon_history WHERE id = ?
+SELECT id, kind, state, key, queue FROM synergon_history WHERE id = ?
 
 -- name: request_cancel
 UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
 
 -- name: revive
 INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, key, enqueued_at, overrides, tags, meta,
-    errors
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    tags, meta, errors
 )
 SELECT
-    id, kind, queue, 'ready', priority, ?, payload, max_attempts, claim_no, key, enqueued_at, overrides, tags, meta,
-    errors
+    id, kind, queue, 'ready', priority, ?, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    tags, meta, errors
 FROM synergon_history WHERE id = ?
-
--- name: forget_ended
-DELETE FROM synergon_history WHERE id = ?
 
 -- name: reschedule
 UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('scheduled', 'ready')
@@ -26,10 +23,11 @@ UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('sched
 -- name: set_priority
 UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running'
 
+-- name: old
+SELECT id, queue, kind FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
+
 -- name: prune
-DELETE FROM synergon_history WHERE id IN (
-    SELECT id FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
-)
+DELETE FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: add_queue
 INSERT INTO synergon_queue (name) VALUES (?) ON CONFLICT DO NOTHING

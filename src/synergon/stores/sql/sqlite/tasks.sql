@@ -7,9 +7,10 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?)
 
 -- name: insert
+-- Followed by as many rows of values as there are tasks.
 INSERT INTO synergon_task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES
 
 -- name: key_holder
 SELECT id, state FROM synergon_task WHERE kind = ? AND key = ?
@@ -30,38 +31,53 @@ LIMIT ?
 -- name: claim
 UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0
-WHERE id = ? AND state = 'ready'
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: running
-SELECT id, claim_no, kind, cancel_requested FROM synergon_task
+SELECT id, claim_no, kind, queue, cancel_requested FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
 
--- name: ended_claim
-SELECT claim_no, state, kind FROM synergon_history WHERE id = ?
-
--- name: unclaimed
-SELECT claim_no, state, kind FROM synergon_task WHERE id = ?
+-- name: settled
+-- What became of a claim that its owner has settled before.
+SELECT state, kind FROM synergon_history WHERE id = ?1 AND settled_no = ?2
+UNION ALL
+SELECT state, kind FROM synergon_task WHERE id = ?1 AND settled_no = ?2
 
 -- name: end
+-- One statement for a whole batch of pairs [id, result]: starting a statement costs more than its rows do.
 INSERT INTO synergon_history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at, overrides, tags,
-    meta, progress, errors
+    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors
 )
 SELECT
-    id, kind, queue, ?, ?, priority, run_at, payload, ?, attempts, max_attempts, crashes, claim_no,
-    node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags,
-    meta, progress, errors
-FROM synergon_task WHERE id = ?
+    task.id, kind, queue, ?1, ?2, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
+    max_attempts, crashes, claim_no, CASE WHEN ?5 THEN claim_no ELSE settled_no END, node_id, server, task.key,
+    cancel_requested, overdue, enqueued_at, started_at, ?3, expires_at, overrides, tags, meta, progress, errors
+FROM json_each(?4) AS ended CROSS JOIN synergon_task AS task
+WHERE task.id = json_extract(ended.value, '$[0]')
 
 -- name: forget
-DELETE FROM synergon_task WHERE id = ?
+DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: lanes
+SELECT queue, kind FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: tally
+INSERT INTO synergon_tally (queue, kind, state, count) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
+
+-- name: untally
+UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
 
 -- name: set_progress
 UPDATE synergon_task SET progress = ? WHERE id = ? AND claim_no = ? AND state = 'running'
 
 -- name: set_overdue
 UPDATE synergon_task SET overdue = 1 WHERE id = ? AND claim_no = ? AND state = 'running'
+
+-- name: is_running
+SELECT 1 FROM synergon_task WHERE id = ? AND claim_no = ? AND state = 'running'
 
 -- name: errors
 SELECT errors, attempts, crashes FROM synergon_task WHERE id = ?
@@ -70,10 +86,10 @@ SELECT errors, attempts, crashes FROM synergon_task WHERE id = ?
 UPDATE synergon_task SET errors = ? WHERE id = ?
 
 -- name: release
--- Back among the tasks that may run, at `run_at`; how many attempts and crashes it costs is the caller's to say.
+-- Back among the tasks that may run, at `run_at`; how many attempts are given back is the caller's to say.
 UPDATE synergon_task
-SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
-    attempts = max(attempts - ?, 0), crashes = crashes + ?
+SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0, attempts = max(attempts - ?, 0),
+    settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END
 WHERE id = ? AND state = 'running'
 
 -- name: charge
@@ -86,7 +102,7 @@ SELECT id FROM synergon_task WHERE state = 'running' AND node_id = ? AND cancel_
 SELECT id, kind FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
 
 -- name: make_ready
-UPDATE synergon_task SET state = 'ready' WHERE id = ? AND state = 'scheduled'
+UPDATE synergon_task SET state = 'ready' WHERE id IN (SELECT value FROM json_each(?)) AND state = 'scheduled'
 
 -- name: expired
 SELECT id FROM synergon_task
