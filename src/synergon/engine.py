@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from synergon import settings as engine_settings
 from synergon.clock import Clock, SystemClock
+from synergon.context import Context
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import (
     IllegalMove,
@@ -49,7 +50,7 @@ from synergon.records import (
 from synergon.settings import UNSET, Settings
 from synergon.stores import open_store
 from synergon.stores.base import Store
-from synergon.task import Call, TaskType, call_by_name
+from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
@@ -122,11 +123,13 @@ class Engine:
             }
         )
         self.logger = logger or logging.getLogger("synergon")
-        self.kinds: dict[str, TaskType[..., Any, Any]] = {}
+        self.kinds: dict[str, AnyTask] = {}
         self.clock: Clock = SystemClock()
         self.portal = Portal(self.connect, self.close)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[int], Executor] = LocalExecutor
+        self._make_node: Callable[..., Node] = Node
+        self._make_waiters: Callable[..., Waiters] = Waiters
         self._make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
         self._store: Store | None = None
         self._waiters: Waiters | None = None
@@ -148,10 +151,20 @@ class Engine:
 
     @overload
     def task(
-        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Parameters, Coroutine[Any, Any, Value], Value]: ...
+        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
     @overload
-    def task(self, function: Callable[Parameters, Returned], /) -> TaskType[Parameters, Returned, Returned]: ...
+    def task(
+        self, function: Callable[Concatenate[Context, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def task(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def task(
+        self, function: Callable[Parameters, Returned], /
+    ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
     @overload
     def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 
@@ -161,8 +174,8 @@ class Engine:
             return TaskDecorator(self, options)
         return self._register(function, options)
 
-    def _register(self, function: Callable[..., Any], options: Mapping[str, Any]) -> TaskType[..., Any, Any]:
-        task_type: TaskType[..., Any, Any] = TaskType(self, function, options)
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any]) -> AnyTask:
+        task_type: AnyTask = TaskType(self, function, options)
         known = self.kinds.get(task_type.kind)
         if known is not None:
             raise KindError(
@@ -191,7 +204,7 @@ class Engine:
             self._users -= 1
             raise
         self._store = store
-        self._waiters = Waiters(store.get, self.clock, self.settings.sweep or SWEEP_SECONDS)
+        self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SWEEP_SECONDS)
         self.portal.attach(asyncio.get_running_loop())
         return self
 
@@ -283,7 +296,7 @@ class Engine:
         if self._node is not None:
             raise OptionError("this engine already runs a node; make another Engine for a second one")
         executor = self._make_executor(settings.concurrency)
-        node = Node(
+        node = self._make_node(
             self.store,
             self.kinds,
             settings,
@@ -392,10 +405,12 @@ class Engine:
         try:
             async with asyncio.timeout(limit):
                 return await self.waiters.wait(task_id)
+        except ResultTimeout:  # whoever waited knew before that there was no use in it
+            raise
         except TimeoutError:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
 
-    def result_of(self, record: TaskRecord, task_type: TaskType[..., Any, Any] | None) -> Any:
+    def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
         """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
         if record.state is State.CANCELLED:
             raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
@@ -536,10 +551,20 @@ class TaskDecorator:
 
     @overload
     def __call__(
-        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Parameters, Coroutine[Any, Any, Value], Value]: ...
+        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
     @overload
-    def __call__(self, function: Callable[Parameters, Returned], /) -> TaskType[Parameters, Returned, Returned]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Returned], /
+    ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
 
     def __call__(self, function: Any, /) -> Any:
         """Register the function."""

@@ -20,7 +20,12 @@ class Handle(Generic[Value]):
     __slots__ = ("_engine", "_task_type", "created", "id")
 
     def __init__(
-        self, engine: Engine, task_id: int, *, created: bool = True, task_type: TaskType[..., Any, Value] | None = None
+        self,
+        engine: Engine,
+        task_id: int,
+        *,
+        created: bool = True,
+        task_type: TaskType[..., ..., Any, Value] | None = None,
     ) -> None:
         self.id = task_id
         self.created = created

@@ -22,6 +22,8 @@ from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
 
+_pyproject: Path | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -44,19 +46,31 @@ class Settings:
         return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
+def use_pyproject(path: Path | None) -> None:
+    """Let engines that are made from now on honour this file; the command line does, before it imports an app.
+
+    Nobody else reads it: a library does not look for files that nobody named.
+    """
+    global _pyproject
+    _pyproject = path
+
+
 def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings:
     """Defaults, then pyproject.toml, then the environment, then what the code gave."""
     settings = Settings(name=f"{socket.gethostname()}-{os.getpid()}", sources=dict.fromkeys(_CHECKS, "default"))
+    pyproject = pyproject or _pyproject
     if pyproject is not None:
-        settings = settings.changed(_from_pyproject(pyproject), str(pyproject))
+        table = read_pyproject(pyproject)
+        settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
     for name in _CHECKS:
         variable = f"SYNERGON_{name.upper()}"
         if os.environ.get(variable):
-            settings = settings.changed({name: _from_text(name, os.environ[variable], variable)}, f"${variable}")
+            settings = settings.changed({name: from_text(name, os.environ[variable], variable)}, f"${variable}")
     return settings.changed(given, "code")
 
 
-def _from_pyproject(path: Path) -> dict[str, Any]:
+def read_pyproject(path: Path) -> dict[str, Any]:
+    """`[tool.synergon]`: settings, and `app`, which is for the command line. TOML has no null; "none" stands for it."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("synergon", {})
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -64,12 +78,16 @@ def _from_pyproject(path: Path) -> dict[str, Any]:
     for name in table:
         if name not in _CHECKS and name != "app":
             raise OptionError(f"[tool.synergon] in {path} has no setting {name!r}; it takes app, {', '.join(_CHECKS)}")
-    return {name: value for name, value in table.items() if name != "app"}
+    return {name: None if _is_none(name, value) else value for name, value in table.items()}
 
 
-def _from_text(name: str, text: str, variable: str) -> Any:
-    """An environment variable's text as the value that the code would have given."""
-    if name in ("timeout", "grace") and text.lower() == "none":
+def _is_none(name: str, value: Any) -> bool:
+    return name in ("timeout", "grace") and isinstance(value, str) and value.lower() == "none"
+
+
+def from_text(name: str, text: str, variable: str) -> Any:
+    """A setting that was written as text, as the value that the code would have given."""
+    if _is_none(name, text):
         return None
     if name == "concurrency":
         if not text.isdigit():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from synergon.engine import Engine
 
 Parameters = ParamSpec("Parameters")
+Full = ParamSpec("Full")
 Returned = TypeVar("Returned")
 Value = TypeVar("Value")
 
@@ -32,7 +33,7 @@ class Call(Generic[Value]):
     __slots__ = ("kind", "payload", "placement", "task_type")
 
     def __init__(
-        self, kind: str, payload: bytes, placement: Placement, task_type: TaskType[..., Any, Value] | None
+        self, kind: str, payload: bytes, placement: Placement, task_type: TaskType[..., ..., Any, Value] | None
     ) -> None:
         self.kind = kind
         self.payload = payload
@@ -75,7 +76,7 @@ class Call(Generic[Value]):
 class Enqueueable(Generic[Parameters, Value]):
     """What a task type and a task type with options have in common. Takes the arguments of the function itself."""
 
-    _task_type: TaskType[Parameters, Any, Value]
+    _task_type: TaskType[..., Parameters, Any, Value]
     _placement: Placement
 
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
@@ -123,16 +124,20 @@ class Enqueueable(Generic[Parameters, Value]):
 class Configured(Enqueueable[Parameters, Value]):
     """A task type under options of one's own."""
 
-    def __init__(self, task_type: TaskType[Parameters, Any, Value], placement: Placement) -> None:
+    def __init__(self, task_type: TaskType[..., Parameters, Any, Value], placement: Placement) -> None:
         self._task_type = task_type
         self._placement = placement
         task_type.check_placement(placement)
 
 
-class TaskType(Enqueueable[Parameters, Value], Generic[Parameters, Returned, Value]):
-    """A registered function and its policy. It stays a plain callable."""
+class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returned, Value]):
+    """A registered function and its policy. It stays a plain callable.
 
-    def __init__(self, engine: Engine, function: Callable[Parameters, Returned], options: Mapping[str, Any]) -> None:
+    For type checkers: it is called with `Full` and returns `Returned`, as the function itself; it is enqueued with
+    `Parameters`, which leaves a leading Context out, and its result is a `Value`.
+    """
+
+    def __init__(self, engine: Engine, function: Callable[Full, Returned], options: Mapping[str, Any]) -> None:
         if not callable(function) or inspect.isclass(function):
             raise ConfigurationError(f"@engine.task decorates functions, got {function!r}")
         self.engine = engine
@@ -154,7 +159,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Parameters, Returned, Val
     def __repr__(self) -> str:
         return f"<TaskType {self.kind}>"
 
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+    def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""
         return self.function(*args, **kwargs)
 
@@ -192,6 +197,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Parameters, Returned, Val
                 f"task {self.kind!r} cannot run in a process: {reason}; define it at the top of a module "
                 "that the worker imports"
             )
+
+
+AnyTask = TaskType[..., ..., Any, Any]
 
 
 def check_kind(name: Any) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from synergon.settings import Settings
@@ -73,7 +73,9 @@ async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None
     if drain:
         waits.append(asyncio.ensure_future(node.drained()))
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in done:
+            wait.result()  # what ended by an error has not ended well
     finally:
         for wait in waits:
             wait.cancel()
@@ -82,21 +84,17 @@ async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None
 @contextlib.contextmanager
 def _signals(stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    caught: list[signal.Signals] = []
+    asked: list[int] = []
 
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
+    # Not the loop's own handlers: they are heard only when the loop goes round, and a body may be blocking it.
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            os._exit(128 + number)
+        asked.append(number)
+        loop.call_soon_threadsafe(stop.set)
 
-    for number in SIGNALS:
-        try:
-            loop.add_signal_handler(number, on_signal)
-            caught.append(number)
-        except (NotImplementedError, RuntimeError, ValueError):  # no signals on this platform, or not the main thread
-            continue
-    try:
+    with contextlib.ExitStack() as undo:
+        for number in SIGNALS:
+            with contextlib.suppress(ValueError):  # not the main thread
+                undo.callback(signal.signal, number, signal.signal(number, on_signal) or signal.SIG_DFL)
         yield
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from synergon.node.ledger import Ledger
 from synergon.records import ClaimRequest, Room
-from synergon.task import TaskType
+from synergon.task import AnyTask
 
 
 class Admission:
     """Turns free capacity into a claim request. It asks for nothing that could not start at once."""
 
-    def __init__(
-        self, kinds: Mapping[str, TaskType[..., Any, Any]], ledger: Ledger, queues: frozenset[str] | None
-    ) -> None:
+    def __init__(self, kinds: Mapping[str, AnyTask], ledger: Ledger, queues: frozenset[str] | None) -> None:
         self._kinds = kinds
         self._ledger = ledger
         self._queues = queues

@@ -11,7 +11,7 @@ from synergon.options import RunsIn
 from synergon.policies import Retry
 from synergon.records import Claim, Progress
 from synergon.stores.base import BodyTransaction
-from synergon.task import TaskType
+from synergon.task import AnyTask
 
 if TYPE_CHECKING:
     from synergon.node.children import ChildRun
@@ -45,7 +45,7 @@ class Attempt:
         "transaction",
     )
 
-    def __init__(self, claim: Claim, task_type: TaskType[..., Any, Any]) -> None:
+    def __init__(self, claim: Claim, task_type: AnyTask) -> None:
         self.claim = claim
         self.task_type = task_type
         self.runs_in: RunsIn = task_type.policy.runs_in

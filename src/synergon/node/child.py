@@ -14,7 +14,7 @@ from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Sno
 from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
 from synergon.records import ErrorRecord, NewTask, Progress
-from synergon.task import TaskType
+from synergon.task import AnyTask, TaskType
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         return ChildAnswer(error=describe(error, job.attempt, None), control=_control(find_control(error)))
 
 
-def _find(job: ChildJob) -> TaskType[..., Any, Any]:
+def _find(job: ChildJob) -> AnyTask:
     found: Any = importlib.import_module(job.module)
     for part in job.name.split("."):
         found = getattr(found, part)
@@ -123,7 +123,7 @@ def _find(job: ChildJob) -> TaskType[..., Any, Any]:
     return found
 
 
-def _call(task_type: TaskType[..., Any, Any], arguments: dict[str, Any], context: Context) -> Any:
+def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context) -> Any:
     positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
     arguments.update(dict.fromkeys(task_type.signature.injected, context))
     if task_type.is_coroutine:

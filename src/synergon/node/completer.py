@@ -94,8 +94,21 @@ class Completer:
         reports, self._reports = self._reports, {}
         overdue, self._overdue = self._overdue, {}
         notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
-        await self._store.report(notes)
+        try:
+            await self._store.report(notes)
+        except StoreUnavailable:
+            self._keep_for_later(reports, overdue, notes)
+            raise
         await self._clock.sleep(REPORT_SECONDS)
+
+    def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
+        """The last word of a body is not lost because the store was away; a newer word wins."""
+        for note in notes:
+            attempt = reports.get(note.id) or overdue[note.id]
+            attempt.progress = attempt.progress or note.progress
+        self._reports = {**reports, **self._reports}
+        self._overdue = {**overdue, **self._overdue}
+        self._report_event.set()
 
     @staticmethod
     def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> Report:
@@ -145,6 +158,7 @@ class Completer:
                     "the outcome of task %d came too late and was refused: claim %d is not current any more",
                     settlement.id,
                     settlement.claim_no,
+                    extra={"task_id": settlement.id},
                 )
             case State.READY:
                 self._on_ready([verdict.kind or ""])

@@ -7,9 +7,10 @@ node's row. Idempotent; a second call waits for the first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from synergon.node.watchdog import Watchdog
 from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
-from synergon.task import TaskType
+from synergon.task import AnyTask
 
 SWEEP_SECONDS: Final = 1.0
 """How often a node looks for what nobody told it about."""
@@ -51,7 +52,7 @@ class Node(Services):
     def __init__(
         self,
         store: Store,
-        kinds: Mapping[str, TaskType[..., Any, Any]],
+        kinds: Mapping[str, AnyTask],
         settings: Settings,
         clock: Clock,
         executor: Executor,
@@ -217,11 +218,11 @@ class Node(Services):
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
         """Store it soon; safe from any thread."""
+        is_waiting = attempt.progress is not None
         attempt.progress = progress
-        try:
-            self.loop.call_soon_threadsafe(self.completer.progressed, attempt)
-        except RuntimeError:  # the loop is closed: the process ends
-            return
+        if not is_waiting:  # one that is not written yet has told the completer already
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self.loop.call_soon_threadsafe(self.completer.progressed, attempt)
 
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still the one in the store, and nobody wants the body to end."""
@@ -358,4 +359,9 @@ class Node(Services):
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the node's name to every record."""
+    """Adds the node's name to every record, beside what the call adds."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Join what the node and the call add."""
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs

@@ -65,6 +65,7 @@ class Reaper:
                     task.node_id,
                     task.state,
                     task.crashes,
+                    extra={"task_id": task.id, "kind": task.kind},
                 )
             self._on_ready({task.kind for task in reaped})
             self._on_ended([task.id for task in reaped])

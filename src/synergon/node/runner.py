@@ -25,8 +25,22 @@ from synergon.node.completer import Completer
 from synergon.node.executors import Executor
 from synergon.node.ledger import Ledger
 from synergon.options import NO_TIMEOUT, Overrides
-from synergon.records import Claim, Crashed, ErrorRecord, HandedBack, Outcome, Progress, Settlement, Succeeded
-from synergon.task import TaskType
+from synergon.records import (
+    Claim,
+    Crashed,
+    ErrorRecord,
+    Failed,
+    HandedBack,
+    Outcome,
+    Progress,
+    Retrying,
+    Settlement,
+    Succeeded,
+)
+from synergon.task import AnyTask
+
+END_SECONDS: Final = 1.0
+"""How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
 _ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
@@ -38,7 +52,7 @@ class Runner:
 
     def __init__(
         self,
-        kinds: Mapping[str, TaskType[..., Any, Any]],
+        kinds: Mapping[str, AnyTask],
         services: Services,
         ledger: Ledger,
         completer: Completer,
@@ -76,6 +90,7 @@ class Runner:
         claim = attempt.claim
         if attempt.transaction is not None and outcome is not None:
             outcome = await self._close_transaction(attempt, outcome)
+        self._log(attempt, outcome)
         self.running.pop(claim.id, None)
         self._ledger.release(claim.kind, is_process=attempt.runs_in == "process")
         if outcome is not None:
@@ -200,9 +215,14 @@ class Runner:
 
     def _pass_deadline(self, attempt: Attempt) -> None:
         attempt.ask_to_stop(Stop.TIMEOUT)
-        if attempt.stop is Stop.TIMEOUT and attempt.runs_in == "thread":
-            # The slot stays taken until the thread is really gone: freeing it here would let a second execution of
-            # the same task start beside the first.
+        if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
+            return
+        # The slot stays taken until the body is really gone: freeing it here would let a second execution of the same
+        # task start beside the first. A coroutine gets a moment to end, a thread cannot even be made to.
+        self._loop.call_later(END_SECONDS if attempt.runs_in == "loop" else 0.0, self._mark_overdue, attempt)
+
+    def _mark_overdue(self, attempt: Attempt) -> None:
+        if self.running.get(attempt.claim.id) is attempt:
             self._completer.mark_overdue(attempt)
 
     # ------------------------------------------------------------ in a child
@@ -277,6 +297,30 @@ class Runner:
         return Succeeded(result=answer.result, children=answer.children)
 
     # ------------------------------------------------------------ after
+
+    def _log(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """A failed attempt is worth a line; a success is not."""
+        match outcome:
+            case Retrying(error=error, delay=delay):
+                then = f"runs again in {delay / 1_000_000:g} s"
+            case Failed(error=error, reason=reason):
+                then = f"has failed for good ({reason})"
+            case Crashed(error=error):
+                then = "took its process down"
+            case _:
+                return
+        claim = attempt.claim
+        self._logger.warning(
+            "task %d (%s), attempt %d of %d: %s: %s; it %s",
+            claim.id,
+            claim.kind,
+            claim.attempts,
+            attempt.max_attempts,
+            error.type,
+            error.message.partition("\n")[0],
+            then,
+            extra={"task_id": claim.id, "kind": claim.kind},
+        )
 
     async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the body's own writes with its success, or undo them. None: it is settled already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -43,16 +44,22 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} was made by a newer synergon: its schema has version {version}, this code knows "
                 f"{len(scripts)}; upgrade synergon, or use another file"
             )
-        for script in scripts[version:]:
-            for statement in split(script):
-                connection.execute(statement)
-        connection.execute("CREATE TABLE IF NOT EXISTS synergon_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID")
-        connection.execute("INSERT OR REPLACE INTO synergon_meta VALUES ('schema_version', ?)", (len(scripts),))
+        for statement in statements(version):
+            connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def statements(version: int) -> Iterator[str]:
+    """What brings a database of this version to this code's."""
+    scripts = migrations()
+    for script in scripts[version:]:
+        yield from split(script)
+    yield "CREATE TABLE IF NOT EXISTS synergon_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;\n"
+    yield f"INSERT OR REPLACE INTO synergon_meta VALUES ('schema_version', {len(scripts)});\n"
 
 
 def split(script: str) -> Iterator[str]:
@@ -73,6 +80,17 @@ def _version(connection: sqlite3.Connection) -> int:
         return 0
     row = connection.execute("SELECT value FROM synergon_meta WHERE name = 'schema_version'").fetchone()
     return int(row[0]) if row is not None else 0
+
+
+def version_at(path: Path) -> int | None:
+    """The version of the file, which is only looked at. 0: it has no tables of ours; None: there is no file."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return _version(connection)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
 
 
 def version_of(transaction: Transaction) -> int:

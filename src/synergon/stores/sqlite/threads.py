@@ -8,6 +8,7 @@ Urgent work goes to the front. No call waits longer than `CALL_SECONDS` for a lo
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -61,6 +62,7 @@ class DatabaseThread:
         self._wake = threading.Event()
         self._is_asleep = False
         self._is_closing = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name=f"synergon-{name}", daemon=True)
         self.connection = connect(path)
 
@@ -72,6 +74,8 @@ class DatabaseThread:
         """Run `work` on the thread and return what it returns, once that is durable."""
         if self._is_closing:
             raise NotConnected(f"the store {self._path} is closed")
+        if os.getpid() != self._pid:  # this thread was left behind in the parent
+            raise NotConnected(f"the store {self._path} was opened before a fork; connect the engine after it")
         job = _Job(work)
         if urgent:
             self._jobs.appendleft(job)

@@ -1,0 +1,5 @@
+"""`python -m synergon`: the command line."""
+
+from synergon.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: `synergon`. One file per group of commands; nothing here decides what happens to a task."""

@@ -1,0 +1,152 @@
+"""What people and programs read: tables and sentences, or JSON and nothing else.
+
+Results go to stdout; errors, warnings and progress go to stderr. Colours only on a terminal. Text that came out of the
+database is never read as markup.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from synergon.lifecycle import State
+
+STATE_STYLES: Final = {
+    State.WAITING: "dim",
+    State.SCHEDULED: "yellow",
+    State.READY: "bold",
+    State.RUNNING: "cyan",
+    State.SUCCEEDED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "dim",
+}
+
+_UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+
+console: Final = Console(markup=False, highlight=False, emoji=False)
+stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
+
+
+def say(*parts: str | Text) -> None:
+    """A sentence for people, on stdout; not folded, because a terminal does that better."""
+    console.print(*parts, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    stderr.print(Text("error: ", style="bold red").append(message, style="not bold default"), soft_wrap=True)
+
+
+def is_debugging() -> bool:
+    """Whether whoever runs this wants to see tracebacks."""
+    return os.environ.get("SYNERGON_DEBUG", "") not in ("", "0")
+
+
+# ---------------------------------------------------------------- programs
+
+
+def write_json(value: Any) -> None:
+    """One document."""
+    _write(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def write_json_lines(values: Iterable[Any]) -> None:
+    """One document per line."""
+    for value in values:
+        _write(msgspec.json.encode(value))
+
+
+def _write(document: bytes) -> None:
+    sys.stdout.buffer.write(document + b"\n")
+    sys.stdout.buffer.flush()
+
+
+# ---------------------------------------------------------------- people
+
+
+def new_table(*headings: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines: columns that are read, not admired. Those named in `right` hold numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    numbers = set(right)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def new_facts() -> Table:
+    """Names on the left, values on the right; long values are folded."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def state_text(state: State) -> Text:
+    """The state in its colour."""
+    return Text(state, style=STATE_STYLES[state])
+
+
+def duration(seconds: float | None) -> str:
+    """`250 ms`, `3 s`, `5 min`, `2.5 h`, `7 d`; None is for ever."""
+    if seconds is None:
+        return "none"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
+    for unit, size in _UNITS:
+        if seconds >= size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """`3 s ago`, `in 5 min`, `now`."""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    words = duration(float(round(abs(seconds))))
+    return f"in {words}" if seconds > 0 else f"{words} ago"
+
+
+def absolute(moment: datetime, now: datetime) -> str:
+    """The moment on the reader's own clock, and how far away it is."""
+    return f"{moment.astimezone().isoformat(sep=' ', timespec='milliseconds')} ({relative(moment, now)})"
+
+
+def size(count: float) -> str:
+    """Bytes: `640 KiB`, `12.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{_short(count)} {unit}"
+        count /= 1024
+    return f"{_short(count)} TiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def new_progress() -> Progress:
+    """A bar on stderr that leaves nothing behind; none if nobody watches."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+    )
