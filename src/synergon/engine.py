@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -14,37 +13,27 @@ import msgspec
 from synergon import settings as engine_settings
 from synergon.clock import Clock, SystemClock
 from synergon.context import Context
-from synergon.durations import Duration, microseconds, seconds
+from synergon.durations import Duration, seconds
 from synergon.errors import (
-    IllegalMove,
-    KeyConflict,
     KindError,
     NotAvailable,
     NotConnected,
     OptionError,
     ResultTimeout,
     TaskCancelled,
-    TaskError,
     TaskFailed,
-    TaskNotFound,
 )
 from synergon.handle import Handle
 from synergon.lifecycle import State
 from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.node import SWEEP_SECONDS, Node
-from synergon.options import TaskOptions, check_moment, check_name, check_priority
+from synergon.operations import Operations
+from synergon.options import TaskOptions
 from synergon.policies import Retention
 from synergon.portal import Portal
 from synergon.records import (
     Insertion,
-    Moved,
     NewTask,
-    NodeRecord,
-    QueueRecord,
-    Reprioritizing,
-    Rescheduling,
-    TaskPage,
-    TaskQuery,
     TaskRecord,
 )
 from synergon.settings import UNSET, Settings
@@ -74,7 +63,7 @@ LATER: Final = {
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine:
+class Engine(Operations):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -423,124 +412,6 @@ class Engine:
             return record.result
         return task_type.signature.decode_result(msgspec.json.encode(record.result))
 
-    # ------------------------------------------------------------ reading
-
-    async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or ended; TaskNotFound if there is none."""
-        (record,) = await self.store.get([task_id])
-        if record is None:
-            raise _not_found(task_id)
-        return record
-
-    async def tasks(
-        self,
-        *,
-        state: State | str | Iterable[State | str] | None = None,
-        kind: str | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        key: str | None = None,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> TaskPage:
-        """Tasks that match, newest first, one page; give its `next` as `before` for the following one."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
-            raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
-        query = TaskQuery(states=_states(state), kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit)
-        return await self.store.list_tasks(query)
-
-    async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """How many tasks are in each state, exactly."""
-        totals = dict.fromkeys(State, 0)
-        for (its_queue, its_kind, state), number in (await self.store.counts()).items():
-            if kind in (None, its_kind) and queue in (None, its_queue):
-                totals[state] += number
-        return totals
-
-    async def queues(self) -> list[QueueRecord]:
-        """All queues, whether they are paused, and how many tasks they hold."""
-        return await self.store.queues()
-
-    async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
-        return await self.store.nodes()
-
-    # ------------------------------------------------------------ operations
-
-    async def cancel(self, task_id: int, why: str | None = None) -> bool:
-        """Cancel a task in whatever state it is: at once if it waits, as soon as its body ends if it runs.
-
-        False: it had ended already. TaskNotFound if there is none.
-        """
-        (moved,) = await self.store.cancel([task_id], why)
-        if moved.state is None:
-            raise _not_found(task_id)
-        if self._node is not None:
-            self._node.cancel(task_id)
-        self.waiters.tell([task_id])
-        return moved.done
-
-    async def retry(self, task_id: int) -> None:
-        """Run an ended task again, under the same id, with its budgets reset."""
-        (moved,) = await self.store.retry([task_id])
-        if moved.key_holder is not None:
-            raise KeyConflict(
-                f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
-            )
-        self._check(moved, "retried", "only an ended task can be")
-        self._wake([moved.kind])
-
-    async def delete(self, task_id: int) -> None:
-        """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
-        (moved,) = await self.store.delete([task_id])
-        if not moved.done:
-            self._check(moved, "deleted", "cancel it first")
-        self.waiters.tell([task_id])
-
-    async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
-        """Change when a scheduled or ready task is due."""
-        if (delay is None) == (run_at is None):
-            raise OptionError("reschedule takes delay or run_at, and exactly one of them")
-        change = Rescheduling(
-            id=task_id,
-            delay=microseconds(seconds(delay, "delay")) if delay is not None else None,
-            run_at=check_moment(run_at, "run_at") if run_at is not None else None,
-        )
-        (moved,) = await self.store.reschedule([change])
-        self._check(moved, "rescheduled", "only a scheduled or ready task can be")
-        self._wake([moved.kind])
-        if self._node is not None:
-            self._node.alarm.look()
-
-    async def set_priority(self, task_id: int, priority: int) -> None:
-        """Change the priority of a task that has not started."""
-        (moved,) = await self.store.set_priority([Reprioritizing(id=task_id, priority=check_priority(priority))])
-        self._check(moved, "given another priority", "only a task that waits can be")
-
-    async def pause(self, queue: str) -> bool:
-        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already."""
-        (changed,) = await self.store.pause([check_name(queue, "queue")])
-        return changed
-
-    async def resume(self, queue: str) -> bool:
-        """Undo `pause`; False: it was not paused."""
-        (changed,) = await self.store.resume([check_name(queue, "queue")])
-        if self._node is not None:
-            self._node.scheduler.wake_all()
-        return changed
-
-    def _wake(self, kinds: Iterable[str | None]) -> None:
-        if self._node is not None:
-            self._node.wake([kind for kind in kinds if kind is not None])
-
-    @staticmethod
-    def _check(moved: Moved, what: str, advice: str) -> None:
-        if moved.done:
-            return
-        if moved.state is None:
-            raise _not_found(moved.id)
-        raise IllegalMove(f"task {moved.id} is {moved.state} and cannot be {what}; {advice}", moved.id)
-
 
 class TaskDecorator:
     """`@engine.task(...)`, with its options, before it has met its function."""
@@ -592,19 +463,3 @@ def _one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
     if len(found) > 1:
         raise OptionError("these calls name different connections; one enqueue is one transaction")
     return next(iter(found.values()), None)
-
-
-def _states(state: State | str | Iterable[State | str] | None) -> frozenset[State] | None:
-    if state is None:
-        return None
-    words = [state] if isinstance(state, str) else list(state)
-    try:
-        return frozenset(State(word) for word in words)
-    except ValueError as error:
-        raise OptionError(f"{error}; a task's state is one of {', '.join(State)}") from None
-
-
-def _not_found(task_id: int) -> TaskError:
-    return TaskNotFound(
-        f"there is no task {task_id}: it never existed, was deleted, or its history was pruned", task_id
-    )
