@@ -37,6 +37,7 @@ from synergon.records import (
     TaskRecord,
 )
 from synergon.settings import UNSET, Settings
+from synergon.sizes import Size
 from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.task import AnyTask, Call, TaskType, call_by_name
@@ -82,6 +83,9 @@ class Engine(Operations):
         sweep: Duration | None = UNSET,
         grace: Duration | None = UNSET,
         retention: Retention = UNSET,
+        child_processes: int = UNSET,
+        child_tasks: int = UNSET,
+        child_memory: Size | None = UNSET,
         resources: Any = UNSET,
         labels: Any = UNSET,
         listen: Any = UNSET,
@@ -109,6 +113,9 @@ class Engine(Operations):
                 "sweep": sweep,
                 "grace": grace,
                 "retention": retention,
+                "child_processes": child_processes,
+                "child_tasks": child_tasks,
+                "child_memory": child_memory,
             }
         )
         self.logger = logger or logging.getLogger("synergon")
@@ -116,7 +123,7 @@ class Engine(Operations):
         self.clock: Clock = SystemClock()
         self.portal = Portal(self.connect, self.close)
         self._make_store: Callable[[str], Store] = open_store
-        self._make_executor: Callable[[int], Executor] = LocalExecutor
+        self._make_executor: Callable[[Settings], Executor] = LocalExecutor
         self._make_node: Callable[..., Node] = Node
         self._make_waiters: Callable[..., Waiters] = Waiters
         self._make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
@@ -284,7 +291,7 @@ class Engine(Operations):
         """What `worker()` starts."""
         if self._node is not None:
             raise OptionError("this engine already runs a node; make another Engine for a second one")
-        executor = self._make_executor(settings.concurrency)
+        executor = self._make_executor(settings)
         node = self._make_node(
             self.store,
             self.kinds,

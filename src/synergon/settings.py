@@ -18,6 +18,7 @@ from synergon.durations import seconds
 from synergon.errors import OptionError
 from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
+from synergon.sizes import size_bytes
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
@@ -38,6 +39,12 @@ class Settings:
     sweep: float | None = None
     grace: float | None = 30.0
     retention: Retention = field(default_factory=Retention)
+    child_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """How many bodies may run in child processes at once."""
+    child_tasks: int = 1000
+    """After how many bodies a child process is replaced."""
+    child_memory: int | None = None
+    """With how much resident memory, in bytes, a child process is replaced after its body; None: never."""
     sources: Mapping[str, str]
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
@@ -82,14 +89,14 @@ def read_pyproject(path: Path) -> dict[str, Any]:
 
 
 def _is_none(name: str, value: Any) -> bool:
-    return name in ("timeout", "grace") and isinstance(value, str) and value.lower() == "none"
+    return name in ("timeout", "grace", "child_memory") and isinstance(value, str) and value.lower() == "none"
 
 
 def from_text(name: str, text: str, variable: str) -> Any:
     """A setting that was written as text, as the value that the code would have given."""
     if _is_none(name, text):
         return None
-    if name == "concurrency":
+    if name in ("concurrency", "child_processes", "child_tasks"):
         if not text.isdigit():
             raise OptionError(f"${variable} must be a whole number, got {text!r}")
         return int(text)
@@ -147,4 +154,7 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "sweep": _check_sweep,
     "grace": _check_grace,
     "retention": _check_retention,
+    "child_processes": lambda value: check_count(value, "child_processes"),
+    "child_tasks": lambda value: check_count(value, "child_tasks"),
+    "child_memory": lambda value: None if value is None else size_bytes(value, "child_memory"),
 }

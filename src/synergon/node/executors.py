@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from synergon.node.children import ChildPool, ChildRun
 from synergon.records import ProcessIdentity
+from synergon.settings import Settings
 from synergon.this_process import is_gone, this_process
 
 
@@ -53,10 +54,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """The real one."""
 
-    def __init__(self, threads: int, *, recycle_after: int = 1000, memory_limit_bytes: int | None = None) -> None:
-        self._threads = threads
-        self._recycle_after = recycle_after
-        self._memory_limit_bytes = memory_limit_bytes
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._pool: ThreadPoolExecutor | None = None
         self._children: ChildPool | None = None
         self.identity = this_process()
@@ -68,7 +67,7 @@ class LocalExecutor:
     async def run_in_thread(self, function: Callable[[], Any]) -> Any:
         """What `function` returns."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="synergon-body")
+            self._pool = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-body")
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
@@ -76,8 +75,8 @@ class LocalExecutor:
         if self._children is None:
             self._children = ChildPool(
                 entry="synergon.node.child:run_attempt",
-                recycle_after=self._recycle_after,
-                memory_limit_bytes=self._memory_limit_bytes,
+                recycle_after=self._settings.child_tasks,
+                memory_limit_bytes=self._settings.child_memory,
             )
         return self._children.start(job, on_message=on_message, fresh=fresh)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from importlib.metadata import version
 from typing import Any, Final
@@ -71,7 +70,7 @@ class Node(Services):
         self._on_ended = on_ended
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
-        self._ledger = Ledger(settings.concurrency, os.cpu_count() or 1)
+        self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -187,7 +186,14 @@ class Node(Services):
         await self.scheduler.step()
 
     def _start(self, claims: list[Claim]) -> None:
-        self._slots.submit(self.runner.admit(claims))
+        if self.scheduler.is_open:
+            self._slots.submit(self.runner.admit(claims))
+        else:  # the node was told to stop, or lost its lease, while the claim was under way
+            self._give_back(claims)
+
+    def _give_back(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
 
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
@@ -255,6 +261,7 @@ class Node(Services):
             self._rejoining = self.loop.create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
+        await self.scheduler.settled()
         await self._until_idle()
         failures = 0
         while True:
@@ -337,9 +344,7 @@ class Node(Services):
         if self._may_exit:
             self._logger.warning("gives back tasks whose bodies would not end: %s", ", ".join(left))
             self.was_abandoned = True
-            for attempt in self.runner.running.values():
-                claim = attempt.claim
-                self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
+            self._give_back(attempt.claim for attempt in self.runner.running.values())
             return
         self._logger.warning("waits for bodies that will not end: %s", ", ".join(left))
         await self._until_idle()

@@ -27,8 +27,9 @@ class Scheduler:
         self._dirty: set[str] = set(self._kinds)
         self._event = asyncio.Event()
         self._event.set()
-        self._is_open = True
+        self.is_open = True
         self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self.node_id = ""
         self.last_claim_at: float | None = None
 
@@ -50,18 +51,18 @@ class Scheduler:
 
     def close(self) -> None:
         """Claim nothing more."""
-        self._is_open = False
+        self.is_open = False
 
     def reopen(self) -> None:
         """Claim again, from the beginning."""
-        self._is_open = True
+        self.is_open = True
         self.wake_all()
 
     async def step(self) -> None:
         """Wait for a reason to claim, then claim once."""
         await self._event.wait()
         self._event.clear()
-        request = self._admission.request(self.node_id, self._dirty) if self._is_open else None
+        request = self._admission.request(self.node_id, self._dirty) if self.is_open else None
         if request is not None:
             await self._claim(request)
 
