@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from importlib.metadata import version
 from typing import Any, Final
 
 from synergon.clock import Clock
@@ -35,6 +34,7 @@ from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
+from synergon.version import VERSION
 
 SWEEP_SECONDS: Final = 1.0
 """How often a node looks for what nobody told it about."""
@@ -149,7 +149,7 @@ class Node(Services):
                 queues=tuple(sorted(settings.queues)) if settings.queues is not None else None,
                 concurrency=settings.concurrency,
                 lease=microseconds(settings.lease),
-                version=version("synergon"),
+                version=VERSION,
             )
         )
         self.scheduler.node_id = self.runner.node_id = self.id

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from synergon.durations import microseconds
+from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
 from synergon.lifecycle import Reason
 from synergon.node.attempt import Attempt, Stop
@@ -38,7 +38,7 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
     control = find_control(error)
     match control:
         case Snooze(seconds=seconds):
-            return Snoozed(delay=microseconds(seconds))
+            return Snoozed(delay=_clamped(seconds))
         case Cancel():
             return Cancelled(why=str(control) or None)
         case Discard():
@@ -73,9 +73,13 @@ def _failure(
     last_reason: Reason | None = None,
 ) -> Outcome:
     if attempt.claim.attempts < attempt.max_attempts:
-        return Retrying(delay=microseconds(_pause(attempt, chance) if pause is None else pause), error=error)
+        return Retrying(delay=_clamped(_pause(attempt, chance) if pause is None else pause), error=error)
     exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
     return Failed(reason=last_reason or exhausted, error=error)
+
+
+def _clamped(pause_seconds: float) -> int:
+    return microseconds(min(pause_seconds, LONGEST_SECONDS))
 
 
 def _pause(attempt: Attempt, chance: Callable[[], float]) -> float:
