@@ -65,7 +65,7 @@ async def run_until_stopped(worker: Worker) -> None:
             await _wait_for_end(node, stop, drain=drain)
             if stop.is_set() and node.runner.running:
                 worker.logger.info(
-                    "stops when %d running tasks have ended; a second signal ends at once", len(node.runner.running)
+                    "stops after its running tasks (%d); a second signal ends at once", len(node.runner.running)
                 )
     if node.was_abandoned:
         sys.stdout.flush()

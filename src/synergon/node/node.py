@@ -138,7 +138,7 @@ class Node(Services):
 
     async def _join(self) -> None:
         """Become a node under a new id, with a lease of its own."""
-        self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
+        node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
         settings = self._settings
         await self._store.register(
             NewNode(
@@ -160,7 +160,8 @@ class Node(Services):
             self._clock,
             self._logger,
             on_lost=self._fence,
-            is_quiet=lambda: not self.runner.running,
+            # What runs after the node has joined again, under another id, is not this lease's business.
+            is_quiet=lambda: self.id != node_id or not self.runner.running,
             exit_process=self._executor.exit_process,
         )
         self._keeper = self._executor.start_keeper(self._keep(self._lease))

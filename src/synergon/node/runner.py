@@ -10,6 +10,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -86,10 +88,14 @@ class Runner:
 
     async def run(self, attempt: Attempt) -> None:
         """From a claim to its settlement."""
-        outcome: Outcome | None = await self._execute(attempt)
         claim = attempt.claim
-        if attempt.transaction is not None and outcome is not None:
-            outcome = await self._close_transaction(attempt, outcome)
+        outcome: Outcome | None
+        try:
+            outcome = await self._execute(attempt)
+            if attempt.transaction is not None:
+                outcome = await self._close_transaction(attempt, outcome)
+        except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
+            outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
         self._ledger.release(claim.kind, is_process=attempt.runs_in == "process")
@@ -180,8 +186,10 @@ class Runner:
         attempt.asyncio_task = asyncio.current_task()
         try:
             return await attempt.task_type.function(*positional, **arguments), None
-        except GeneratorExit:  # the loop is being torn down
-            raise
+        except GeneratorExit as error:
+            if not self._loop.is_running():  # it is being torn down
+                raise
+            return None, error
         except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
             return None, error
         finally:
@@ -196,7 +204,7 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
                 return None, error
 
-        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(body)
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(partial(copy_context().run, body))
         return pair
 
     def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
@@ -302,7 +310,7 @@ class Runner:
         """A failed attempt is worth a line; a success is not."""
         match outcome:
             case Retrying(error=error, delay=delay):
-                then = f"runs again in {delay / 1_000_000:g} s"
+                then = f"runs again in {delay / 1_000_000:.3g} s"
             case Failed(error=error, reason=reason):
                 then = f"has failed for good ({reason})"
             case Crashed(error=error):
@@ -335,7 +343,7 @@ class Runner:
             verdict = await transaction.finish(settlement)
         except StoreError as error:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
-        self._completer.announce(settlement, verdict)
+        self._completer.announce_now(settlement, verdict)
         return None
 
 
