@@ -44,7 +44,7 @@ def encode(value: Any, what: str) -> bytes:
     """`value` as JSON of at most the allowed size; `what` names it in the error."""
     try:
         encoded = _encoder.encode(value)
-    except (TypeError, NotImplementedError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise PayloadError(f"{what} cannot be JSON: {error}") from error
     if len(encoded) > PAYLOAD_LIMIT_BYTES:
         raise PayloadError(

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from synergon.context import AttemptLink, Context, OpenTransaction
-from synergon.errors import SynergonError
+from synergon.errors import PayloadError, SynergonError
 from synergon.options import RunsIn
 from synergon.policies import Retry
 from synergon.records import Claim, Progress
@@ -41,6 +41,7 @@ class Attempt:
         "claim",
         "deadline",
         "has_seen_stop",
+        "misfit",
         "progress",
         "retry",
         "runs_in",
@@ -66,6 +67,8 @@ class Attempt:
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
         self.transaction: NodeTransaction | None = None
+        self.misfit: PayloadError | None = None
+        """Why it cannot run at all."""
 
     @property
     def max_attempts(self) -> int:
