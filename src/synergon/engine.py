@@ -131,6 +131,8 @@ class Engine(Operations):
         self._waiters: Waiters | None = None
         self._node: Node | None = None
         self._users = 0
+        self.is_in_child = False
+        """This is a child process that runs a body: nobody connects here, so the engine does when it has to."""
 
     def __repr__(self) -> str:
         return f"<Engine {self.settings.url}>"
@@ -190,10 +192,13 @@ class Engine(Operations):
 
     async def connect(self) -> Self:
         """Connect to the store. May be called often; each call is undone by one `close`."""
+        self._refuse_other_loop()
         self._users += 1
         if self._store is not None:
             return self
         store = self._make_store(self.settings.url)
+        if self.is_in_child and not store.capabilities.shared:
+            raise NotAvailable(f"{self.settings.url} lives in one process, and this body runs in a child of it")
         try:
             await store.open()
         except BaseException:
@@ -203,6 +208,18 @@ class Engine(Operations):
         self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SWEEP_SECONDS)
         self.portal.attach(asyncio.get_running_loop())
         return self
+
+    def _refuse_other_loop(self) -> None:
+        if self._store is not None and not self.portal.is_here():
+            raise NotConnected(
+                "this engine is connected on another event loop, which `with engine:` or a *_sync call has started; "
+                "use run_sync() beside those, or another Engine"
+            )
+
+    async def _connected(self) -> Store:
+        if self._store is None and self.is_in_child:
+            await self.connect()
+        return self.store
 
     async def close(self) -> None:
         """Undo one `connect`; the last one disconnects."""
@@ -284,8 +301,14 @@ class Engine(Operations):
         await run_until_stopped(self.worker(drain=drain, **node_options))
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> None:
-        """`run` for a script."""
-        asyncio.run(self.run(drain=drain, **node_options))
+        """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
+        if not self.portal.is_attached:
+            asyncio.run(self.run(drain=drain, **node_options))
+            return
+        try:
+            self.portal.call(lambda: self.run(drain=drain, **node_options))
+        except KeyboardInterrupt:
+            self.portal.call(self._stop_node)
 
     async def start_node(self, settings: Settings, *, may_exit: bool = False) -> Node:
         """What `worker()` starts."""
@@ -309,6 +332,9 @@ class Engine(Operations):
             self._node = None
             raise
         return node
+
+    async def _stop_node(self) -> None:
+        await self.stop_node(self.settings.grace)
 
     async def stop_node(self, grace: float | None) -> None:
         """What the end of `worker()` stops."""
@@ -347,7 +373,8 @@ class Engine(Operations):
         if conn is not None:
             inserted = self.store.insert_on(conn, tasks)
         else:
-            inserted = await self.store.insert(tasks) if tasks else []
+            store = self._store or await self._connected()
+            inserted = await store.insert(tasks) if tasks else []
             self._tell_node(tasks, inserted)
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
@@ -357,7 +384,8 @@ class Engine(Operations):
             handles: list[Handle[Value]] = await self.enqueue([call])
             return handles[0]
         task = call.to_new_task()
-        inserted = await self.store.insert((task,))
+        store = self._store or await self._connected()
+        inserted = await store.insert((task,))
         self._tell_node((task,), inserted)
         return self._handle(call, inserted[0])
 

@@ -26,6 +26,15 @@ class Portal:
         """The engine is connected on this loop now; None: no longer."""
         self._engine_loop = loop
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the engine is connected on some loop."""
+        return self._engine_loop is not None
+
+    def is_here(self) -> bool:
+        """Whether the loop that the engine is connected on is the running one."""
+        return self._engine_loop is asyncio.get_running_loop()
+
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
         self._refuse_running_loop()

@@ -303,10 +303,13 @@ async def test_tasks_whose_expiry_has_come_are_not_taken(store: Store, worker: W
     assert (await store.wake(10)).expired == (expired,)
 
 
-async def test_an_expired_task_takes_no_room(store: Store, worker: Worker) -> None:
-    await add_many(store, 3, expires_in=0, priority=9)
-    ids = await add_many(store, 2)
-    assert await worker.claim_ids(limit=2, room=2) == ids
+@pytest.mark.parametrize("priority", [-9, 0, 9])
+async def test_an_expired_task_takes_no_room(store: Store, worker: Worker, priority: int) -> None:
+    first = await add(store)
+    await add_many(store, 3, expires_in=0, priority=priority)
+    second = await add(store)
+    assert await worker.claim_ids(limit=2, room=2) == [first, second]
+    assert await worker.claim_ids() == []
 
 
 async def test_cancelled_and_deleted_tasks_are_not_taken(store: Store, worker: Worker) -> None:

@@ -260,6 +260,17 @@ async def test_a_node_that_was_declared_dead_settles_nothing(store: Store, worke
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
+async def test_the_verdict_of_an_earlier_attempt_is_not_that_of_a_dead_one(
+    store: Store, worker: Worker, outcome: str
+) -> None:
+    await add(store)
+    await worker.run(OUTCOMES["retrying at once"])
+    claim = await worker.claim_one()
+    await store.reap([worker.node_id], 10)
+    assert (await worker.finish(claim, OUTCOMES[outcome])).state is None
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
 async def test_a_node_whose_task_runs_elsewhere_settles_nothing(store: Store, worker: Worker, outcome: str) -> None:
     task_id = await add(store)
     stale = await worker.claim_one()
@@ -334,7 +345,7 @@ async def test_an_old_settlement_does_not_touch_the_next_attempt(store: Store, w
     await worker.finish(old, OUTCOMES["retrying at once"])
     await worker.claim_one()
     before = await read(store, task_id)
-    await worker.finish(old, OUTCOMES["retrying at once"])
+    assert (await worker.finish(old, OUTCOMES["retrying at once"])).state is State.READY
     assert await read(store, task_id) == before
 
 

@@ -307,12 +307,18 @@ async def test_replace_can_put_a_ready_task_off(store: Store, worker: Worker) ->
     assert await worker.claim_ids() == []
 
 
-async def test_a_replaced_task_is_claimed_in_its_new_queue_and_place(store: Store, worker: Worker) -> None:
-    other = await add(store, queue="new")
+async def test_a_replaced_task_is_claimed_in_its_new_queue(store: Store, worker: Worker) -> None:
     holder = await add(store, queue="old", key="a")
-    await add(store, queue="new", key="a", priority=1, on_conflict="replace")
+    await add(store, queue="new", key="a", on_conflict="replace")
     assert await worker.claim_ids(queues=["old"]) == []
-    assert await worker.claim_ids(queues=["new"]) == [holder, other]
+    assert await worker.claim_ids(queues=["new"]) == [holder]
+
+
+async def test_a_replaced_task_is_claimed_in_its_new_place(store: Store, worker: Worker) -> None:
+    other = await add(store)
+    holder = await add(store, key="a")
+    await add(store, key="a", priority=1, on_conflict="replace")
+    assert await worker.claim_ids() == [holder, other]
 
 
 async def test_a_replacement_has_budgets_of_its_own(store: Store, worker: Worker) -> None:

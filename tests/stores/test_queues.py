@@ -57,6 +57,12 @@ async def test_a_queue_is_known_from_a_replacement_on(store: Store) -> None:
     assert await store.queues() == [QueueRecord(name="new", counts={State.READY: 1}), QueueRecord(name="old")]
 
 
+async def test_a_queue_is_not_known_from_a_task_that_was_not_stored(store: Store) -> None:
+    await add(store, queue="held", key="a")
+    await add(store, queue="other", key="a", on_conflict="return")
+    assert await _names(store) == ["held"]
+
+
 async def test_pausing_tells_since_when(store: Store) -> None:
     before = await store.now()
     assert await store.pause(["a"]) == [True]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,10 +17,9 @@ from time import perf_counter
 from typing import Any, Final, Self, Unpack
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from synergon import Engine, State, SynergonError, TaskType
+from synergon.cli.output import console, new_table, say, stderr, write_json
 from synergon.lifecycle import LIVE
 from synergon.options import TaskOptions
 
@@ -174,7 +172,7 @@ def main(url: str | None, tasks: int, as_json: bool) -> None:
     with _file_here() if url is None else contextlib.nullcontext(url) as its_url:
         results = asyncio.run(_measure(its_url, tasks))
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(results)).decode() + "\n")
+        write_json(results)
     else:
         _print(results)
 
@@ -186,7 +184,7 @@ def _file_here() -> Iterator[str]:
 
 
 async def _measure(url: str, tasks: int) -> Results:
-    with Console(stderr=True).status("connects") as status:
+    with stderr.status("connects") as status:
         async with Bench(url) as bench:
             try:
                 return await _measure_all(bench, tasks, status.update)
@@ -195,16 +193,16 @@ async def _measure(url: str, tasks: int) -> Results:
                 await bench.delete_all()
 
 
-async def _measure_all(bench: Bench, tasks: int, say: Callable[[str], None]) -> Results:
-    say(f"enqueues {tasks} tasks in lists of {CHUNK}")
+async def _measure_all(bench: Bench, tasks: int, tell: Callable[[str], None]) -> Results:
+    tell(f"enqueues {tasks} tasks in lists of {CHUNK}")
     bulk_rate = await bench.enqueue_in_bulk(bench.on_loop, tasks)
-    say(f"runs {tasks} tasks, {CONCURRENCY} at once")
+    tell(f"runs {tasks} tasks, {CONCURRENCY} at once")
     drain_rate = await bench.drain(bench.on_loop)
-    say(f"enqueues {tasks} tasks from {PRODUCERS} producers")
+    tell(f"enqueues {tasks} tasks from {PRODUCERS} producers")
     awaited_rate, awaited = await bench.enqueue_concurrently(bench.on_loop, tasks)
-    say(f"runs {tasks} tasks, {CONCURRENCY} at once, again")
+    tell(f"runs {tasks} tasks, {CONCURRENCY} at once, again")
     drain_rate = max(drain_rate, await bench.drain(bench.on_loop))
-    say("enqueues one task at a time on an idle node")
+    tell("enqueues one task at a time on an idle node")
     latencies = await bench.start_latencies(min(LATENCY_SAMPLES, tasks))
     succeeded = await bench.count([State.SUCCEEDED])
     if succeeded != len(bench.ids):
@@ -222,19 +220,16 @@ async def _measure_all(bench: Bench, tasks: int, say: Callable[[str], None]) -> 
 
 
 def _print(results: Results) -> None:
-    table = Table("", "per second", "p50 ms", "p99 ms", title=f"{results.tasks:,} tasks that do nothing")
-    for column in table.columns[1:]:
-        column.justify = "right"
     awaited, latency = results.awaited_enqueue_ms, results.start_latency_ms
-    table.add_row(f"enqueue, lists of {CHUNK}", f"{results.bulk_enqueue_per_second:,.0f}")
+    table = new_table("", "per second", "p50 ms", "p99 ms", numbers=("per second", "p50 ms", "p99 ms"))
+    table.add_row(f"enqueue in lists of {CHUNK}", f"{results.bulk_enqueue_per_second:,.0f}")
     table.add_row(
-        f"enqueue, {PRODUCERS} producers that await each task",
+        f"enqueue from {PRODUCERS} producers, each task awaited",
         f"{results.awaited_enqueue_per_second:,.0f}",
         f"{awaited.p50:.2f}",
         f"{awaited.p99:.2f}",
     )
     table.add_row(f"run, one node, {CONCURRENCY} at once", f"{results.drain_per_second:,.0f}")
     table.add_row("from enqueue to start, idle node", "", f"{latency.p50:.2f}", f"{latency.p99:.2f}")
-    console = Console()
     console.print(table)
-    console.print(", ".join(f"{name} {fact}" for name, fact in results.store.items()), style="dim")
+    say(f"{results.succeeded:,} tasks that do nothing; {', '.join(f'{name} {f}' for name, f in results.store.items())}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+from collections.abc import Awaitable
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +17,13 @@ from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
 from synergon.records import ErrorRecord, NewTask, Progress
 from synergon.task import AnyTask, TaskType
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+
+
+class NoTransactionHere(NotAvailable):
+    """The body asked for a transaction, and the connection is in another process."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +59,8 @@ class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
     control: ChildControl | None = None
     is_misfit: bool = False
     """The payload, or the result, did not fit."""
+    wants_transaction: bool = False
+    """It failed because it can only run in the node's own process."""
 
 
 class ChildLink(AttemptLink):
@@ -78,7 +88,9 @@ class ChildLink(AttemptLink):
 
     def transaction(self) -> OpenTransaction:
         """The connection belongs to the parent."""
-        raise NotAvailable('ctx.transaction() is not available in a process body; use runs_in="thread" or a coroutine')
+        raise NoTransactionHere(
+            'ctx.transaction() is not available in a process body; use runs_in="thread" or a coroutine'
+        )
 
 
 def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
@@ -112,7 +124,11 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None))
     except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
-        return ChildAnswer(error=describe(error, job.attempt, None), control=_control(find_control(error)))
+        return ChildAnswer(
+            error=describe(error, job.attempt, None),
+            control=_control(find_control(error)),
+            wants_transaction=isinstance(error, NoTransactionHere),
+        )
 
 
 def _find(job: ChildJob) -> AnyTask:
@@ -127,9 +143,18 @@ def _find(job: ChildJob) -> AnyTask:
 def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context) -> Any:
     positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
     arguments.update(dict.fromkeys(task_type.signature.injected, context))
+    task_type.engine.is_in_child = True
     if task_type.is_coroutine:
-        return asyncio.run(task_type.function(*positional, **arguments))
+        return asyncio.run(_await(task_type.engine, task_type.function(*positional, **arguments)))
     return copy_context().run(task_type.function, *positional, **arguments)
+
+
+async def _await(engine: Engine, body: Awaitable[Any]) -> Any:
+    """The body's value; if it has used its engine, that is disconnected before the loop ends."""
+    try:
+        return await body
+    finally:
+        await engine.stop()
 
 
 def _control(control: Control | None) -> ChildControl | None:

@@ -19,6 +19,7 @@ from synergon.node.child import ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildNotStarted
 from synergon.node.executors import Executor
 from synergon.records import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
+from synergon.task import AnyTask
 
 UNPLANNED: Final = 4
 """How many bodies may be in children at once although their kind does not say so: each costs the memory of a Python,
@@ -49,6 +50,13 @@ class ChildBodies:
         self._logger = logger
         self._arm = arm
         self._unplanned = asyncio.Semaphore(UNPLANNED)
+        self._tied: set[str] = set()
+
+    def why_not(self, task_type: AnyTask) -> str | None:
+        """Why bodies of this kind cannot run in a child; None: they can."""
+        if task_type.kind in self._tied:
+            return "its body uses ctx.transaction()"
+        return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
         """From a claim to its outcome. Admission counts kinds that run in processes; the others queue up here."""
@@ -88,6 +96,9 @@ class ChildBodies:
                 attempt.deadline.cancel()
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
+            self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
+            return HandedBack()
         return self._of_answer(attempt, answer, node_id)
 
     async def _answer_ownership(self, attempt: Attempt) -> bytes:

@@ -181,10 +181,11 @@ class Node(Services):
     # ------------------------------------------------------------ work
 
     async def _schedule(self) -> None:
+        await self.scheduler.woken()
         if self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-            return
-        await self.scheduler.step()
+        else:
+            await self.scheduler.step()
 
     def _start(self, claims: list[Claim]) -> None:
         if self.scheduler.is_open:

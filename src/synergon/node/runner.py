@@ -136,7 +136,7 @@ class Runner:
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
-        reason = attempt.task_type.why_not_importable()
+        reason = self._child_bodies.why_not(attempt.task_type)
         if reason is None:
             attempt.runs_in = "process"
         else:
@@ -152,6 +152,8 @@ class Runner:
     async def _execute(self, attempt: Attempt) -> Outcome:
         if attempt.stop is not None:  # asked to end before it began
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if attempt.misfit is not None:
+            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.runs_in == "process":
             return await self._child_bodies.run(attempt, self.node_id)
         self._arm(attempt)
@@ -162,8 +164,6 @@ class Runner:
                 attempt.deadline.cancel()
 
     def _arm(self, attempt: Attempt) -> None:
-        if attempt.misfit is not None:
-            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.timeout is not None:
             attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
 

@@ -58,9 +58,12 @@ class Scheduler:
         self.is_open = True
         self.wake_all()
 
-    async def step(self) -> None:
-        """Wait for a reason to claim, then claim once."""
+    async def woken(self) -> None:
+        """Return once there is a reason to claim."""
         await self._event.wait()
+
+    async def step(self) -> None:
+        """Claim once, for every reason there was."""
         self._event.clear()
         request = self._admission.request(self.node_id, self._dirty) if self.is_open else None
         if request is not None:

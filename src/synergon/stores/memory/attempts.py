@@ -104,14 +104,20 @@ def finish(tables: Tables, settlements: Sequence[Settlement], now: int) -> list[
 
 def _finish_one(tables: Tables, settlement: Settlement, now: int) -> Verdict:
     row = tables.rows.get(settlement.id)
-    if row is None or row.claim_no != settlement.claim_no:
-        return Verdict(id=settlement.id, state=None)
-    if row.state is not RUNNING:
-        return row.verdict or Verdict(id=settlement.id, state=None)
+    if row is None or row.claim_no != settlement.claim_no or row.state is not RUNNING:
+        return _already(row, settlement)
     if settlement.progress is not None:
         row.progress = settlement.progress
     child_ids = _settle(tables, row, settlement, now)
-    row.verdict = Verdict(id=row.id, state=row.state, child_ids=child_ids, kind=row.task.kind)
+    row.settled_no = row.claim_no
+    row.verdict = Verdict(row.id, row.state, child_ids, row.task.kind)
+    return row.verdict
+
+
+def _already(row: Row | None, settlement: Settlement) -> Verdict:
+    """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
+    if row is None or row.verdict is None or row.settled_no != settlement.claim_no:
+        return Verdict(settlement.id, None)
     return row.verdict
 
 

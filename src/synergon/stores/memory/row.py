@@ -45,8 +45,10 @@ class Row(msgspec.Struct, gc=False):
     result: bytes | None = None
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
+    settled_no: int | None = None
+    """The last claim that its owner settled."""
     verdict: Verdict | None = None
-    """What the present `claim_no` was told when it was settled; None: it was not."""
+    """What that owner was told."""
 
     def add_error(self, error: ErrorRecord, now: int) -> None:
         """Append to the list of errors, dated by the store's clock."""

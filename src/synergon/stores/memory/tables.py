@@ -112,7 +112,6 @@ class Tables:
         row.attempts += 1
         row.node_id = node_id
         row.started_at = now
-        row.verdict = None
         self.running.setdefault(node_id, {})[row.id] = row
         if row.expires_at is not None:
             self.expiry.forget_one()
