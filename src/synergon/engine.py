@@ -121,7 +121,7 @@ class Engine(Operations):
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.clock: Clock = SystemClock()
-        self.portal = Portal(self.connect, self.close)
+        self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
         self._make_node: Callable[..., Node] = Node

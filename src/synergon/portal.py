@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from synergon.errors import SynergonError
 
 Value = TypeVar("Value")
 
+END_SECONDS: Final = 5.0
+
 
 class Portal:
     """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
 
-    def __init__(self, connect: Callable[[], Awaitable[object]], close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[object]], stop: Callable[[], Awaitable[None]]) -> None:
         self._connect = connect
-        self._close = close
+        self._stop = stop
         self._lock = threading.Lock()
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._engine_loop: asyncio.AbstractEventLoop | None = None
@@ -46,8 +48,15 @@ class Portal:
         with self._lock:
             loop, self._own_loop = self._own_loop, None
         if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._await(self._close), loop).result()
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
+
+    async def _end(self) -> None:
+        """Stop the engine, and let whoever still uses the loop, such as a worker, come to its end."""
+        await self._stop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=END_SECONDS)
 
     @staticmethod
     async def _await(function: Callable[[], Awaitable[Value]]) -> Value:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 from synergon.node.children import ChildPool, ChildRun
@@ -113,7 +114,8 @@ class ThreadKeeper:
 
     def stop(self) -> None:
         """End it, and wait for that."""
-        self._loop.call_soon_threadsafe(self._end.set)
+        with suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
     def _run(self) -> None:

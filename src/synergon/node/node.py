@@ -309,6 +309,8 @@ class Node(Services):
         await self._has_stopped.wait()
 
     async def _stop(self, grace: float | None) -> None:
+        if self._rejoining is not None:  # it would open the scheduler again
+            self._rejoining.cancel()
         self.scheduler.close()
         await self.scheduler.settled()
         if not await self._idle_within(grace):
@@ -324,8 +326,6 @@ class Node(Services):
         await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:
-        if self._rejoining is not None:
-            self._rejoining.cancel()
         if self._keeper is not None:
             await self.loop.run_in_executor(None, self._keeper.stop)
         try:

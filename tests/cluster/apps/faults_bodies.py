@@ -90,3 +90,33 @@ def die_once(ctx: Context, label: str, how: Literal["segfault", "exit"]) -> str:
     if ctx.claim_no == 1:
         os._exit(3)
     return label
+
+
+# ------------------------------------------------------------ bodies that use more than their arguments
+
+
+@engine.task
+async def echo(label: str) -> str:
+    return label
+
+
+@engine.task
+async def hold_then_write(ctx: Context, label: str) -> str:
+    """Take long when claimed for the first time; then write a row in the transaction that success is committed with."""
+    write_down("begins", label, ctx)
+    await asyncio.sleep(60 if ctx.claim_no == 1 else 0)
+    async with ctx.transaction() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS written (label TEXT)")
+        connection.execute("INSERT INTO written VALUES (?)", (label,))
+    write_down("ends", label, ctx)
+    return label
+
+
+@engine.task(runs_in="process")
+async def enqueue_from_process(label: str) -> str:
+    return await (await echo.enqueue(label)).result(timeout=30)
+
+
+@engine.task(runs_in="process")
+def enqueue_from_process_without_a_loop(label: str) -> str:
+    return echo.enqueue_sync(label).result_sync(timeout=30)
