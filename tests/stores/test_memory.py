@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -178,6 +179,16 @@ async def test_expiry_and_age_are_exact_to_the_microsecond() -> None:
 # ---------------------------------------------------------------- threads
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads that interrupt each other as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless_threads")
 async def test_stores_are_safe_to_use_from_many_threads_at_once() -> None:
     tasks, threads = 300, 4
 

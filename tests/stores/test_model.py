@@ -1,4 +1,7 @@
-"""Every store beside the model: random operations, legal and illegal, and the same answers and the same state."""
+"""Every store beside the model: random operations, legal and illegal, and the same answers and the same state.
+
+Long, because every call of the port is a rule of the one machine.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class SqliteBodyTransaction:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:  # the thread goes on and may get the lock, which nobody wants any more
-            pass
+            opening.add_done_callback(cls._drop)
             raise
 
     @staticmethod
