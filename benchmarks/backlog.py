@@ -1,0 +1,151 @@
+"""A million tasks wait on SQLite: what a claim costs then, whether the end is as fast as the beginning, and what
+memory a node takes that works them off, alone in its process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks import isolation
+from benchmarks.figures import Measured
+from benchmarks.sizes import Sizes
+from synergon import Engine, State
+from synergon.cli.bench import CHUNK, CONCURRENCY, Percentiles
+from synergon.records import Claim, ClaimRequest, HandedBack, NewNode, Room, Settlement
+from synergon.this_process import this_process
+
+KIND: Final = "backlog"
+CLAIM_SIZE: Final = 100
+MOST_CLAIMS: Final = 500
+LEASE_MICROSECONDS: Final = 60_000_000
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What the node saw while it worked the backlog off."""
+
+    tenths_per_second: list[float]
+    claim_ms: Percentiles
+    succeeded: int
+
+
+def measure(folder: Path, sizes: Sizes) -> Measured:
+    """Fill, look, drain; each in a process of its own."""
+    url, tasks = f"sqlite:///{folder}/backlog.db", sizes.backlog
+    measured = Measured()
+    measured.add("backlog.fill", "/s", isolation.in_new_process(_fill, url, tasks))
+    for _ in range(sizes.repeats):
+        claims = isolation.in_new_process(_claim_directly, url, min(MOST_CLAIMS, tasks // CLAIM_SIZE // 2))
+        measured.add_percentiles("backlog.claim_of_100", claims)
+    drained, peak = isolation.with_peak_memory(_drain, url, tasks)
+    first, last = drained.tenths_per_second[0], drained.tenths_per_second[-1]
+    measured.add("backlog.first_tenth", "/s", first)
+    measured.add("backlog.last_tenth", "/s", last)
+    measured.add("backlog.last_tenth_to_first", "×", last / first)
+    measured.add_percentiles("backlog.claim_while_draining", drained.claim_ms)
+    measured.add("backlog.node_memory", "MB", peak)
+    measured.check("backlog: every task is in the history, succeeded", expected=tasks, found=drained.succeeded)
+    return measured
+
+
+def _fill(url: str, tasks: int) -> float:
+    async def fill() -> float:
+        engine = Engine(url)
+        async with engine:
+            began = perf_counter()
+            for first in range(0, tasks, CHUNK):
+                last = min(first + CHUNK, tasks)
+                await engine.enqueue(engine.call(KIND, number=number) for number in range(first, last))
+            return tasks / (perf_counter() - began)
+
+    return asyncio.run(fill())
+
+
+def _claim_directly(url: str, claims: int) -> Percentiles:
+    """How long the store takes to give out tasks while nobody else asks it for anything."""
+
+    async def claim() -> Percentiles:
+        async with Engine(url) as engine:
+            store = engine.store
+            await store.register(_node("bench"))
+            request = ClaimRequest(node_id="bench", rooms=(Room(kind=KIND, count=CLAIM_SIZE),), limit=CLAIM_SIZE)
+            durations, taken = [], []
+            for _ in range(claims):
+                asked = perf_counter()
+                taken.append(await store.claim(request))
+                durations.append(perf_counter() - asked)
+            for batch in taken:
+                await store.finish([_given_back(claim) for claim in batch])
+            await store.unregister("bench")
+            return Percentiles.of(durations)
+
+    return asyncio.run(claim())
+
+
+def _node(node_id: str) -> NewNode:
+    return NewNode(
+        id=node_id,
+        name=node_id,
+        process=this_process(),
+        kinds=(KIND,),
+        queues=None,
+        concurrency=CLAIM_SIZE,
+        lease=LEASE_MICROSECONDS,
+        version="",
+    )
+
+
+def _given_back(claim: Claim) -> Settlement:
+    return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack())
+
+
+def _drain(url: str, tasks: int) -> Drained:
+    return asyncio.run(Drain(url, tasks).run())
+
+
+class Drain:
+    """A node that notes the moment at which each tenth of the tasks has begun, and how long its claims take."""
+
+    def __init__(self, url: str, tasks: int) -> None:
+        self._engine = Engine(url, concurrency=CONCURRENCY)
+        self._engine.task(name=KIND)(self._body)
+        self._tasks = tasks
+        self._begun = 0
+        self._moments: list[float] = []
+        self._all_begun = asyncio.Event()
+        self._claims: list[float] = []
+
+    async def _body(self, number: int) -> int:
+        if self._begun % (self._tasks // 10) == 0:
+            self._moments.append(perf_counter())
+        self._begun += 1
+        if self._begun == self._tasks:
+            self._moments.append(perf_counter())
+            self._all_begun.set()
+        return number
+
+    async def run(self) -> Drained:
+        async with self._engine:
+            self._time_claims()
+            async with self._engine.worker(drain=True):
+                await self._all_begun.wait()
+            counts = await self._engine.counts(kind=KIND)
+        tenths = [
+            self._tasks / 10 / (end - start) for start, end in zip(self._moments, self._moments[1:], strict=False)
+        ]
+        return Drained(tenths, Percentiles.of(self._claims), counts[State.SUCCEEDED])
+
+    def _time_claims(self) -> None:
+        store: Any = self._engine.store
+        claim = store.claim
+
+        async def timed(request: ClaimRequest) -> list[Claim]:
+            asked = perf_counter()
+            claims: list[Claim] = await claim(request)
+            self._claims.append(perf_counter() - asked)
+            return claims
+
+        store.claim = timed

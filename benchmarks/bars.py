@@ -1,0 +1,59 @@
+"""The bars that the figures are held against."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from benchmarks.figures import Figure
+
+Sign = Literal["≥", "≤", "<"]
+
+_COMPARE: Final = {"≥": operator.ge, "≤": operator.le, "<": operator.lt}
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A figure's best sample must be on this side of the limit."""
+
+    sign: Sign
+    limit: float
+
+    def is_met(self, figure: Figure) -> bool:
+        """Whether it is."""
+        return bool(_COMPARE[self.sign](figure.best, self.limit))
+
+
+BARS: Final[Mapping[str, Bar]] = {
+    "ratio.drain_to_huey": Bar("≥", 12),
+    "sqlite.awaited_enqueue": Bar("≥", 40_000),
+    "sqlite.awaited_enqueue.p99": Bar("<", 10),
+    "sqlite.idle_start.p50": Bar("≤", 3),
+    "sqlite.idle_start.p99": Bar("≤", 15),
+    "sqlite.scheduled_lateness.p50": Bar("≤", 5),
+    "sqlite.scheduled_lateness.p99": Bar("≤", 25),
+    "memory.drain": Bar("≥", 60_000),
+    "memory.scheduled_lateness.p50": Bar("≤", 5),
+    "memory.scheduled_lateness.p99": Bar("≤", 25),
+    "backlog.claim_of_100.p99": Bar("<", 5),
+    "backlog.last_tenth_to_first": Bar("≥", 0.8),
+    "backlog.node_memory": Bar("<", 150),
+}
+
+
+def ratios(figures: Mapping[str, Figure]) -> Iterator[Figure]:
+    """What is compared rather than measured, as far as both sides are there. Huey counts with its faster workers."""
+    for name, ours, others in (
+        ("ratio.drain_to_huey", "sqlite.drain", ("huey.thread.drain", "huey.process.drain")),
+        (
+            "ratio.bulk_enqueue_to_huey",
+            "sqlite.bulk_enqueue",
+            ("huey.thread.bulk_enqueue", "huey.process.bulk_enqueue"),
+        ),
+        ("ratio.drain_to_bare_sqlite_in_hundreds", "sqlite.drain", ("raw.in_hundreds",)),
+    ):
+        if figures.keys() >= {ours, *others}:
+            fastest = max(figures[other].best for other in others)
+            yield Figure(name, "×", (figures[ours].best / fastest,))

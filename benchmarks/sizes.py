@@ -1,0 +1,56 @@
+"""How much is measured: all of it, or enough for a first look."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tasks each measure takes."""
+
+    name: str
+    repeats: int
+    """Many short rounds rather than few long ones: the best of many is the least disturbed."""
+    tasks: int
+    thread_tasks: int
+    process_tasks: int
+    latency_samples: int
+    scheduled_tasks: int
+    huey_tasks: int
+    huey_latency_samples: int
+    raw_tasks: int
+    raw_single_tasks: int
+    backlog: int
+
+
+FULL: Final = Sizes(
+    name="full",
+    repeats=5,
+    tasks=50_000,
+    thread_tasks=10_000,
+    process_tasks=2_000,
+    latency_samples=300,
+    scheduled_tasks=200,
+    huey_tasks=3_000,
+    huey_latency_samples=50,
+    raw_tasks=50_000,
+    raw_single_tasks=3_000,
+    backlog=1_000_000,
+)
+
+QUICK: Final = Sizes(
+    name="quick",
+    repeats=2,
+    tasks=30_000,
+    thread_tasks=5_000,
+    process_tasks=1_000,
+    latency_samples=200,
+    scheduled_tasks=200,
+    huey_tasks=2_000,
+    huey_latency_samples=30,
+    raw_tasks=30_000,
+    raw_single_tasks=2_000,
+    backlog=100_000,
+)

@@ -1,0 +1,153 @@
+"""The benchmarks run, check themselves and clean up. How fast anything is, no test says."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+from benchmarks import __main__ as benchmarks
+from benchmarks.bars import BARS, Bar
+from benchmarks.figures import Figure, Measured, merge
+from benchmarks.sizes import Sizes
+from rich.console import Console
+
+from synergon.cli import bench
+
+TINY: Final = Sizes(
+    name="tiny",
+    repeats=1,
+    tasks=200,
+    thread_tasks=50,
+    process_tasks=10,
+    latency_samples=5,
+    scheduled_tasks=5,
+    huey_tasks=50,
+    huey_latency_samples=2,
+    raw_tasks=2000,
+    raw_single_tasks=20,
+    backlog=1000,
+)
+
+OF_A_STORE: Final = {
+    "bulk_enqueue",
+    "drain",
+    "drain_cpu",
+    "awaited_enqueue",
+    "awaited_enqueue.p50",
+    "awaited_enqueue.p99",
+    "drain_in_threads",
+    "drain_in_processes",
+    "idle_start.p50",
+    "idle_start.p99",
+    "scheduled_lateness.p50",
+    "scheduled_lateness.p99",
+}
+OF_HUEY: Final = {"bulk_enqueue", "drain", "idle_start.p50", "idle_start.p99"}
+EXPECTED: Final = {
+    *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
+    *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
+    *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
+    "backlog.fill",
+    "backlog.claim_of_100.p50",
+    "backlog.claim_of_100.p99",
+    "backlog.first_tenth",
+    "backlog.last_tenth",
+    "backlog.last_tenth_to_first",
+    "backlog.claim_while_draining.p50",
+    "backlog.claim_while_draining.p99",
+    "backlog.node_memory",
+    "ratio.drain_to_huey",
+    "ratio.bulk_enqueue_to_huey",
+    "ratio.drain_to_bare_sqlite_in_hundreds",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind(folder: Path) -> None:
+    report = benchmarks.run(TINY, list(benchmarks.SUBJECTS))
+
+    assert report.failed == []
+    assert any("synchronous" in check.what for check in report.checks)
+    assert set(report.figures) == EXPECTED
+    assert set(BARS) <= EXPECTED
+    assert list(folder.iterdir()) == []
+
+    report.write(folder / "results.json")
+    written = json.loads((folder / "results.json").read_text())
+    assert set(written) == {"machine", "sizes", "figures", "checks"}
+    assert {"python", "SQLite", "cores", "platform", "load before", "load after"} <= set(written["machine"])
+    assert set(written["figures"]) == EXPECTED
+    assert {"unit", "best", "samples", "bar", "met"} == set(written["figures"]["sqlite.awaited_enqueue"])
+
+    page = StringIO()
+    report.print(Console(file=page, width=120))
+    assert "awaited enqueue p99" in page.getvalue()
+    assert "checks passed" in page.getvalue()
+
+
+def test_a_subject_that_breaks_down_is_a_failed_check_and_the_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(benchmarks.SUBJECTS, "raw", int)  # takes no folder and no sizes
+
+    assert benchmarks.main(["--quick", "--only", "raw", "--json", "results.json"]) == 1
+
+    assert "check failed: raw" in capsys.readouterr().out
+    assert json.loads((folder / "results.json").read_text())["checks"][0]["passed"] is False
+
+
+def test_the_best_sample_counts_and_the_spread_is_kept() -> None:
+    first, second = Measured(), Measured()
+    for run, rate, latency in ((first, 10.0, 3.0), (second, 20.0, 5.0)):
+        run.add("sqlite.drain", "/s", rate)
+        run.add("sqlite.idle_start.p50", "ms", latency)
+
+    rate_figure, latency_figure = merge([first, second]).figures
+
+    assert (rate_figure.best, rate_figure.worst) == (20.0, 10.0)
+    assert (latency_figure.best, latency_figure.worst) == (3.0, 5.0)
+
+
+def test_a_bar_is_met_on_its_own_side_only() -> None:
+    rate = Figure("sqlite.awaited_enqueue", "/s", (40_000.0,))
+
+    assert Bar("≥", 40_000).is_met(rate)
+    assert not Bar("<", 40_000).is_met(rate)
+    assert Bar("≤", 40_000).is_met(rate)
+
+
+def test_synergon_bench_measures_a_new_file_and_removes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(None, 100, as_json=True)
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == set(bench.Results.__struct_fields__)
+    assert found["store"]["synchronous"] == "FULL"
+    assert found["succeeded"] == 100 + 100 + 100
+    assert list(folder.iterdir()) == []
+
+
+def test_synergon_bench_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main("memory://", 100, as_json=False)
+
+    assert "from enqueue to start" in capsys.readouterr().out
+
+
+def test_synergon_bench_keeps_no_task_in_a_store_that_was_given(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.main(sqlite_url, 100, as_json=True)
+
+    with sqlite3.connect(tmp_path / "tasks.db") as connection:
+        for table in ("synergon_task", "synergon_history", "synergon_node"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+    connection.close()

@@ -1,0 +1,110 @@
+"""A worker is killed in the middle of its work: the work runs again, soon, and the death is not held against it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from tests.cluster.apps import faults_bodies as bodies
+from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_alive, until  # noqa: F401
+
+from synergon import Handle, State
+
+LABELS = ("coroutine", "thread", "process")
+
+
+async def begin_one_of_each(cluster: Cluster) -> list[Handle[str]]:
+    """A body that would hold for a minute, in each of the three ways that a body can run."""
+    handles = await cluster.enqueue(
+        bodies.hold.call("coroutine"), bodies.hold_in_thread.call("thread"), bodies.hold_in_process.call("process")
+    )
+    await cluster.journal.wait_for("begins", *LABELS)
+    return handles
+
+
+def hide_process_of(worker: WorkerProcess, cluster: Cluster) -> None:
+    """Let the worker look as if it were in another container, whose processes nobody here can see."""
+    database = sqlite3.connect(cluster.database, timeout=10)
+    with database:
+        changed = database.execute(
+            "UPDATE synergon_node SET process = json_set(process, '$.pid_namespace', 'pid:[elsewhere]')"
+            " WHERE json_extract(process, '$.pid') = ?",
+            (worker.pid,),
+        )
+    database.close()
+    assert changed.rowcount == 1
+
+
+async def seconds_until_all_run_again(cluster: Cluster) -> float:
+    killed_at = time.monotonic()
+    await cluster.journal.wait_for("begins", *LABELS, times=2)
+    return time.monotonic() - killed_at
+
+
+async def check_that_only_a_crash_was_charged(handles: list[Handle[str]], cluster: Cluster) -> None:
+    for record in await cluster.ends_of(handles):
+        assert record.state is State.SUCCEEDED, record
+        assert (record.attempts, record.crashes, record.claim_no) == (1, 1, 2), record
+    assert sorted(cluster.journal.labels("ends")) == sorted(LABELS)
+
+
+async def test_work_of_a_killed_process_runs_again_at_once_where_its_host_sees_that_it_is_gone(
+    cluster: Cluster,
+) -> None:
+    victim = await cluster.start(lease=30)
+    handles = await begin_one_of_each(cluster)
+    await cluster.start(lease=30)
+    victim.kill()
+    seconds = await seconds_until_all_run_again(cluster)
+    print(f"all three ran again after {seconds:.2f} s, with a lease of 30 s")
+    assert seconds < 15
+    await check_that_only_a_crash_was_charged(handles, cluster)
+
+
+async def test_work_of_a_killed_process_that_nobody_can_see_runs_again_within_the_lease_and_five_seconds(
+    cluster: Cluster,
+) -> None:
+    victim = await cluster.start(lease=2)
+    handles = await begin_one_of_each(cluster)
+    hide_process_of(victim, cluster)
+    await cluster.start(lease=2)
+    victim.kill()
+    seconds = await seconds_until_all_run_again(cluster)
+    print(f"all three ran again after {seconds:.2f} s, with a lease of 2 s")
+    assert seconds < 2 + 5
+    await check_that_only_a_crash_was_charged(handles, cluster)
+
+
+async def test_a_child_process_does_not_outlive_the_worker_that_was_killed(cluster: Cluster) -> None:
+    victim = await cluster.start()
+    await cluster.enqueue(bodies.hold_in_process.call("child"))
+    (begun,) = await cluster.journal.wait_for("begins", "child")
+    assert begun.parent_pid == victim.pid
+    assert is_alive(begun.pid)
+    victim.kill()
+    await until("the child is dead", lambda: not is_alive(begun.pid), patience=5)
+    assert not cluster.journal.entries("ends")
+
+
+async def test_a_worker_that_starts_after_the_death_finds_the_work_too(cluster: Cluster) -> None:
+    victim = await cluster.start(lease=30)
+    handles = await begin_one_of_each(cluster)
+    victim.kill()
+    await cluster.start(lease=30)
+    seconds = await seconds_until_all_run_again(cluster)
+    print(f"all three ran again {seconds:.2f} s after the new worker had joined")
+    await check_that_only_a_crash_was_charged(handles, cluster)
+
+
+async def test_a_child_process_that_dies_by_itself_is_a_crash_and_not_an_attempt(cluster: Cluster) -> None:
+    worker = await cluster.start()
+    handles = await cluster.enqueue(bodies.die_once.call("s", "segfault"), bodies.die_once.call("e", "exit"))
+    by_segfault, by_exit = await cluster.ends_of(handles)
+    for record in (by_segfault, by_exit):
+        assert record.state is State.SUCCEEDED, record
+        assert (record.attempts, record.crashes, record.claim_no) == (1, 1, 2), record
+        assert [error.type for error in record.errors] == ["Crash"]
+    assert "SIGSEGV" in by_segfault.errors[0].message
+    assert "code 3" in by_exit.errors[0].message
+    assert worker.is_running
+    assert {entry.parent_pid for entry in cluster.journal.entries("begins")} == {worker.pid}

@@ -1,0 +1,124 @@
+"""Bodies for child processes. A child imports this module, so they stand at its top; tests register their functions
+anew, each with an engine and options of its own: `on(engine, spin, timeout=1)`."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from synergon import Context, Engine, RetryAfter, Snooze, TaskType
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+engine = Engine("memory://")
+
+
+def on(
+    target: Engine, task_type: TaskType[Parameters, Any, Returned], **options: Any
+) -> TaskType[Parameters, Any, Returned]:
+    """The same function as a kind of another engine, to be run in a child process."""
+    registered: TaskType[Parameters, Any, Returned] = target.task(runs_in="process", **options)(task_type.function)
+    return registered
+
+
+@engine.task
+def add(first: int, second: int) -> int:
+    return first + second
+
+
+@engine.task
+async def add_slowly(first: int, second: int) -> int:
+    return first + second
+
+
+@engine.task
+def process_id() -> int:
+    return os.getpid()
+
+
+@engine.task
+def spin(started: str) -> None:
+    """Never ends, and never lets go of the interpreter for long."""
+    note(started)
+    while True:
+        pass
+
+
+@engine.task
+def sleep_long(started: str) -> None:
+    note(started)
+    time.sleep(1000)
+
+
+@engine.task
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+@engine.task
+def snooze_once(ctx: Context) -> int:
+    if ctx.claim_no == 1:
+        raise ValueError("outer") from Snooze(0)
+    return ctx.attempt
+
+
+@engine.task
+def retry_once(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        raise RetryAfter(0, "not yet")
+    return ctx.attempt
+
+
+@engine.task
+def exits(started: str) -> None:
+    note(started)
+    os._exit(3)
+
+
+@engine.task
+def crash_until(started: str, times: int) -> int:
+    """Kills its own process the first `times` times."""
+    note(started)
+    runs = Path(started).read_text().count("\n")
+    if runs <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return runs
+
+
+@engine.task
+def look_around(ctx: Context) -> list[Any]:
+    ctx.progress(0.5, "half way")
+    ctx.progress(1, "there")
+    return [ctx.task_id, ctx.attempt, ctx.claim_no, list(ctx.tags), ctx.meta, ctx.still_owned_sync()]
+
+
+@engine.task
+def with_children(number: int, ctx: Context) -> None:
+    ctx.enqueue(add.call(number, 1), add.call(number, 2))
+
+
+@engine.task
+def want_transaction(ctx: Context) -> None:
+    with ctx.transaction():
+        pass
+
+
+colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
+
+
+@engine.task
+def change_colour(name: str) -> str:
+    before = colour.get()
+    colour.set(name)
+    return before
+
+
+def note(path: str) -> None:
+    """Tell the test, which watches this file, that the body has come this far."""
+    with Path(path).open("a") as file:
+        file.write(f"{os.getpid()}\n")

@@ -1,0 +1,491 @@
+"""The store is away, or refuses, or forgets the node: nothing is lost, nothing runs twice, and the node goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.conftest import NewEngine
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, check_counts, ended, make_troubled, until, until_state
+
+from synergon import Context, Engine, Retry, State
+from synergon.errors import StoreError, StoreUnavailable
+from synergon.node.executors import LocalExecutor
+from synergon.settings import Settings
+
+
+async def test_outcomes_are_written_when_the_store_is_back_and_nothing_runs_twice(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+    runs: Counter[int] = Counter()
+
+    @engine.task
+    async def note(number: int) -> int:
+        runs[number] += 1
+        return number
+
+    with caplog.at_level(logging.INFO, logger="synergon"):
+        async with engine.worker():
+            with stores[-1].away("finish"):
+                handles = await note.enqueue_many([(number,) for number in range(20)])
+                await until(lambda: stores[-1].calls["finish"] >= 2)
+                assert (await handles[0].status()).state is State.RUNNING
+            results = await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
+            await check_counts(engine)
+    assert results == list(range(20))
+    assert runs == Counter(range(20))
+    assert "20 outcomes wait for the store: the database is away" in caplog.text
+    assert "the store is back, 20 outcomes written" in caplog.text
+
+
+async def test_nothing_is_claimed_while_outcomes_cannot_be_written(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, sweep=0.02)
+    stores = make_troubled(engine)
+    ran: list[int] = []
+
+    @engine.task
+    async def note(number: int) -> None:
+        ran.append(number)
+
+    async with engine.worker():
+        with stores[-1].away("finish"):
+            await note.enqueue(1)
+            await until(lambda: stores[-1].calls["finish"] >= 1)
+            handle = await note.enqueue(2)
+            await asyncio.sleep(0.1)  # several sweeps
+            assert ran == [1]
+        await handle.result(PATIENCE_SECONDS)
+    assert ran == [1, 2]
+
+
+async def test_an_outcome_whose_answer_was_lost_counts_once(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, sweep=0.05)
+    stores = make_troubled(engine)
+    ran: list[str] = []
+
+    @engine.task
+    async def child() -> None:
+        ran.append("child")
+
+    @engine.task(retry=Retry(attempts=3, first=0.05))
+    async def parent(ctx: Context) -> str:
+        ran.append("parent")
+        if ctx.attempt == 1:
+            raise ValueError("once")
+        ctx.enqueue(child.call())
+        return "done"
+
+    lost: list[Any] = []
+
+    async def lose_every_first_answer(call: Callable[[], Awaitable[Any]]) -> Any:
+        verdicts = await call()
+        if len(lost) % 2 == 0:
+            lost.append(verdicts)
+            raise StoreUnavailable("the answer was lost")
+        lost.append(verdicts)
+        return verdicts
+
+    async with engine.worker(drain=True):
+        stores[-1].cause("finish", lose_every_first_answer)
+        handle = await parent.enqueue()
+        assert await handle.result(PATIENCE_SECONDS) == "done"
+        record = await handle.status()
+    assert ran == ["parent", "parent", "child"]
+    assert (record.attempts, len(record.errors)) == (2, 1)
+
+
+async def test_claims_go_on_when_the_store_is_back(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine.worker():
+        with stores[-1].away("claim", "wake", "reap", "prune"):
+            handle = await note.enqueue()
+            late = await note.with_options(delay=0.05).enqueue()
+            await until(lambda: stores[-1].calls["claim"] >= 3)
+            assert (await handle.status()).state is State.READY
+        assert await handle.result(PATIENCE_SECONDS) == "ran"
+        assert await late.result(PATIENCE_SECONDS) == "ran"
+
+
+@pytest.mark.parametrize("error", [StoreError("cannot be stored"), RuntimeError("a bug in the store")], ids=repr)
+async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neighbours(
+    new_engine: NewEngine, url: str, error: Exception
+) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+    poison: list[int] = []
+
+    @engine.task
+    async def note(number: int) -> int:
+        return number
+
+    real = engine._make_store
+
+    def make(url: str) -> Any:
+        store = real(url)
+        finish = store.finish
+
+        async def refuse_poison(settlements: Any) -> Any:
+            if any(entry.id in poison and not hasattr(entry.outcome, "error") for entry in settlements):
+                raise error
+            return await finish(settlements)
+
+        store.finish = refuse_poison  # type: ignore[method-assign]
+        return store
+
+    engine._make_store = make
+    async with engine:
+        handles = await note.enqueue_many([(number,) for number in range(10)])
+        poison.append(handles[4].id)
+        async with engine.worker():
+            records = [await ended(handle) for handle in handles]
+            assert await (await note.enqueue(99)).result(PATIENCE_SECONDS) == 99, "and claims go on"
+    assert [record.state for record in records] == [State.SUCCEEDED] * 4 + [State.FAILED] + [State.SUCCEEDED] * 5
+    assert records[4].error is not None
+    assert str(error) in records[4].error.message
+    assert stores
+
+
+async def test_an_outage_that_ends_in_a_refusal_does_not_hold_claims_back_for_ever(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+    gate = Gate()
+    troubles: list[Exception] = [StoreUnavailable("away"), StoreError("something in it cannot be stored")]
+
+    @engine.task
+    async def note() -> str:
+        await gate.hold()
+        return "ran"
+
+    async def one_after_the_other(call: Callable[[], Awaitable[Any]]) -> Any:
+        if troubles:
+            raise troubles.pop(0)
+        return await call()
+
+    async with engine.worker() as node:
+        stores[-1].cause("finish", one_after_the_other)
+        handles = await note.enqueue_many([()] * 3)
+        await until(lambda: len(node.runner.running) == 3)
+        gate.open()
+        for handle in handles:
+            assert await handle.result(PATIENCE_SECONDS) == "ran"
+        assert await (await note.enqueue()).result(PATIENCE_SECONDS) == "ran"
+
+
+async def test_a_waiter_waits_through_an_outage(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine.worker():
+        with stores[-1].away("get"):
+            handle = await note.enqueue()
+            waiter = asyncio.create_task(handle.result(PATIENCE_SECONDS))
+            await until(lambda: stores[-1].calls["get"] >= 1)
+        assert await waiter == "ran"
+
+
+async def test_a_stop_during_an_outage_ends_and_says_what_it_could_not_do(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, lease=0.5)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> None: ...
+
+    with caplog.at_level(logging.WARNING, logger="synergon"):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async with engine.worker(grace=0):
+                stores[-1].cause("finish", _away)
+                stores[-1].cause("unregister", _away)
+                await note.enqueue()
+                await until(lambda: stores[-1].calls["finish"] >= 1)
+    assert "some outcomes could not be written before the lease was over; their tasks run again" in caplog.text
+    assert "the node's row could not be removed" in caplog.text
+
+
+async def _away(_call: Callable[[], Awaitable[Any]]) -> Any:
+    raise StoreUnavailable("the database is away")
+
+
+# ---------------------------------------------------------------- the lease
+
+
+async def test_a_node_whose_row_is_gone_joins_again_under_a_new_id(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, lease=0.6, sweep=0.05)
+    gate = Gate()
+    claims: list[int] = []
+
+    @engine.task
+    async def hold(ctx: Context) -> str:
+        claims.append(ctx.claim_no)
+        if ctx.claim_no == 1:
+            await gate.hold()
+        return "ran"
+
+    async with engine.worker() as node:
+        first_id = node.id
+        handle = await hold.enqueue()
+        await gate.until_reached()
+        await engine.store.unregister(first_id)
+        assert await handle.result(PATIENCE_SECONDS) == "ran"
+        assert node.id != first_id
+        assert [record.id for record in await engine.nodes()] == [node.id]
+        assert (await handle.status()).node_id == node.id
+    assert claims == [1, 2]
+
+
+async def test_a_node_that_joins_again_does_so_as_soon_as_the_store_lets_it(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, lease=0.6, sweep=0.05)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine.worker() as node:
+        first_id = node.id
+        with stores[-1].away("register"):
+            await engine.store.unregister(first_id)
+            await until(lambda: stores[-1].calls["register"] >= 3)
+        assert await (await note.enqueue()).result(PATIENCE_SECONDS) == "ran"
+        assert node.id != first_id
+
+
+async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, lease=0.6)
+    stores = make_troubled(engine)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with engine.worker():
+            stores[-1].cause("register", _away)
+            (record,) = await engine.nodes()
+            await engine.store.unregister(record.id)
+            await until(lambda: stores[-1].calls["register"] >= 2)
+
+
+async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(
+    new_engine: NewEngine, url: str
+) -> None:
+    keeper, engine = new_engine(url), new_engine(url, lease=0.6, sweep=0.05)
+    stores = make_troubled(engine)
+    gate, joining = Gate(), Gate()
+    ran: list[int] = []
+
+    @engine.task
+    async def note(number: int) -> None:
+        ran.append(number)
+        if number == 0:
+            await gate.hold()
+
+    async def late(call: Callable[[], Awaitable[Any]]) -> Any:
+        await joining.hold()
+        return await call()
+
+    async with keeper:
+        async with engine:
+            async with engine.worker() as node:
+                stores[-1].cause("register", late)
+                await engine.store.unregister(node.id)
+                await joining.until_reached()
+                stop = asyncio.create_task(engine.stop_node(0))
+                await asyncio.sleep(0)
+                joining.open()
+                await engine.enqueue([note.call(number) for number in range(1, 5)])
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await stop
+            assert ran == []
+            assert await keeper.nodes() == []
+
+
+class FencedExecutor(LocalExecutor):
+    """Notes that the process should have ended, instead of ending it."""
+
+    def __init__(self, settings: Settings, exits: list[int]) -> None:
+        super().__init__(settings)
+        self._exits = exits
+
+    def exit_process(self, code: int) -> None:
+        self._exits.append(code)
+
+
+def keep_alive(engine: Engine) -> list[int]:
+    """The exits that the engine's node would have made."""
+    exits: list[int] = []
+    engine._make_executor = lambda settings: FencedExecutor(settings, exits)
+    return exits
+
+
+class NoRenewals:
+    """The way to the lease is cut."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def cut_from(self, engine: Engine) -> None:
+        real_make = engine._make_store
+
+        def make(url: str) -> Any:
+            store = real_make(url)
+            real_keeper = store.keeper
+
+            async def keeper() -> Any:
+                return Door(await real_keeper(), self)
+
+            store.keeper = keeper  # type: ignore[method-assign]
+            return store
+
+        engine._make_store = make
+
+
+class Door:
+    """A lease keeper that does not get through while the way is cut."""
+
+    def __init__(self, real: Any, way: NoRenewals) -> None:
+        self._real = real
+        self._way = way
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        if self._way.is_cut:
+            raise StoreUnavailable("the way is cut")
+        answer: bool = await self._real.renew(node_id, lease)
+        return answer
+
+    async def close(self) -> None:
+        await self._real.close()
+
+
+async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is_over(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, lease=1.2)
+    way = NoRenewals()
+    way.cut_from(engine)
+    exits = keep_alive(engine)
+    gate = Gate()
+    ended_with: list[float] = []
+
+    @engine.task
+    async def hold(ctx: Context) -> str:
+        if ctx.claim_no > 1:
+            return "ran elsewhere"
+        try:
+            await gate.hold()
+        except asyncio.CancelledError:
+            (node,) = [record for record in await engine.nodes() if record.id == first_id]
+            ended_with.append(node.lease_left)
+            raise
+        return "never"
+
+    with caplog.at_level(logging.WARNING, logger="synergon"):
+        async with engine.worker() as node:
+            first_id = node.id
+            handle = await hold.enqueue()
+            await gate.until_reached()
+            way.is_cut = True
+            await until(lambda: bool(ended_with))
+            await until_state(handle, State.READY, State.RUNNING, State.SUCCEEDED)
+            way.is_cut = False
+            assert await handle.result(PATIENCE_SECONDS) == "ran elsewhere"
+            record = await handle.status()
+            assert record.node_id == node.id != first_id
+    assert ended_with[0] > 0, "others could not have taken it yet"
+    assert (record.attempts, record.crashes) == (1, 0)
+    assert exits == []
+    assert "the lease could not be renewed: the way is cut" in caplog.text
+    assert f"node {first_id} has lost its lease" in caplog.text
+
+
+async def test_a_thread_that_will_not_end_with_the_lease_takes_the_process_with_it(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, lease=0.6)
+    way = NoRenewals()
+    way.cut_from(engine)
+    exits = keep_alive(engine)
+    gate = ThreadGate()
+
+    @engine.task
+    def stubborn() -> None:
+        gate.hold()
+
+    with caplog.at_level(logging.CRITICAL, logger="synergon"):
+        async with engine.worker():
+            await stubborn.enqueue()
+            await gate.until_reached()
+            way.is_cut = True
+            await until(lambda: bool(exits))
+            gate.open()
+    assert exits == [75]
+    assert "a body would not end before the lease was over; this process exits" in caplog.text
+
+
+async def test_a_claim_that_is_answered_after_the_lease_was_lost_starts_nothing(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, lease=0.6, sweep=0.05)
+    stores = make_troubled(engine)
+    gate = Gate()
+    claims: list[int] = []
+
+    @engine.task
+    async def note(ctx: Context) -> None:
+        claims.append(ctx.claim_no)
+
+    async def answer_late(call: Callable[[], Awaitable[Any]]) -> Any:
+        answer = await call()
+        if answer:
+            stores[-1].end("claim")
+            await gate.hold()
+        return answer
+
+    async with engine.worker() as node:
+        first_id = node.id
+        stores[-1].cause("claim", answer_late)
+        handle = await note.enqueue()
+        await gate.until_reached()
+        await engine.store.unregister(first_id)
+        await until(lambda: not node.scheduler.is_open)
+        gate.open()
+        record = await ended(handle)
+        assert record.node_id == node.id != first_id
+    assert claims == [2]
+
+
+async def test_a_short_pause_of_the_whole_process_costs_no_work(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, lease=1.5)
+    gate = Gate()
+
+    @engine.task
+    async def hold() -> str:
+        await gate.hold()
+        return "ran"
+
+    async with engine.worker() as node:
+        node_id = node.id
+        handle = await hold.enqueue()
+        await gate.until_reached()
+        time.sleep(0.4)  # noqa: ASYNC251  nothing of this process's loop runs meanwhile
+        gate.open()
+        assert await handle.result(PATIENCE_SECONDS) == "ran"
+        assert node.id == node_id

@@ -1,0 +1,133 @@
+"""What a node does beside running tasks: it lets old history go and gives back the work of the dead."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.conftest import NewEngine
+from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
+
+from synergon import Engine, Retention, State
+from synergon.records import ClaimRequest, NewNode, Room
+from synergon.this_process import this_process
+
+
+async def fill(engine: Engine) -> None:
+    """One ended task for each final state."""
+
+    @engine.task
+    async def end(how: str) -> None:
+        if how == "failed":
+            raise ValueError("as asked")
+
+    async with engine.worker():
+        for how in ("succeeded", "failed"):
+            await ended(await end.enqueue(how))
+    await (await end.with_options(delay=60).enqueue("cancelled")).cancel()
+
+
+@pytest.mark.parametrize("kept", ["succeeded", "failed", "cancelled"])
+async def test_history_is_kept_as_long_as_its_state_says(new_engine: NewEngine, url: str, kept: str) -> None:
+    retention = {state: "1h" if state == kept else 0 for state in ("succeeded", "failed", "cancelled")}
+    engine = new_engine(url, retention=Retention(**retention))  # type: ignore[arg-type]
+    async with engine:
+        await fill(engine)
+
+        async def only_one_is_left() -> bool:
+            return [task.state for task in await all_tasks(engine)] == [State(kept)]
+
+        async with engine.worker():  # a node prunes when it starts
+            await until(only_one_is_left)
+        assert (await engine.counts())[State(kept)] == 1
+
+
+async def test_history_without_an_end_is_kept_for_ever(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, retention=Retention(succeeded=None, failed=None, cancelled=None))
+    async with engine:
+        await fill(engine)
+        async with engine.worker():
+            pass
+        assert len(await all_tasks(engine)) == 3
+
+
+async def test_more_history_than_one_batch_goes_at_once(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, retention=Retention(succeeded=0, failed=0, cancelled=0))
+
+    @engine.task
+    async def note() -> None: ...
+
+    async with engine:
+        handles = await note.enqueue_many([()] * 2100)
+        await engine.store.cancel([handle.id for handle in handles])
+
+        async def is_empty() -> bool:
+            return not any((await engine.counts()).values())
+
+        async with engine.worker():
+            await until(is_empty)
+
+
+async def test_work_of_a_node_that_left_no_trace_is_given_back(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url)
+
+    @engine.task
+    async def note() -> str:
+        return "ran after all"
+
+    async with engine:
+        handle = await note.enqueue()
+        await engine.store.register(
+            NewNode(
+                id="the-dead-one",
+                name="dead",
+                process=this_process(),
+                kinds=("note",),
+                queues=None,
+                concurrency=1,
+                lease=30_000_000,
+                version="0",
+            )
+        )
+        await engine.store.claim(ClaimRequest(node_id="the-dead-one", rooms=(Room(kind="note", count=1),), limit=1))
+        await engine.store.unregister("the-dead-one")
+        with caplog.at_level(logging.WARNING, logger="synergon"):
+            async with engine.worker():
+                assert await handle.result(PATIENCE_SECONDS) == "ran after all"
+        record = await handle.status()
+    assert (record.attempts, record.crashes) == (1, 1)
+    assert f"task {handle.id} (note) was taken back from dead node the-dead-one" in caplog.text
+
+
+async def test_work_of_a_live_node_is_left_alone(new_engine: NewEngine, url: str) -> None:
+    first, second = new_engine(url, lease=0.6), new_engine(url, lease=0.6, sweep=0.02)
+    gate = Gate()
+    runs = 0
+
+    def register(engine: Engine) -> None:
+        @engine.task
+        async def hold() -> None:
+            nonlocal runs
+            runs += 1
+            await gate.hold()
+
+    register(first)
+    register(second)
+    async with first.worker():
+        (handle,) = await first.enqueue([first.call("hold")])
+        await gate.until_reached()
+        async with second.worker() as other:
+            reaped = 0
+
+            async def has_reaped_often() -> bool:
+                nonlocal reaped
+                await other.reaper.reap()
+                reaped += 1
+                return reaped > 20
+
+            await until(has_reaped_often)
+        gate.open()
+        await handle.result(PATIENCE_SECONDS)
+    assert runs == 1

@@ -1,0 +1,125 @@
+"""Whoever waits for a result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from tests.conftest import NewEngine
+from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
+
+from synergon import Engine, OptionError, ResultTimeout, State, TaskDeleted
+
+
+async def test_the_waiting_may_end_before_the_task_which_goes_on(engine: Engine) -> None:
+    gate = Gate()
+
+    @engine.task
+    async def hold() -> str:
+        await gate.hold()
+        return "ran"
+
+    async with engine.worker():
+        handle = await hold.enqueue()
+        began = time.monotonic()
+        with pytest.raises(ResultTimeout, match=rf"task {handle.id} had not ended after 0.05 s; it goes on") as error:
+            await handle.result(timeout=0.05)
+        assert isinstance(error.value, TimeoutError)
+        assert time.monotonic() - began < 1
+        assert (await handle.status()).state is State.RUNNING
+        with pytest.raises(ResultTimeout):
+            await handle.result(timeout=0)
+        gate.open()
+        assert await handle.result(PATIENCE_SECONDS) == "ran"
+        assert await handle.result(PATIENCE_SECONDS) == "ran", "and again, from the history"
+
+
+async def test_many_may_wait_for_one_task(engine: Engine) -> None:
+    gate = Gate()
+
+    @engine.task
+    async def hold() -> str:
+        await gate.hold()
+        return "ran"
+
+    async with engine.worker():
+        handle = await hold.enqueue()
+        waiters = [asyncio.create_task(handle.result(PATIENCE_SECONDS)) for _ in range(200)]
+        impatient = [asyncio.create_task(handle.result(0.01)) for _ in range(20)]
+        given_up = [asyncio.create_task(handle.result()) for _ in range(20)]
+        await gate.until_reached()
+        for waiter in given_up:
+            waiter.cancel()
+        assert all(isinstance(error, ResultTimeout) for error in await asyncio.gather(*impatient, return_exceptions=True))
+        gate.open()
+        assert await asyncio.gather(*waiters) == ["ran"] * 200
+        assert all(waiter.cancelled() for waiter in given_up)
+
+
+async def test_many_may_wait_for_many_tasks(engine: Engine) -> None:
+    @engine.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with engine.worker():
+        handles = await double.enqueue_many([(number,) for number in range(300)])
+        results = await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
+    assert results == [2 * number for number in range(300)]
+
+
+async def test_an_end_on_this_node_is_told_at_once_and_not_by_the_sweep(engine: Engine) -> None:
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine.worker():
+        began = time.monotonic()
+        for _ in range(10):
+            await (await quick.enqueue()).result(PATIENCE_SECONDS)
+        assert time.monotonic() - began < 5, "with a sweep of a minute"
+
+
+async def test_an_end_on_another_node_is_seen_by_the_sweep(new_engine: NewEngine, url: str) -> None:
+    producer, worker = new_engine(url, sweep=0.05), new_engine(url, sweep=0.05)
+
+    @worker.task
+    async def add(first: int, second: int) -> int:
+        return first + second
+
+    async with producer, worker.worker():
+        (handle,) = await producer.enqueue([producer.call("add", first=1, second=2)])
+        assert await handle.result(PATIENCE_SECONDS) == 3
+
+
+async def test_nobody_polls_while_nobody_waits(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, sweep=0.01)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> None: ...
+
+    async with engine:
+        handle = await note.enqueue()
+        with pytest.raises(ResultTimeout):
+            await handle.result(0.03)
+        await until(lambda: stores[-1].calls["get"] > 0)
+        before = stores[-1].calls["get"]
+        await asyncio.sleep(0.1)
+        assert stores[-1].calls["get"] <= before + 1
+
+
+async def test_a_task_that_never_existed_is_not_waited_for(engine: Engine) -> None:
+    async with engine:
+        with pytest.raises(TaskDeleted, match="task 77 does not exist"):
+            await engine.wait(77, timeout=PATIENCE_SECONDS)
+
+
+async def test_a_waiting_time_that_makes_no_sense_is_refused(engine: Engine) -> None:
+    @engine.task
+    async def note() -> None: ...
+
+    async with engine:
+        handle = await note.enqueue()
+        for timeout in (-1, float("nan"), "soon"):
+            with pytest.raises(OptionError, match="timeout must be"):
+                await handle.result(timeout)  # type: ignore[arg-type]

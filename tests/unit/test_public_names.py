@@ -1,0 +1,115 @@
+"""The public surface, pinned: a change here is a change for users."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import synergon
+from synergon import errors
+
+NAMES = [
+    "Call",
+    "Cancel",
+    "ConfigurationError",
+    "Context",
+    "Discard",
+    "Engine",
+    "ErrorRecord",
+    "Handle",
+    "IllegalMove",
+    "KeyConflict",
+    "KindError",
+    "NodeRecord",
+    "NotAvailable",
+    "NotConnected",
+    "OptionError",
+    "PayloadError",
+    "Progress",
+    "QueueRecord",
+    "Reason",
+    "ResultTimeout",
+    "Retention",
+    "Retry",
+    "RetryAfter",
+    "SchemaError",
+    "Snooze",
+    "State",
+    "StoreError",
+    "StoreUnavailable",
+    "SynergonError",
+    "TaskCancelled",
+    "TaskDeleted",
+    "TaskError",
+    "TaskFailed",
+    "TaskNotFound",
+    "TaskPage",
+    "TaskRecord",
+    "TaskType",
+    "injected",
+]
+
+RECORD_FIELDS = (
+    "id kind queue state reason priority run_at attempts max_attempts crashes claim_no node_id server "
+    "enqueued_at started_at finished_at result error errors progress key tags meta"
+).split()
+
+
+def test_the_public_names_are_these() -> None:
+    assert synergon.__all__ == NAMES
+    for name in NAMES:
+        assert hasattr(synergon, name)
+
+
+def test_a_record_of_a_task_has_the_promised_fields() -> None:
+    for name in RECORD_FIELDS:
+        assert hasattr(synergon.TaskRecord, name), name
+
+
+def test_an_import_brings_no_command_line_no_web_and_no_optional_library() -> None:
+    script = "import json, sys, synergon; print(json.dumps(sorted(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules = set(json.loads(found.stdout))
+    unwanted = {
+        "aiohttp",
+        "asyncpg",
+        "click",
+        "pydantic",
+        "pytest",
+        "rich",
+        "starlette",
+        "synergon.cli",
+        "synergon.testing",
+        "synergon.web",
+        "typer",
+        "uvicorn",
+    }
+    assert modules & unwanted == set()
+    assert "synergon.stores.sqlite" not in modules, "a store is imported when its URL is used"
+
+
+def test_everything_that_is_raised_has_one_root() -> None:
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert issubclass(error, errors.SynergonError | errors.Control), error
+
+
+def test_what_a_body_raises_to_end_is_no_error_of_ours() -> None:
+    """`except SynergonError` in a body must not swallow what the body itself says."""
+    for control in (synergon.Cancel, synergon.Discard, synergon.RetryAfter, synergon.Snooze):
+        assert not issubclass(control, synergon.SynergonError)
+
+
+def test_errors_are_also_what_python_programmers_expect() -> None:
+    assert issubclass(synergon.ConfigurationError, ValueError)
+    assert issubclass(synergon.PayloadError, ValueError)
+    assert issubclass(synergon.ResultTimeout, TimeoutError)
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    files = importlib.metadata.files("synergon") or []
+    assert any(path.name == "py.typed" for path in files) or (
+        importlib.import_module("importlib.resources").files("synergon").joinpath("py.typed").is_file()
+    )
