@@ -44,4 +44,7 @@ def _parse(value: Duration, option: str) -> float:
         return float(match[1]) * _UNITS[match[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(f"{option} must be a number of seconds, a timedelta or a duration, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number may be larger than any float
+        return math.inf if value > 0 else -math.inf

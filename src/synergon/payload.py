@@ -8,6 +8,7 @@ imported.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, get_type_hints
 
@@ -51,7 +52,19 @@ def encode(value: Any, what: str) -> bytes:
             f"{what} has {len(encoded)} bytes as JSON, more than the limit of {PAYLOAD_LIMIT_BYTES}; "
             "store it elsewhere and pass a reference"
         )
+    # NaN and infinity become null on the way, which would be found out only where it is read.
+    if b"null" in encoded and not _is_finite(msgspec.to_builtins(value, enc_hook=_encode_model)):
+        raise PayloadError(f"{what} cannot be JSON: it holds NaN or infinity; pass None or text instead")
     return encoded
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in it is NaN or infinite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(_is_finite(part) for part in value.values())
+    return not isinstance(value, list | tuple | set | frozenset) or all(_is_finite(part) for part in value)
 
 
 class Signature:
@@ -160,6 +173,8 @@ def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
             f"an annotation of task {kind!r} names something that is not defined yet: {error}; "
             "define the type above the task"
         ) from error
+    except TypeError as error:  # a partial, or an object that can be called
+        raise ConfigurationError(f"task {kind!r} is no function but {function!r}; write one that calls it") from error
 
 
 def _struct(kind: str, fields: list[tuple[str, Any, Any]]) -> type[msgspec.Struct]:

@@ -19,6 +19,7 @@ PAYLOAD_LIMIT_BYTES: Final = 1024 * 1024
 LOWEST_PRIORITY: Final = -(2**63)
 HIGHEST_PRIORITY: Final = 2**63 - 1
 HIGHEST_FACTOR: Final = 1e9
+MOST_ATTEMPTS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +38,9 @@ class Retry:
     wait: Callable[[int], float] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise OptionError(f"Retry attempts must be a whole number from 1 on, got {self.attempts!r}")
+        is_whole = isinstance(self.attempts, int) and not isinstance(self.attempts, bool)
+        if not is_whole or not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise OptionError(f"Retry attempts must be a whole number from 1 to {MOST_ATTEMPTS}, got {self.attempts!r}")
         for name in ("first", "cap"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"Retry {name}"))
         if not self._is_number(self.factor) or not 1 <= self.factor <= HIGHEST_FACTOR:

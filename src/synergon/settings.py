@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from synergon.durations import seconds
-from synergon.errors import OptionError
+from synergon.errors import ConfigurationError, OptionError
 from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
 from synergon.sizes import size_bytes
@@ -68,12 +69,24 @@ def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings
     pyproject = pyproject or _pyproject
     if pyproject is not None:
         table = read_pyproject(pyproject)
-        settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
+        with _naming(str(pyproject)):
+            settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
     for name in _CHECKS:
         variable = f"SYNERGON_{name.upper()}"
         if os.environ.get(variable):
-            settings = settings.changed({name: from_text(name, os.environ[variable], variable)}, f"${variable}")
+            with _naming(f"${variable}"):
+                settings = settings.changed({name: from_text(name, os.environ[variable], variable)}, f"${variable}")
     return settings.changed(given, "code")
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """A value that makes no sense is looked for where it was written."""
+    try:
+        yield
+    except (ConfigurationError, TypeError) as error:
+        said = str(error)
+        raise OptionError(said if said.startswith(source) else f"{source}: {said}") from error
 
 
 def read_pyproject(path: Path) -> dict[str, Any]:
@@ -97,7 +110,7 @@ def from_text(name: str, text: str, variable: str) -> Any:
     if _is_none(name, text):
         return None
     if name in ("concurrency", "child_processes", "child_tasks"):
-        if not text.isdigit():
+        if not text.isdecimal():
             raise OptionError(f"${variable} must be a whole number, got {text!r}")
         return int(text)
     if name == "queues":
@@ -116,9 +129,10 @@ def _check_url(value: Any) -> str:
 def _check_queues(value: Any) -> frozenset[str] | None:
     if value is None:
         return None
-    if isinstance(value, str) or not all(isinstance(name, str) for name in value) or not list(value):
+    names = [] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if not names or not all(isinstance(name, str) for name in names):
         raise OptionError(f"queues must be a list of names, got {value!r}; None serves every queue")
-    return frozenset(check_name(name, "queue") for name in value)
+    return frozenset(check_name(name, "queue") for name in names)
 
 
 def _check_lease(value: Any) -> float:

@@ -45,7 +45,10 @@ class Call(Generic[Value]):
 
     def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
         """The same call under these options, which replace any it had."""
-        return Call(self.kind, self.payload, place(options, f"with_options of {self.kind!r}"), self.task_type)
+        placement = place(options, f"with_options of {self.kind!r}")
+        if self.task_type is not None:
+            self.task_type.check_placement(placement)
+        return Call(self.kind, self.payload, placement, self.task_type)
 
     def to_new_task(self) -> NewTask:
         """What the store is given: the call's own options, else the kind's."""
@@ -136,6 +139,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     For type checkers: it is called with `Full` and returns `Returned`, as the function itself; it is enqueued with
     `Parameters`, which leaves a leading Context out, and its result is a `Value`.
     """
+
+    __name__: str
 
     def __init__(self, engine: Engine, function: Callable[Full, Returned], options: Mapping[str, Any]) -> None:
         if not callable(function) or inspect.isclass(function):

@@ -19,10 +19,10 @@ engine = Engine("memory://")
 
 
 def on(
-    target: Engine, task_type: TaskType[Parameters, Any, Returned], **options: Any
-) -> TaskType[Parameters, Any, Returned]:
+    target: Engine, task_type: TaskType[..., Parameters, Any, Returned], **options: Any
+) -> TaskType[..., Parameters, Any, Returned]:
     """The same function as a kind of another engine, to be run in a child process."""
-    registered: TaskType[Parameters, Any, Returned] = target.task(runs_in="process", **options)(task_type.function)
+    registered: TaskType[..., Parameters, Any, Returned] = target.task(runs_in="process", **options)(task_type.function)
     return registered
 
 

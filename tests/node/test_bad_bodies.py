@@ -223,9 +223,7 @@ async def test_a_body_that_blocks_the_loop_is_named_and_the_lease_survives_it(
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
 
-async def test_context_variables_of_one_body_are_not_seen_by_the_next(
-    new_engine: NewEngine, memory_url: str
-) -> None:
+async def test_context_variables_of_one_body_are_not_seen_by_the_next(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url)
 
     @engine.task

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from tests.node import process_bodies
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, check_counts, ended, until, until_state
 
-from synergon import Context, Engine, Reason, Retry, State, TaskCancelled, TaskNotFound
+from synergon import Context, Engine, Handle, Reason, Retry, State, TaskCancelled, TaskNotFound
 
 
 async def test_a_task_that_waits_is_cancelled_at_once(engine: Engine) -> None:
@@ -126,7 +127,7 @@ async def test_a_running_thread_is_told_and_ends_cancelled_whatever_it_does_then
         raise ValueError("fails after the cancel")
 
     async with engine.worker():
-        handles = [await obedient.enqueue(), await deaf.enqueue(), await broken.enqueue()]
+        handles: list[Handle[Any]] = [await obedient.enqueue(), await deaf.enqueue(), await broken.enqueue()]
         for handle in handles:
             await until_state(handle, State.RUNNING)
             await handle.cancel()

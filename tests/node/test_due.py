@@ -41,12 +41,8 @@ async def test_delayed_tasks_run_once_each_on_time_and_never_again(new_engine: N
     assert statistics.median(lateness) < 0.1
 
 
-@pytest.mark.parametrize(
-    "delay", [0.2, timedelta(milliseconds=200), "200ms"], ids=["seconds", "timedelta", "word"]
-)
-async def test_a_delay_may_be_seconds_a_timedelta_or_a_word(
-    engine: Engine, delay: float | timedelta | str
-) -> None:
+@pytest.mark.parametrize("delay", [0.2, timedelta(milliseconds=200), "200ms"], ids=["seconds", "timedelta", "word"])
+async def test_a_delay_may_be_seconds_a_timedelta_or_a_word(engine: Engine, delay: float | timedelta | str) -> None:
     @engine.task
     async def note() -> None: ...
 

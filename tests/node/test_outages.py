@@ -270,9 +270,7 @@ async def test_a_node_that_joins_again_does_so_as_soon_as_the_store_lets_it(new_
         assert node.id != first_id
 
 
-async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(
-    new_engine: NewEngine, url: str
-) -> None:
+async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, lease=0.6)
     stores = make_troubled(engine)
 
@@ -284,9 +282,7 @@ async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(
             await until(lambda: stores[-1].calls["register"] >= 2)
 
 
-async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(
-    new_engine: NewEngine, url: str
-) -> None:
+async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(new_engine: NewEngine, url: str) -> None:
     keeper, engine = new_engine(url), new_engine(url, lease=0.6, sweep=0.05)
     stores = make_troubled(engine)
     gate, joining = Gate(), Gate()
@@ -302,20 +298,19 @@ async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(
         await joining.hold()
         return await call()
 
-    async with keeper:
-        async with engine:
-            async with engine.worker() as node:
-                stores[-1].cause("register", late)
-                await engine.store.unregister(node.id)
-                await joining.until_reached()
-                stop = asyncio.create_task(engine.stop_node(0))
-                await asyncio.sleep(0)
-                joining.open()
-                await engine.enqueue([note.call(number) for number in range(1, 5)])
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    await stop
-            assert ran == []
-            assert await keeper.nodes() == []
+    async with keeper, engine:
+        async with engine.worker() as node:
+            stores[-1].cause("register", late)
+            await engine.store.unregister(node.id)
+            await joining.until_reached()
+            stop = asyncio.create_task(engine.stop_node(0))
+            await asyncio.sleep(0)
+            joining.open()
+            await engine.enqueue([note.call(number) for number in range(1, 5)])
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await stop
+        assert ran == []
+        assert await keeper.nodes() == []
 
 
 class FencedExecutor(LocalExecutor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from tests.support import PATIENCE_SECONDS, ended, until_state
@@ -32,7 +33,9 @@ async def test_a_body_that_fails_has_failed_unless_it_may_be_retried(engine: Eng
 
     async with engine.worker():
         handle = await fail.enqueue()
-        with pytest.raises(TaskFailed, match=r"task \d+ \(fail\) failed \(error\): ValueError: no such address") as info:
+        with pytest.raises(
+            TaskFailed, match=r"task \d+ \(fail\) failed \(error\): ValueError: no such address"
+        ) as info:
             await handle.result(PATIENCE_SECONDS)
     record = info.value.record
     assert info.value.task_id == handle.id == record.id
@@ -85,7 +88,7 @@ async def test_retries_wait_longer_each_time(engine: Engine) -> None:
 
     async with engine.worker():
         await ended(await fail.enqueue())
-    pauses = [later - earlier for earlier, later in zip(started, started[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(started)]
     for pause, planned in zip(pauses, (0.05, 0.1, 0.2), strict=True):
         assert planned - 0.002 <= pause < planned + 1.0
 
@@ -145,9 +148,7 @@ async def test_a_function_may_say_how_long_to_wait(engine: Engine) -> None:
     ],
     ids=["negative", "not a number", "text", "raises", "for ever", "more than a float holds"],
 )
-async def test_a_wait_function_that_makes_no_sense_loses_no_task(
-    engine: Engine, wait: Callable[[int], float]
-) -> None:
+async def test_a_wait_function_that_makes_no_sense_loses_no_task(engine: Engine, wait: Callable[[int], float]) -> None:
     @engine.task(retry=Retry(attempts=2, wait=wait, cap=0.01))
     async def fail() -> None:
         raise ValueError("always")

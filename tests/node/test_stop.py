@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from tests.node import process_bodies
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until, until_state
 
-from synergon import Context, Engine, NotConnected, OptionError, State
+from synergon import Context, Engine, Handle, NotConnected, OptionError, State
 
 
 async def test_with_enough_grace_running_work_finishes(engine: Engine) -> None:
@@ -51,7 +52,7 @@ async def test_with_too_little_grace_work_is_given_back_and_not_charged(engine: 
 
     async with engine:
         async with engine.worker(grace=0):
-            handles = [await on_loop.enqueue(), await in_thread.enqueue()]
+            handles: list[Handle[Any]] = [await on_loop.enqueue(), await in_thread.enqueue()]
             await gate.until_reached()
             await thread_gate.until_reached()
             thread_gate.open()
@@ -320,11 +321,10 @@ async def _stop_under_load(engine: Engine, keeper: Engine, *, yields: int) -> No
                 accepted.add((await work.enqueue()).id)
                 await asyncio.sleep(0)
 
-    async with engine:
-        async with engine.worker(concurrency=3, grace=0):
-            producers = [asyncio.create_task(produce()) for _ in range(3)]
-            for _ in range(yields):
-                await asyncio.sleep(0)
+    async with engine, engine.worker(concurrency=3, grace=0):
+        producers = [asyncio.create_task(produce()) for _ in range(3)]
+        for _ in range(yields):
+            await asyncio.sleep(0)
         # The engine itself is still connected, so producers may go on until it is closed.
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*producers)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -81,7 +82,7 @@ async def test_a_thread_that_ignores_its_timeout_never_overlaps_with_itself(engi
         record = await ended(await ignores_it.enqueue())
     assert (record.state, record.reason, record.attempts) == (State.FAILED, Reason.TIMEOUT, 5)
     assert len(executions) == 5
-    for (_, end), (begin, _) in zip(executions, executions[1:], strict=False):
+    for (_, end), (begin, _) in pairwise(executions):
         assert end <= begin
 
 
@@ -183,15 +184,14 @@ async def test_what_says_nothing_has_the_timeout_of_the_engine(new_engine: NewEn
 @pytest.mark.parametrize("where", ["on the kind", "on the call"])
 async def test_no_timeout_is_one_that_was_written_so(new_engine: NewEngine, url: str, where: str) -> None:
     engine = new_engine(url, timeout=0.03)
-    kind_options: dict[str, None] = {"timeout": None} if where == "on the kind" else {}
 
-    @engine.task(**kind_options)  # type: ignore[misc]
     async def slow() -> str:
         await asyncio.sleep(0.15)
         return "had the time"
 
+    task = engine.task(timeout=None)(slow) if where == "on the kind" else engine.task(slow)
     async with engine.worker():
-        call = slow.with_options(timeout=None) if where == "on the call" else slow
+        call = task.with_options(timeout=None) if where == "on the call" else task
         assert await (await call.enqueue()).result(PATIENCE_SECONDS) == "had the time"
 
 

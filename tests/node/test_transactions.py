@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
@@ -200,9 +201,7 @@ async def test_a_transaction_that_is_held_too_long_is_rolled_back_and_says_so(
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
-async def test_a_body_that_ends_the_transaction_itself_has_failed(
-    engine: Engine, file: Path, statement: str
-) -> None:
+async def test_a_body_that_ends_the_transaction_itself_has_failed(engine: Engine, file: Path, statement: str) -> None:
     @engine.task
     async def order(ctx: Context) -> None:
         async with ctx.transaction() as connection:
@@ -451,7 +450,8 @@ async def test_a_connection_of_the_newer_kind_in_autocommit_is_refused_as_well(e
     @engine.task
     async def confirm() -> None: ...
 
-    connection = sqlite3.connect(file, **{"autocommit": True})  # type: ignore[arg-type]
+    newer: dict[str, Any] = {"autocommit": True}
+    connection: sqlite3.Connection = sqlite3.connect(file, **newer)
     with pytest.raises(OptionError, match="conn has no transaction open; execute BEGIN on it first"):
         await confirm.with_options(conn=connection).enqueue()
     connection.close()
@@ -462,7 +462,7 @@ async def test_what_is_no_connection_is_refused(engine: Engine) -> None:
     @engine.task
     async def confirm() -> None: ...
 
-    with pytest.raises(OptionError, match="conn must be a sqlite3.Connection to .*tasks.db, got str"):
+    with pytest.raises(OptionError, match=r"conn must be a sqlite3.Connection to .*tasks.db, got str"):
         await confirm.with_options(conn="tasks.db").enqueue()
 
 

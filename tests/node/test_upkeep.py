@@ -30,7 +30,7 @@ async def fill(engine: Engine) -> None:
 @pytest.mark.parametrize("kept", ["succeeded", "failed", "cancelled"])
 async def test_history_is_kept_as_long_as_its_state_says(new_engine: NewEngine, url: str, kept: str) -> None:
     retention = {state: "1h" if state == kept else 0 for state in ("succeeded", "failed", "cancelled")}
-    engine = new_engine(url, retention=Retention(**retention))  # type: ignore[arg-type]
+    engine = new_engine(url, retention=Retention(**retention))
     async with engine:
         await fill(engine)
 

@@ -51,7 +51,9 @@ async def test_many_may_wait_for_one_task(engine: Engine) -> None:
         await gate.until_reached()
         for waiter in given_up:
             waiter.cancel()
-        assert all(isinstance(error, ResultTimeout) for error in await asyncio.gather(*impatient, return_exceptions=True))
+        assert all(
+            isinstance(error, ResultTimeout) for error in await asyncio.gather(*impatient, return_exceptions=True)
+        )
         gate.open()
         assert await asyncio.gather(*waiters) == ["ran"] * 200
         assert all(waiter.cancelled() for waiter in given_up)

@@ -108,7 +108,9 @@ def test_many_threads_without_a_loop_share_one_connection(sqlite_url: str) -> No
     assert len({handle.id for handle in handles}) == 80
 
 
-def test_a_database_that_cannot_be_opened_is_told_and_the_next_try_may_succeed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_database_that_cannot_be_opened_is_told_and_the_next_try_may_succeed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     folder = tmp_path_factory.mktemp("later") / "missing"
     engine = Engine(f"sqlite:///{folder}/app.db")
 

@@ -3,7 +3,6 @@ the wall clock may step either way without ending one, and a lease from before a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,15 +12,10 @@ from synergon.lifecycle import Reason, State
 from synergon.policies import CRASH_LIMIT
 from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
 from synergon.stores.sqlite import settling
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction, as_json, steady_now
 from synergon.this_process import BOOT_ID
 
 OVER: Final = -1
-
-
-def host_now() -> int:
-    """Microseconds of the clock that leases are measured by."""
-    return time.monotonic_ns() // 1000
 
 
 def register(transaction: Transaction, node: NewNode) -> None:
@@ -38,14 +32,14 @@ def register(transaction: Transaction, node: NewNode) -> None:
         node.version,
         node.address,
         transaction.now,
-        host_now() + node.lease,
+        steady_now() + node.lease,
         node.lease,
     )
 
 
 def renew(transaction: Transaction, node_id: str, lease: int) -> bool:
     """Lease from now on; False: the row is gone."""
-    return transaction.run("renew", host_now() + lease, lease, node_id) == 1
+    return transaction.run("renew", steady_now() + lease, lease, node_id) == 1
 
 
 def lease_left(transaction: Transaction, node_id: str) -> int:
@@ -55,7 +49,7 @@ def lease_left(transaction: Transaction, node_id: str) -> int:
 
 
 def _left(leased_until: int, lease: int, boot_id: str) -> int:
-    left = leased_until - host_now()
+    left = leased_until - steady_now()
     # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
     return left if boot_id == BOOT_ID and left <= lease else OVER
 

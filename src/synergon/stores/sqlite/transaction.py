@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from synergon.stores.sql import statements
+from synergon.this_process import BOOT_ID
 
 SQL = statements("sqlite")
 
@@ -28,7 +30,7 @@ class Transaction:
     commit share statements too.
     """
 
-    __slots__ = ("_changes", "_connection", "_cursor", "_last_id", "_new_queues", "_new_tasks", "_now")
+    __slots__ = ("_changes", "_connection", "_cursor", "_last_id", "_new_queues", "_new_tasks", "_now", "_steady")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -36,6 +38,7 @@ class Transaction:
         self._cursor.row_factory = None  # the caller's connection may have one
         self._changes = connection.total_changes
         self._now: int | None = None
+        self._steady = 0
         self._last_id = 0
         self._new_tasks: list[tuple[Any, ...]] = []
         self._new_queues: set[str] = set()
@@ -44,7 +47,8 @@ class Transaction:
     def now(self) -> int:
         """The store's clock, the same throughout the transaction."""
         if self._now is None:
-            self._now, self._last_id = self._cursor.execute(SQL["now"]).fetchone()
+            self._steady = steady_now()
+            self._now, self._last_id = self._cursor.execute(SQL["now"], (self._steady, BOOT_ID)).fetchone()
         return self._now
 
     @property
@@ -68,7 +72,7 @@ class Transaction:
         """Write what was kept back, and the clock and the ids if anything was written; called before the commit."""
         self._insert_tasks()
         if self._now is not None and self._connection.total_changes != self._changes:
-            self._cursor.execute(SQL["advance"], (self._now, self._last_id))
+            self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
 
     def _insert_tasks(self) -> None:
         tasks, self._new_tasks = self._new_tasks, []
@@ -101,6 +105,11 @@ class Transaction:
         if self._new_tasks:
             self._insert_tasks()
         return self._cursor.execute(sql, parameters)
+
+
+def steady_now() -> int:
+    """Microseconds of the host's clock that never steps, which every process of one boot shares."""
+    return time.monotonic_ns() // 1000
 
 
 def as_json(values: Iterable[Any]) -> str:

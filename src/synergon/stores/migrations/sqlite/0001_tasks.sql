@@ -97,10 +97,13 @@ CREATE TABLE synergon_node (
     lease         INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- One row: the last id that was given, and the latest moment that was written.
+-- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that
+-- counts from its boot.
 CREATE TABLE synergon_sequence (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     last_id INTEGER NOT NULL,
-    clock   INTEGER NOT NULL
+    clock   INTEGER NOT NULL,
+    steady  INTEGER NOT NULL,
+    boot_id TEXT    NOT NULL
 );
-INSERT INTO synergon_sequence (one, last_id, clock) VALUES (1, 0, 0);
+INSERT INTO synergon_sequence (one, last_id, clock, steady, boot_id) VALUES (1, 0, 0, 0, '');

@@ -1,0 +1,75 @@
+"""What users write, as a type checker must take it: without an error."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import assert_type
+
+from synergon import Call, Context, Engine, Handle, Retry, injected
+
+engine = Engine("memory://", concurrency=4, lease="10s", grace=None, queues=["mail"])
+
+
+@engine.task
+async def greet(name: str, *, loud: bool = False) -> str:
+    return f"hello {name}"
+
+
+@engine.task(queue="mail", priority=10, timeout=30, retry=Retry(attempts=5, first=1, factor=2, cap=600, jitter=0.25))
+def send(to: str, ctx: Context = injected) -> int:
+    ctx.progress(0.5, "half way")
+    return len(to)
+
+
+@engine.task
+async def first_is_the_context(ctx: Context, number: int, text: str = "") -> list[int]:
+    assert_type(await ctx.still_owned(), bool)
+    ctx.enqueue(greet.call("x"), send.call("y"))
+    await ctx.enqueue(greet.call("x"))
+    return [number]
+
+
+@engine.task(retry=3)
+def only_the_context(ctx: Context) -> None:
+    with ctx.transaction() as connection:
+        connection.execute("SELECT 1")
+
+
+@engine.task(runs_in="thread", max_running=2, name="other")
+def nothing() -> None: ...
+
+
+async def main() -> None:
+    async with engine, engine.worker(concurrency=1, drain=True, queues=None):
+        handle = await greet.enqueue("Ada", loud=True)
+        assert_type(handle, Handle[str])
+        assert_type(await handle.result(timeout=5), str)
+        assert_type(await (await send.enqueue("a@b.c")).result(), int)
+        assert_type(await (await first_is_the_context.enqueue(1, text="x")).result(), list[int])
+        assert_type(await (await only_the_context.enqueue()).result(), None)
+        assert_type(await (await nothing.delay()).result(), None)
+
+        later = send.with_options(delay=timedelta(minutes=1), key="welcome-42", tags=["onboarding"], meta={"a": 1})
+        assert_type(await later.enqueue("a@b.c"), Handle[int])
+        await send.with_options(on_conflict="replace", key="a", expires_in="1h", conn=None, retry=2).enqueue("a@b.c")
+        assert_type(await greet.enqueue_many([("Bob",), {"name": "Eve"}]), list[Handle[str]])
+        assert_type(greet.call("x"), Call[str])
+        assert_type(greet.call("x").with_options(priority=1), Call[str])
+        await engine.enqueue([greet.call("x"), send.call("y"), engine.call("elsewhere", number=1)])
+
+        assert_type(await greet("Ada"), str)
+        assert_type(send("a@b.c"), int)
+        assert_type((await handle.status()).attempts, int)
+
+
+def script() -> None:
+    with engine:
+        handle = greet.enqueue_sync("Ada")
+        assert_type(handle, Handle[str])
+        assert_type(handle.result_sync(5), str)
+        assert_type(send.enqueue_many_sync([("a@b.c",)]), list[Handle[int]])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

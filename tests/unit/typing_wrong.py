@@ -1,0 +1,66 @@
+# mypy: ignore-errors
+"""What a type checker must refuse: every line that ends with `# wrong`, and no other.
+
+The first line keeps the usual check away; the test takes it out.
+"""
+
+from __future__ import annotations
+
+from synergon import Context, Engine, Retry, injected
+
+engine = Engine("memory://")
+
+
+@engine.task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@engine.task(priority=1)
+def send(to: str, ctx: Context = injected) -> int:
+    return len(to)
+
+
+@engine.task
+async def first_is_the_context(ctx: Context, number: int) -> int:
+    return number
+
+
+async def arguments() -> None:
+    await greet.enqueue(1)  # wrong
+    await greet.enqueue()  # wrong
+    await greet.enqueue("Ada", "Bob")  # wrong
+    await greet.enqueue(nmae="Ada")  # wrong
+    await greet.delay(1)  # wrong
+    await greet.with_options(priority=1).enqueue(1)  # wrong
+    greet.call(None)  # wrong
+    greet.enqueue_sync(1)  # wrong
+    await send.enqueue(to=b"bytes")  # wrong
+    await first_is_the_context.enqueue("one")  # wrong
+    await first_is_the_context.enqueue()  # wrong
+    await greet(1)  # wrong
+    first_is_the_context.call(number=1, colour="red")  # wrong
+
+
+async def options() -> None:
+    greet.with_options(prioritty=1)  # wrong
+    greet.with_options(priority="high")  # wrong
+    greet.with_options(on_conflict="ignore")  # wrong
+    greet.with_options(max_running=1)  # wrong
+    greet.call("x").with_options(delay=[])  # wrong
+    engine.task(prioritty=1)  # wrong
+    engine.task(delay=1)  # wrong
+    engine.task(runs_in="orbit")  # wrong
+    Engine("memory://", concurency=1)  # wrong
+    engine.worker(concurency=1)  # wrong
+    Retry(attempts="many")  # wrong
+    engine.explain(1)  # wrong
+
+
+async def results() -> None:
+    number: int = await (await greet.enqueue("Ada")).result()  # wrong
+    text: str = (await send.enqueue("a@b.c")).result_sync()  # wrong
+    many: list[str] = await (await first_is_the_context.enqueue(1)).result()  # wrong
+    (await greet.enqueue("Ada")).reslut()  # wrong
+    await engine.enqueue([greet])  # wrong
+    print(number, text, many)
