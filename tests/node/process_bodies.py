@@ -91,14 +91,14 @@ def crash_until(started: str, times: int) -> int:
 
 
 @engine.task
-def look_around(ctx: Context) -> list[Any]:
+def look_around(ctx: Context) -> list[object]:
     ctx.progress(0.5, "half way")
     ctx.progress(1, "there")
     return [ctx.task_id, ctx.attempt, ctx.claim_no, list(ctx.tags), ctx.meta, ctx.still_owned_sync()]
 
 
 @engine.task
-def with_children(number: int, ctx: Context) -> None:
+def with_children(ctx: Context, number: int) -> None:
     ctx.enqueue(add.call(number, 1), add.call(number, 2))
 
 

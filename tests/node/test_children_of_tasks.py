@@ -140,13 +140,13 @@ async def test_a_task_may_name_its_own_key_for_its_successor(engine: Engine) -> 
     ran: list[int] = []
 
     @engine.task
-    async def step(number: int, ctx: Context) -> None:
+    async def step(ctx: Context, number: int) -> None:
         ran.append(number)
         if number < 5:
-            ctx.enqueue(step.with_options(key="chain").call(number + 1))  # type: ignore[call-arg]
+            ctx.enqueue(step.with_options(key="chain").call(number + 1))
 
     async with engine.worker(drain=True):
-        await step.with_options(key="chain").enqueue(1)  # type: ignore[call-arg]
+        await step.with_options(key="chain").enqueue(1)
     assert ran == [1, 2, 3, 4, 5]
 
 
@@ -155,15 +155,15 @@ async def test_options_that_children_cannot_have_are_refused_in_the_body(engine:
     async def child() -> None: ...
 
     @engine.task
-    async def parent(how: str, ctx: Context) -> None:
+    async def parent(ctx: Context, how: str) -> None:
         if how == "conn":
             ctx.enqueue(child.with_options(conn=sqlite3.connect(":memory:")).call())
         else:
             ctx.enqueue(child.with_options(key="42", on_conflict="raise").call())
 
     async with engine.worker():
-        with_conn = await ended(await parent.enqueue("conn"))  # type: ignore[call-arg]
-        with_raise = await ended(await parent.enqueue("raise"))  # type: ignore[call-arg]
+        with_conn = await ended(await parent.enqueue("conn"))
+        with_raise = await ended(await parent.enqueue("raise"))
     assert with_conn.error is not None
     assert with_conn.error.message.startswith("conn cannot be given to ctx.enqueue")
     assert with_raise.error is not None
@@ -198,11 +198,11 @@ async def test_a_fan_out_of_three_generations_runs_to_its_end(new_engine: NewEng
     ran: list[int] = []
 
     @engine.task
-    async def branch(depth: int, ctx: Context) -> None:
+    async def branch(ctx: Context, depth: int) -> None:
         ran.append(depth)
         if depth < 3:
-            ctx.enqueue(*(branch.call(depth + 1) for _ in range(4)))  # type: ignore[call-arg]
+            ctx.enqueue(*(branch.call(depth + 1) for _ in range(4)))
 
     async with engine.worker(drain=True):
-        await branch.enqueue(0)  # type: ignore[call-arg]
+        await branch.enqueue(0)
     assert sorted(ran) == sorted([0, *[1] * 4, *[2] * 16, *[3] * 64])

@@ -65,7 +65,7 @@ async def test_a_bodys_writes_its_children_and_its_success_are_one_commit(engine
     async def child() -> None: ...
 
     @engine.task
-    async def order(name: str, ctx: Context) -> str:
+    async def order(ctx: Context, name: str) -> str:
         async with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (name,))
             ctx.enqueue(child.with_options(delay=60).call())
@@ -73,7 +73,7 @@ async def test_a_bodys_writes_its_children_and_its_success_are_one_commit(engine
         return "ordered"
 
     async with engine.worker():
-        handle = await order.enqueue("book")  # type: ignore[call-arg]
+        handle = await order.enqueue("book")
         await gate.until_reached()
         assert orders(file) == []
         assert len(await all_tasks(engine)) == 1
@@ -85,7 +85,7 @@ async def test_a_bodys_writes_its_children_and_its_success_are_one_commit(engine
 
 async def test_a_plain_function_has_a_transaction_too(engine: Engine, file: Path) -> None:
     @engine.task
-    def order(name: str, ctx: Context) -> str:
+    def order(ctx: Context, name: str) -> str:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (name,))
         with ctx.transaction() as again:
@@ -93,7 +93,7 @@ async def test_a_plain_function_has_a_transaction_too(engine: Engine, file: Path
         return "ordered"
 
     async with engine.worker():
-        assert await (await order.enqueue("book")).result(PATIENCE_SECONDS) == "ordered"  # type: ignore[call-arg]
+        assert await (await order.enqueue("book")).result(PATIENCE_SECONDS) == "ordered"
     assert orders(file) == ["book"]
 
 
@@ -236,19 +236,19 @@ async def test_many_bodies_with_transactions_take_turns(engine: Engine, file: Pa
     """One may write at a time; those that wait must not keep the one that writes from ending."""
 
     @engine.task
-    async def order(number: int, ctx: Context) -> None:
+    async def order(ctx: Context, number: int) -> None:
         async with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (f"{number:03}",))
 
     @engine.task
-    def order_in_thread(number: int, ctx: Context) -> None:
+    def order_in_thread(ctx: Context, number: int) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (f"{number:03}",))
 
     began = time.monotonic()
     async with engine.worker(concurrency=40):
         handles = await engine.enqueue(
-            [(order if number % 2 else order_in_thread).call(number) for number in range(40)]  # type: ignore[call-arg]
+            [(order if number % 2 else order_in_thread).call(number) for number in range(40)]
         )
         await asyncio.gather(*(handle.result(30) for handle in handles))
     assert orders(file) == [f"{number:03}" for number in range(40)]

@@ -182,10 +182,9 @@ class Node(Services):
 
     async def _schedule(self) -> None:
         await self.scheduler.woken()
-        if self.completer.is_troubled:  # claims are held back while outcomes cannot be written
+        while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        else:
-            await self.scheduler.step()
+        await self.scheduler.step()
 
     def _start(self, claims: list[Claim]) -> None:
         if self.scheduler.is_open:
