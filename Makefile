@@ -11,7 +11,7 @@ demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
 
 test: $(VENV)/.test  ## all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 check: $(VENV)/.check  ## format, lint and types, without changing anything
 	$(BIN)/ruff format --check .
