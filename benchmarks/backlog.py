@@ -4,6 +4,7 @@ memory a node takes that works them off, alone in its process."""
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -13,6 +14,7 @@ import msgspec
 from benchmarks import isolation
 from benchmarks.figures import Measured
 from benchmarks.sizes import Sizes
+from benchmarks.synergon_bench import SYNCED, synchronous
 from synergon import Engine, State
 from synergon.cli.bench import CHUNK, CONCURRENCY, Percentiles
 from synergon.records import Claim, ClaimRequest, HandedBack, NewNode, Room, Settlement
@@ -30,6 +32,7 @@ class Drained(msgspec.Struct, frozen=True):
     tenths_per_second: list[float]
     claim_ms: Percentiles
     succeeded: int
+    synchronous: list[str]
 
 
 def measure(folder: Path, sizes: Sizes) -> Measured:
@@ -48,13 +51,13 @@ def measure(folder: Path, sizes: Sizes) -> Measured:
     measured.add_percentiles("backlog.claim_while_draining", drained.claim_ms)
     measured.add("backlog.node_memory", "MB", peak)
     measured.check("backlog: every task is in the history, succeeded", expected=tasks, found=drained.succeeded)
+    measured.check("backlog: every commit is synced", expected=SYNCED, found=drained.synchronous)
     return measured
 
 
 def _fill(url: str, tasks: int) -> float:
     async def fill() -> float:
-        engine = Engine(url)
-        async with engine:
+        async with Engine(url) as engine:
             began = perf_counter()
             for first in range(0, tasks, CHUNK):
                 last = min(first + CHUNK, tasks)
@@ -133,10 +136,9 @@ class Drain:
             async with self._engine.worker(drain=True):
                 await self._all_begun.wait()
             counts = await self._engine.counts(kind=KIND)
-        tenths = [
-            self._tasks / 10 / (end - start) for start, end in zip(self._moments, self._moments[1:], strict=False)
-        ]
-        return Drained(tenths, Percentiles.of(self._claims), counts[State.SUCCEEDED])
+            synced = await synchronous(self._engine)
+        tenths = [self._tasks / 10 / (end - start) for start, end in pairwise(self._moments)]
+        return Drained(tenths, Percentiles.of(self._claims), counts[State.SUCCEEDED], synced)
 
     def _time_claims(self) -> None:
         store: Any = self._engine.store

@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         for check in self.failed:
             console.print(f"check failed: {check.what}: found {check.found}", style="bold red")
         if not self.failed:
-            console.print(f"all {len(self.checks)} checks passed: every commit synced, every task found in the history")
+            console.print(f"all {len(self.checks)} checks passed")
 
     def _add_subject(self, table: Table, subject: str) -> None:
         figures = [figure for figure in self.figures.values() if figure.subject == subject]

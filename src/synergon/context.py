@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from synergon.errors import OptionError, PayloadError
-from synergon.records import NewTask, Progress
+from synergon.records import NewTask, Progress, storable
 
 if TYPE_CHECKING:
     from synergon.task import Call
@@ -104,7 +104,7 @@ class Context:
         """Tell how far it is, from 0 to 1. Stored at most a few times a second; the last word is always stored."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise OptionError(f"progress must be a number from 0 to 1, got {fraction!r}")
-        self._link.report(Progress(fraction=float(fraction), message=str(message)))
+        self._link.report(Progress(fraction=float(fraction), message=storable(str(message))))
 
     def enqueue(self, *calls: Call[Any]) -> Queued:
         """Enqueue children: they are committed together with this task's success, and not otherwise."""

@@ -19,6 +19,7 @@ from synergon.records import (
     TaskPage,
     TaskQuery,
     TaskRecord,
+    storable,
 )
 from synergon.stores.base import Store
 from synergon.waiters import Waiters
@@ -91,7 +92,7 @@ class Operations:
 
         False: it had ended already. TaskNotFound if there is none.
         """
-        (moved,) = await self.store.cancel([task_id], why)
+        (moved,) = await self.store.cancel([task_id], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
         if self.node is not None:

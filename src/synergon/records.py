@@ -28,6 +28,11 @@ def from_datetime(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
+def storable(text: str) -> str:
+    """Text may hold half a character, which no database takes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What every record has in common."""
 

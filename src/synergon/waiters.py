@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from synergon.clock import Clock
-from synergon.errors import StoreUnavailable, TaskDeleted
+from synergon.errors import TaskDeleted
 from synergon.records import TaskRecord
 
 Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
@@ -63,7 +63,7 @@ class Waiters:
             self._wake.clear()
             try:
                 await self._look(ids or sorted(self._futures))
-            except StoreUnavailable:
+            except Exception:  # noqa: BLE001  whatever it is, somebody waits
                 self._told.update(ids)
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
                 continue

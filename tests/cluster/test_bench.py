@@ -77,7 +77,7 @@ def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind
     report = benchmarks.run(TINY, list(benchmarks.SUBJECTS))
 
     assert report.failed == []
-    assert any("synchronous" in check.what for check in report.checks)
+    assert any("synced" in check.what for check in report.checks)
     assert set(report.figures) == EXPECTED
     assert set(BARS) <= EXPECTED
     assert list(folder.iterdir()) == []

@@ -68,6 +68,11 @@ def snooze_once(ctx: Context) -> int:
 
 
 @engine.task
+def snooze_for_ever() -> None:
+    raise Snooze(float("inf"))
+
+
+@engine.task
 def retry_once(ctx: Context) -> int:
     if ctx.attempt == 1:
         raise RetryAfter(0, "not yet")

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.process_bodies import on
-from tests.support import PATIENCE_SECONDS, Gate, ended, until
+from tests.support import PATIENCE_SECONDS, Gate, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, Snooze, State, TaskFailed
 from synergon.records import NewTask
@@ -185,10 +185,12 @@ async def test_the_third_crash_is_the_last(new_engine: NewEngine, memory_url: st
 async def test_what_a_process_body_asks_for_is_heard(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url)
     snooze_once = on(engine, process_bodies.snooze_once)
+    snooze_for_ever = on(engine, process_bodies.snooze_for_ever)
     retry_once = on(engine, process_bodies.retry_once, retry=Retry(attempts=2, first=60))
     async with engine.worker():
         assert await (await snooze_once.enqueue()).result(PATIENCE_SECONDS) == 1
         assert await (await retry_once.enqueue()).result(PATIENCE_SECONDS) == 2
+        await until_state(await snooze_for_ever.enqueue(), State.SCHEDULED)
 
 
 # ---------------------------------------------------------------- the loop

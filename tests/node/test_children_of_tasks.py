@@ -105,18 +105,18 @@ async def test_a_result_that_cannot_be_stored_takes_the_children_with_it(engine:
 
 
 async def test_threads_and_processes_have_children_too(engine: Engine) -> None:
+    add = on(engine, process_bodies.add)
+    in_process = on(engine, process_bodies.with_children)
+
     @engine.task
     def in_thread(ctx: Context) -> None:
         ctx.enqueue(add.call(1, 1))
 
-    add = on(engine, process_bodies.add)
-    in_process = on(engine, process_bodies.with_children)
-    async with engine.worker(drain=True):
-        await in_thread.enqueue()
-        await in_process.enqueue(10)
     async with engine:
-        pass
-    assert add.kind == "add"
+        async with engine.worker(drain=True):
+            await in_thread.enqueue()
+            await in_process.enqueue(10)
+        assert sorted(task.result for task in await engine.tasks(kind="add")) == [2, 11, 12]
 
 
 async def test_a_child_whose_key_is_taken_is_the_live_task(engine: Engine) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, ended, until
+from tests.support import PATIENCE_SECONDS, Gate, ended, make_troubled, until
 
 from synergon import Engine, Reason, State, TaskFailed
 
@@ -170,6 +170,32 @@ async def test_a_task_that_nobody_starts_in_time_expires_and_whoever_waits_is_to
     assert failure.value.record.reason is Reason.EXPIRED
     assert failure.value.record.attempts == 0
     assert ran == ["first"]
+
+
+async def test_a_task_whose_time_is_over_is_not_started_even_if_nobody_has_ended_it_yet(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, sweep=0.05)
+    stores = make_troubled(engine)
+    gate = Gate()
+    ran: list[str] = []
+
+    @engine.task
+    async def hold(name: str) -> None:
+        ran.append(name)
+        await gate.hold()
+
+    async with engine.worker(concurrency=1):
+        first = await hold.enqueue("first")
+        await gate.until_reached()
+        with stores[-1].away("wake"):
+            handle = await hold.with_options(expires_in=0.05).enqueue("too late")
+            await asyncio.sleep(0.1)  # past its expiry
+            gate.open()
+            await first.result(PATIENCE_SECONDS)
+            await (await hold.enqueue("second")).result(PATIENCE_SECONDS)
+        assert (await ended(handle)).reason is Reason.EXPIRED
+    assert ran == ["first", "second"]
 
 
 async def test_a_task_that_started_in_time_may_run_on_past_its_expiry(engine: Engine) -> None:

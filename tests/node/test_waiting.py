@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
+from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
-from synergon import Engine, OptionError, ResultTimeout, State, TaskDeleted
+from synergon import Engine, OptionError, ResultTimeout, State, StoreError, TaskDeleted
 
 
 async def test_the_waiting_may_end_before_the_task_which_goes_on(engine: Engine) -> None:
@@ -108,6 +110,25 @@ async def test_nobody_polls_while_nobody_waits(new_engine: NewEngine, url: str) 
         before = stores[-1].calls["get"]
         await asyncio.sleep(0.1)
         assert stores[-1].calls["get"] <= before + 1
+
+
+async def test_an_error_of_the_store_does_not_leave_waiters_alone(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+    stores = make_troubled(engine)
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async def fail_once(call: Callable[[], Awaitable[Any]]) -> Any:
+        stores[-1].end("get")
+        raise StoreError("something is wrong")
+
+    async with engine.worker():
+        handle = await note.enqueue()
+        await until_state(handle, State.SUCCEEDED)
+        stores[-1].cause("get", fail_once)
+        assert await handle.result(PATIENCE_SECONDS) == "ran"
 
 
 async def test_a_task_that_never_existed_is_not_waited_for(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from tests.node import process_bodies
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
-from synergon import Context, Engine, OptionError, Progress, Retry, State, TaskNotFound
+from synergon import Cancel, Context, Engine, OptionError, Progress, Retry, State, TaskNotFound, injected
 
 
 async def test_a_succeeded_task_keeps_its_result_and_its_times(engine: Engine) -> None:
@@ -184,6 +184,34 @@ async def test_progress_that_makes_no_sense_is_refused_in_the_body(engine: Engin
     async with engine.worker():
         await (await work.enqueue()).result(PATIENCE_SECONDS)
     assert said == [f"progress must be a number from 0 to 1, got {fraction!r}"]
+
+
+async def test_words_that_hold_half_a_character_harm_nobody(engine: Engine) -> None:
+    gate = Gate()
+
+    @engine.task
+    async def work(how: str, ctx: Context = injected) -> str:
+        ctx.progress(0.5, "half \ud800")
+        if how == "cancel":
+            raise Cancel("half \ud800")
+        if how == "hold":
+            await gate.hold()
+        return "done"
+
+    async with engine.worker():
+        done = await ended(await work.enqueue("done"))
+        cancelled = await ended(await work.enqueue("cancel"))
+        handle = await work.enqueue("hold")
+        await gate.until_reached()
+        await handle.cancel("half \ud800")
+        cancelled_from_outside = await ended(handle)
+    assert (done.state, done.result) == (State.SUCCEEDED, "done")
+    assert done.progress is not None
+    assert done.progress.message.startswith("half ")
+    for record in (cancelled, cancelled_from_outside):
+        assert record.state is State.CANCELLED
+        assert record.error is not None
+        assert record.error.message.startswith("half ")
 
 
 # ---------------------------------------------------------------- the context

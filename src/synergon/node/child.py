@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from synergon.context import AttemptLink, Context, OpenTransaction
+from synergon.durations import LONGEST_SECONDS
 from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Snooze
 from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
@@ -160,5 +161,6 @@ async def _await(engine: Engine, body: Awaitable[Any]) -> Any:
 def _control(control: Control | None) -> ChildControl | None:
     if control is None:
         return None
-    seconds = control.seconds if isinstance(control, Snooze | RetryAfter) else 0.0
+    # JSON has no infinity.
+    seconds = min(control.seconds, LONGEST_SECONDS) if isinstance(control, Snooze | RetryAfter) else 0.0
     return ChildControl(type(control).__name__, str(control), seconds)

@@ -281,7 +281,7 @@ class Node(Services):
 
     async def drained(self) -> None:
         """Return when no live task is left that this node could run."""
-        while self.runner.running or await self._has_work():
+        while not self._has_stopped.is_set() and (self.runner.running or await self._has_work()):
             await self._clock.sleep(DRAIN_LOOK_SECONDS)
         await self.completer.flushed()
 

@@ -12,7 +12,7 @@ from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
 from synergon.lifecycle import Reason
 from synergon.node.attempt import Attempt, Stop
-from synergon.records import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed
+from synergon.records import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed, storable
 
 _ENGINE: Final = Path(__file__).parent
 
@@ -44,7 +44,7 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
         case Snooze(seconds=seconds):
             return Snoozed(delay=_clamped(seconds))
         case Cancel():
-            return Cancelled(why=str(control) or None)
+            return Cancelled(why=storable(str(control)) or None)
         case Discard():
             return Failed(reason=Reason.DISCARDED, error=describe(control, attempt.claim.attempts, node_id))
         case RetryAfter(seconds=seconds):
@@ -127,12 +127,7 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
     return ErrorRecord(
         attempt=attempt,
         type=type(error).__qualname__,
-        message=_storable(message[:MESSAGE_LENGTH]),
-        traceback=_storable(text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}"),
+        message=storable(message[:MESSAGE_LENGTH]),
+        traceback=storable(text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}"),
         node_id=node_id,
     )
-
-
-def _storable(text: str) -> str:
-    """Text may hold half a character, which no database takes."""
-    return text.encode(errors="backslashreplace").decode()
