@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from synergon.durations import LONGEST_SECONDS, Duration, seconds
@@ -35,7 +36,7 @@ class Retry:
     factor: float = 2.0
     cap: float = 600.0
     jitter: float = 0.25
-    wait: Callable[[int], float] | None = field(default=None, compare=False)
+    wait: Callable[[int], float | timedelta] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         is_whole = isinstance(self.attempts, int) and not isinstance(self.attempts, bool)
@@ -55,6 +56,8 @@ class Retry:
         """The pause in seconds after failed attempt `attempt` (1 is the first); never negative, never huge."""
         if self.wait is not None:
             pause = self.wait(attempt)
+            if isinstance(pause, timedelta):
+                pause = pause.total_seconds()
         else:
             pause = self._without_jitter(max(attempt, 1)) * (1 + self.jitter * (2 * chance() - 1))
         is_number = pause == pause  # which NaN is not

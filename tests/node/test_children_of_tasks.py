@@ -75,6 +75,28 @@ async def test_a_parent_that_does_not_succeed_has_no_children(engine: Engine, en
         assert [task.kind for task in await all_tasks(engine)] == ["parent"]
 
 
+async def test_a_success_that_comes_after_a_cancel_has_no_children(engine: Engine) -> None:
+    gate = Gate()
+
+    @engine.task
+    async def child() -> None: ...
+
+    @engine.task
+    async def parent(ctx: Context) -> str:
+        ctx.enqueue(child.call())
+        await gate.hold()
+        return "done"
+
+    async with engine.worker():
+        handle = await parent.enqueue()
+        await gate.until_reached()
+        await engine.store.cancel([handle.id])  # by somebody whom this node does not hear
+        gate.open()
+        record = await ended(handle)
+        assert (record.state, record.result) == (State.CANCELLED, None)
+        assert [task.kind for task in await all_tasks(engine)] == ["parent"]
+
+
 async def test_only_the_children_of_the_attempt_that_succeeded_exist(engine: Engine) -> None:
     @engine.task
     async def child(attempt: int) -> None: ...

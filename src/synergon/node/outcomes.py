@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+import msgspec
+
 from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
 from synergon.lifecycle import Reason
@@ -77,7 +79,9 @@ def _failure(
     last_reason: Reason | None = None,
 ) -> Outcome:
     if attempt.claim.attempts < attempt.max_attempts:
-        return Retrying(delay=_clamped(_pause(attempt, chance) if pause is None else pause), error=error)
+        if pause is None:
+            pause, error = _pause(attempt, error, chance)
+        return Retrying(delay=_clamped(pause), error=error)
     exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
     return Failed(reason=last_reason or exhausted, error=error)
 
@@ -86,12 +90,17 @@ def _clamped(pause_seconds: float) -> int:
     return microseconds(min(pause_seconds, LONGEST_SECONDS))
 
 
-def _pause(attempt: Attempt, chance: Callable[[], float]) -> float:
-    """The policy's pause. A `wait` function is user code: what it raises must not lose the outcome."""
+def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> tuple[float, ErrorRecord]:
+    """The policy's pause. A `wait` function is user code: what it raises is recorded, and must not lose the outcome."""
     try:
-        return attempt.retry.delay(attempt.claim.attempts, chance)
-    except Exception:  # noqa: BLE001
-        return attempt.retry.cap
+        return attempt.retry.delay(attempt.claim.attempts, chance), error
+    except Exception as wrong:  # noqa: BLE001
+        raised = describe(wrong, attempt.claim.attempts, error.node_id)
+        return attempt.retry.cap, msgspec.structs.replace(
+            error,
+            message=f"{error.message} (and its Retry wait function raised {raised.type}: {raised.message})",
+            traceback=f"{error.traceback}\nThen the wait function of its Retry raised:\n{raised.traceback}",
+        )
 
 
 def find_control(error: BaseException) -> Control | None:
@@ -99,13 +108,15 @@ def find_control(error: BaseException) -> Control | None:
     return next(_controls(error), None)
 
 
-def _controls(error: BaseException | None) -> Iterator[Control]:
-    while error is not None:
+def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iterator[Control]:
+    seen = set() if seen is None else seen
+    while error is not None and id(error) not in seen:  # causes can go round in a circle
+        seen.add(id(error))
         if isinstance(error, Control):
             yield error
         if isinstance(error, BaseExceptionGroup):
             for member in error.exceptions:
-                yield from _controls(member)
+                yield from _controls(member, seen)
         error = error.__cause__
 
 

@@ -24,7 +24,7 @@ from synergon.node.child_bodies import ChildBodies
 from synergon.node.completer import Completer
 from synergon.node.executors import Executor
 from synergon.node.ledger import Ledger
-from synergon.options import NO_TIMEOUT, Overrides
+from synergon.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.records import (
     Claim,
     Crashed,
@@ -41,6 +41,11 @@ END_SECONDS: Final = 1.0
 """How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
+
+
+def _fits(runs_in: RunsIn, task_type: AnyTask) -> bool:
+    """Whether the body can run there; a producer that does not have the function could not tell."""
+    return runs_in == "process" or (runs_in == "loop") == task_type.is_coroutine
 
 
 class Runner:
@@ -131,8 +136,8 @@ class Runner:
         if overrides.timeout is not None:
             attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
         attempt.retry = overrides.retry or attempt.retry
-        if overrides.runs_in == "process":
-            attempt.runs_in = "process"
+        if overrides.runs_in is not None and _fits(overrides.runs_in, attempt.task_type):
+            attempt.runs_in = overrides.runs_in
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""

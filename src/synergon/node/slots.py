@@ -1,9 +1,9 @@
 """Slots: asyncio tasks that run one attempt after another.
 
 Making an asyncio task costs more than everything else a short body needs, so slots are kept. A slot is reused only
-while the body before left it clean: one that was cancelled, or whose context variables changed, is replaced, so a body
-always starts as if it were alone. A slot that finds more work waiting starts others before it goes on, so bodies that
-wait do so beside each other.
+while the body before left it clean: one that was cancelled, whose context variables changed, or whose task somebody
+still holds, is replaced, so a body always starts as if it were alone. A slot that finds more work waiting starts others
+before it goes on, so bodies that wait do so beside each other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
+from sys import getrefcount
 from typing import Final, Generic, TypeVar
 
 Work = TypeVar("Work")
@@ -50,12 +51,20 @@ class Slots(Generic[Work]):
     def _start_more(self) -> None:
         while self._starting < min(STARTING, len(self._pending)):
             self._starting += 1
-            if self._idle:
-                self._idle.pop().set_result(None)
+            rest = self._next_idle()
+            if rest is not None:
+                rest.set_result(None)
             else:
                 task = self._loop.create_task(self._serve(), name="synergon-slot")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+
+    def _next_idle(self) -> asyncio.Future[None] | None:
+        while self._idle:
+            rest = self._idle.pop()
+            if not rest.done():  # it is, if somebody has cancelled the slot's task
+                return rest
+        return None
 
     async def _serve(self) -> None:
         pristine = copy_context()
@@ -77,8 +86,10 @@ class Slots(Generic[Work]):
             work = self._pending.popleft()
             if self._pending:
                 self._start_more()
+            holders = getrefcount(task)
             await self._run(work)
-            if task.cancelling() or copy_context() != pristine:
+            # Somebody who still holds the task, a timer that was left behind, could cancel the next body with it.
+            if task.cancelling() or getrefcount(task) > holders or copy_context() != pristine:
                 self._start_more()
                 return False
             if time.monotonic() - began > BURST_SECONDS:

@@ -22,6 +22,8 @@ _PASSING: Final = {
     sqlite3.SQLITE_IOERR: "could not be read or written; look at the disk",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that its folder exists and may be written",
     sqlite3.SQLITE_INTERRUPT: "was interrupted",
+    sqlite3.SQLITE_PROTOCOL: "is locked by another writer",
+    sqlite3.SQLITE_NOMEM: "could not be used for lack of memory",
 }
 
 

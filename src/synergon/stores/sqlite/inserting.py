@@ -109,13 +109,19 @@ def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
     _check_same_file(connection, path)
-    if not connection.in_transaction:
-        if connection.isolation_level is None:
+    is_ours = not connection.in_transaction
+    if is_ours:
+        if connection.isolation_level is None or getattr(connection, "autocommit", False) is True:
             raise OptionError("conn has no transaction open; execute BEGIN on it first, then enqueue, then commit")
         connection.execute("BEGIN IMMEDIATE")
-    transaction = Transaction(connection)
-    inserted = insert(transaction, tasks)
-    transaction.flush()
+    try:
+        transaction = Transaction(connection)
+        inserted = insert(transaction, tasks)
+        transaction.flush()
+    except BaseException:
+        if is_ours:  # the caller has opened none, and would not know of it
+            connection.rollback()
+        raise
     return inserted
 
 

@@ -6,6 +6,7 @@ checked inside a transaction stays true until its commit.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -70,15 +71,15 @@ class SqliteStore:
             await reader.close()
             await writer.close()
 
-    async def _write(self, work: Callable[..., Result], *arguments: Any) -> Result:
+    def _write(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self._writer is None:
             raise NotConnected(f"the store {self.url} is not open")
-        return await self._writer.do(lambda transaction: work(transaction, *arguments))
+        return self._writer.do(lambda transaction: work(transaction, *arguments))
 
-    async def _read(self, work: Callable[..., Result], *arguments: Any) -> Result:
+    def _read(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self._reader is None:
             raise NotConnected(f"the store {self.url} is not open")
-        return await self._reader.do(lambda transaction: work(transaction, *arguments))
+        return self._reader.do(lambda transaction: work(transaction, *arguments))
 
     async def now(self) -> int:
         """The store's clock."""

@@ -70,8 +70,8 @@ class DatabaseThread:
         """Begin to take jobs."""
         self._thread.start()
 
-    async def do(self, work: Work[Result], *, urgent: bool = False) -> Result:
-        """Run `work` on the thread and return what it returns, once that is durable."""
+    def do(self, work: Work[Result], *, urgent: bool = False) -> asyncio.Future[Result]:
+        """Run `work` on the thread; the future has what it returns, once that is durable."""
         if self._is_closing:
             raise NotConnected(f"the store {self._path} is closed")
         if os.getpid() != self._pid:  # this thread was left behind in the parent
@@ -83,7 +83,7 @@ class DatabaseThread:
             self._jobs.append(job)
         if self._is_asleep:
             self._wake.set()
-        return await job.future
+        return job.future
 
     async def close(self) -> None:
         """Finish what was asked, then end the thread and the connection."""

@@ -29,7 +29,7 @@ CREATE TABLE synergon_task (
 );
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
-CREATE INDEX synergon_task_running ON synergon_task (node_id, kind, queue) WHERE state = 'running';
+CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
 
