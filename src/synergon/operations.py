@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
@@ -47,7 +48,7 @@ class Operations:
 
     async def get(self, task_id: int) -> TaskRecord:
         """One task, live or ended; TaskNotFound if there is none."""
-        (record,) = await self.store.get([task_id])
+        (record,) = await self.store.get([_check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
         return record
@@ -66,6 +67,11 @@ class Operations:
         """Tasks that match, newest first, one page; give its `next` as `before` for the following one."""
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
+        for name, value in {"kind": kind, "queue": queue, "tag": tag, "key": key}.items():
+            if value is not None and not isinstance(value, str):
+                raise OptionError(f"{name} must be text, got {value!r}")
+        if before is not None:
+            before = _check_id(before)
         query = TaskQuery(states=_states(state), kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit)
         return await self.store.list_tasks(query)
 
@@ -92,7 +98,7 @@ class Operations:
 
         False: it had ended already. TaskNotFound if there is none.
         """
-        (moved,) = await self.store.cancel([task_id], None if why is None else storable(why))
+        (moved,) = await self.store.cancel([_check_id(task_id)], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
         if self.node is not None:
@@ -102,7 +108,7 @@ class Operations:
 
     async def retry(self, task_id: int) -> None:
         """Run an ended task again, under the same id, with its budgets reset."""
-        (moved,) = await self.store.retry([task_id])
+        (moved,) = await self.store.retry([_check_id(task_id)])
         if moved.key_holder is not None:
             raise KeyConflict(
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
@@ -112,7 +118,7 @@ class Operations:
 
     async def delete(self, task_id: int) -> None:
         """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
-        (moved,) = await self.store.delete([task_id])
+        (moved,) = await self.store.delete([_check_id(task_id)])
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
         self.waiters.tell([task_id])
@@ -122,7 +128,7 @@ class Operations:
         if (delay is None) == (run_at is None):
             raise OptionError("reschedule takes delay or run_at, and exactly one of them")
         change = Rescheduling(
-            id=task_id,
+            id=_check_id(task_id),
             delay=microseconds(seconds(delay, "delay")) if delay is not None else None,
             run_at=check_moment(run_at, "run_at") if run_at is not None else None,
         )
@@ -134,7 +140,9 @@ class Operations:
 
     async def set_priority(self, task_id: int, priority: int) -> None:
         """Change the priority of a task that has not started."""
-        (moved,) = await self.store.set_priority([Reprioritizing(id=task_id, priority=check_priority(priority))])
+        (moved,) = await self.store.set_priority(
+            [Reprioritizing(id=_check_id(task_id), priority=check_priority(priority))]
+        )
         self._check(moved, "given another priority", "only a task that waits can be")
 
     async def pause(self, queue: str) -> bool:
@@ -170,6 +178,15 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
         return frozenset(State(word) for word in words)
     except ValueError as error:
         raise OptionError(f"{error}; a task's state is one of {', '.join(State)}") from None
+
+
+def _check_id(task_id: Any) -> int:
+    """An id that a store could have given."""
+    if isinstance(task_id, bool) or not isinstance(task_id, int):
+        raise OptionError(f"a task's id is a whole number, got {task_id!r}")
+    if not 0 < task_id < 2**63:
+        raise _not_found(task_id)
+    return task_id
 
 
 def _not_found(task_id: int) -> TaskError:

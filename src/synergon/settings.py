@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from synergon.durations import seconds
-from synergon.errors import ConfigurationError, OptionError
+from synergon.errors import ConfigurationError, NotAvailable, OptionError
 from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
 from synergon.sizes import size_bytes
+
+LATER: Final = ("resources", "labels", "listen", "advertise", "transport")
+"""Settings that are coming; until they work they are refused, not ignored."""
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
@@ -71,6 +74,9 @@ def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings
         table = read_pyproject(pyproject)
         with _naming(str(pyproject)):
             settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
+    for name in LATER:
+        if os.environ.get(f"SYNERGON_{name.upper()}"):
+            raise NotAvailable(f"$SYNERGON_{name.upper()} is set, but {name!r} is not in this release of synergon")
     for name in _CHECKS:
         variable = f"SYNERGON_{name.upper()}"
         if os.environ.get(variable):
