@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -40,6 +41,7 @@ from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store
 from synergon.stores.base import Store
+from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
@@ -132,7 +134,7 @@ class Engine(Operations):
         self._node: Node | None = None
         self._users = 0
         self.is_in_child = False
-        """This is a child process that runs a body: nobody connects here, so the engine does when it has to."""
+        """This is a child process that runs a body, and a store in memory is in another one."""
 
     def __repr__(self) -> str:
         return f"<Engine {self.settings.url}>"
@@ -144,6 +146,11 @@ class Engine(Operations):
             if name in LATER:
                 raise NotAvailable(f"engine.{name} ({LATER[name]}) is not in this release of synergon")
             raise AttributeError(f"an Engine has no attribute {name!r}")
+
+    def become_child(self, url: str) -> None:
+        """In a child process: work on the database that the parent works on, whatever the settings here say."""
+        self.is_in_child = True
+        self.settings = self.settings.changed({"url": url}, "parent process")
 
     # ------------------------------------------------------------ kinds
 
@@ -170,10 +177,10 @@ class Engine(Operations):
         """Register a function as a kind of task; with or without options. It stays a plain callable."""
         if function is None:
             return TaskDecorator(self, options)
-        return self._register(function, options)
+        return self._register(function, options, _caller())
 
-    def _register(self, function: Callable[..., Any], options: Mapping[str, Any]) -> AnyTask:
-        task_type: AnyTask = TaskType(self, function, options)
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+        task_type: AnyTask = TaskType(self, function, options, registered_in)
         known = self.kinds.get(task_type.kind)
         if known is not None:
             raise KindError(
@@ -197,8 +204,8 @@ class Engine(Operations):
         if self._store is not None:
             return self
         store = self._make_store(self.settings.url)
-        if self.is_in_child and not store.capabilities.shared:
-            raise NotAvailable(f"{self.settings.url} lives in one process, and this body runs in a child of it")
+        if self.is_in_child:
+            store = cast("Store", LateStore(store))
         try:
             await store.open()
         except BaseException:
@@ -215,11 +222,6 @@ class Engine(Operations):
                 "this engine is connected on another event loop, which `with engine:` or a *_sync call has started; "
                 "use run_sync() beside those, or another Engine"
             )
-
-    async def _connected(self) -> Store:
-        if self._store is None and self.is_in_child:
-            await self.connect()
-        return self.store
 
     async def close(self) -> None:
         """Undo one `connect`; the last one disconnects."""
@@ -373,8 +375,7 @@ class Engine(Operations):
         if conn is not None:
             inserted = self.store.insert_on(conn, tasks)
         else:
-            store = self._store or await self._connected()
-            inserted = await store.insert(tasks) if tasks else []
+            inserted = await self.store.insert(tasks) if tasks else []
             self._tell_node(tasks, inserted)
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
@@ -384,8 +385,7 @@ class Engine(Operations):
             handles: list[Handle[Value]] = await self.enqueue([call])
             return handles[0]
         task = call.to_new_task()
-        store = self._store or await self._connected()
-        inserted = await store.insert((task,))
+        inserted = await self.store.insert((task,))
         self._tell_node((task,), inserted)
         return self._handle(call, inserted[0])
 
@@ -474,7 +474,13 @@ class TaskDecorator:
 
     def __call__(self, function: Any, /) -> Any:
         """Register the function."""
-        return self._engine._register(function, self._options)  # noqa: SLF001  two halves of one decorator
+        return self._engine._register(function, self._options, _caller())  # noqa: SLF001  two halves of one decorator
+
+
+def _caller() -> str:
+    """The module that calls whoever asks."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
+    return name
 
 
 def _listed(calls: Iterable[Call[Any]]) -> list[Call[Any]]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+from weakref import WeakValueDictionary
 
 from synergon.context import Context
 from synergon.errors import ConfigurationError, OptionError, PayloadError
@@ -22,6 +23,9 @@ Parameters = ParamSpec("Parameters")
 Full = ParamSpec("Full")
 Returned = TypeVar("Returned")
 Value = TypeVar("Value")
+
+REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
+"""All task types of this process by the module that registered them, the function's name and the kind."""
 
 INJECTED: Final[frozenset[type]] = frozenset({Context})
 DEFAULT_PLACEMENT: Final = Placement()
@@ -142,11 +146,15 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     __name__: str
 
-    def __init__(self, engine: Engine, function: Callable[Full, Returned], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, function: Callable[Full, Returned], options: Mapping[str, Any], registered_in: str = ""
+    ) -> None:
         if not callable(function) or inspect.isclass(function):
             raise ConfigurationError(f"@engine.task decorates functions, got {function!r}")
         self.engine = engine
         self.function = function
+        self.registered_in = registered_in or getattr(function, "__module__", "")
+        """The module whose import registers the kind; what a child process imports."""
         self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
         self.is_coroutine = inspect.iscoroutinefunction(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -160,6 +168,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self._task_type = self
         self._placement = DEFAULT_PLACEMENT
         functools.update_wrapper(self, function)
+        REGISTERED[self.registered_in, self.function.__qualname__, self.kind] = self
 
     def __repr__(self) -> str:
         return f"<TaskType {self.kind}>"
@@ -190,7 +199,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         module, name = self.location
         if "<locals>" in name or "<lambda>" in name:
             return f"{name} is defined inside a function"
-        if module == "__main__":
+        if "__main__" in (module, self.registered_in):
             return f"{name} is defined in __main__"
         return None
 

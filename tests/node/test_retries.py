@@ -157,7 +157,7 @@ async def test_a_wait_function_that_makes_no_sense_loses_no_task(engine: Engine,
         handle = await fail.enqueue()
         record = await until_state(handle, State.FAILED, State.SCHEDULED)
         assert record.attempts in (1, 2)
-        assert record.errors[0].message == "always"
+        assert record.errors[0].message.startswith("always")
 
 
 # ---------------------------------------------------------------- what a body may ask for

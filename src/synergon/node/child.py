@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Awaitable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,10 +17,14 @@ from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Sno
 from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
 from synergon.records import ErrorRecord, NewTask, Progress
-from synergon.task import AnyTask, TaskType
+from synergon.task import REGISTERED, AnyTask
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
+
+
+BEGINS: Final = b"begins"
+"""Everything is imported, and the body's time starts."""
 
 
 class NoTransactionHere(NotAvailable):
@@ -33,6 +37,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     name: str
     path: list[str]
+    url: str
     task_id: int
     kind: str
     queue: str
@@ -116,11 +121,12 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
     )
     try:
         task_type = _find(job)
+        task_type.engine.become_child(job.url)
         arguments = task_type.signature.decode(job.payload)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None), is_misfit=True)
     try:
-        value = _call(task_type, arguments, context)
+        value = _call(task_type, arguments, context, channel)
         return ChildAnswer(result=task_type.signature.encode_result(value), children=context.children)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None))
@@ -133,29 +139,26 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
 
 
 def _find(job: ChildJob) -> AnyTask:
-    found: Any = importlib.import_module(job.module)
-    for part in job.name.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, TaskType):
-        raise TypeError(f"{job.module}.{job.name} is not a task any more")
+    importlib.import_module(job.module)
+    found = REGISTERED.get((job.module, job.name, job.kind))
+    if found is None:
+        raise LookupError(f"importing {job.module} does not register the kind {job.kind!r} with {job.name}")
     return found
 
 
-def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context) -> Any:
+def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, channel: ChildChannel) -> Any:
     positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
     arguments.update(dict.fromkeys(task_type.signature.injected, context))
-    task_type.engine.is_in_child = True
+    channel.send(BEGINS)
     if task_type.is_coroutine:
         return asyncio.run(_await(task_type.engine, task_type.function(*positional, **arguments)))
     return copy_context().run(task_type.function, *positional, **arguments)
 
 
 async def _await(engine: Engine, body: Awaitable[Any]) -> Any:
-    """The body's value; if it has used its engine, that is disconnected before the loop ends."""
-    try:
+    """The body's value. It finds its engine connected, as in the worker; a connection is made if it uses it."""
+    async with engine:
         return await body
-    finally:
-        await engine.stop()
 
 
 def _control(control: Control | None) -> ChildControl | None:

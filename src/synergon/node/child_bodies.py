@@ -15,15 +15,14 @@ from synergon.durations import microseconds
 from synergon.errors import Cancel, Control, Discard, RetryAfter, Snooze
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt, Services, Stop
-from synergon.node.child import ChildAnswer, ChildControl, ChildJob
+from synergon.node.child import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildNotStarted
 from synergon.node.executors import Executor
 from synergon.records import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
 from synergon.task import AnyTask
 
-UNPLANNED: Final = 4
-"""How many bodies may be in children at once although their kind does not say so: each costs the memory of a Python,
-and the death of one crowded node must not make another start a crowd of them."""
+START_SECONDS: Final = 60.0
+"""How long a child may take to import what its body needs."""
 
 NOT_STARTED_SECONDS: Final = 5.0
 """How long a task waits after no child could be started for it."""
@@ -42,6 +41,8 @@ class ChildBodies:
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
+        url: str,
+        most: int,
         arm: Callable[[Attempt], None],
     ) -> None:
         self._services = services
@@ -49,7 +50,8 @@ class ChildBodies:
         self._clock = clock
         self._logger = logger
         self._arm = arm
-        self._unplanned = asyncio.Semaphore(UNPLANNED)
+        self._places = asyncio.Semaphore(most)
+        self._url = url
         self._tied: set[str] = set()
 
     def why_not(self, task_type: AnyTask) -> str | None:
@@ -59,12 +61,11 @@ class ChildBodies:
         return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
-        """From a claim to its outcome. Admission counts kinds that run in processes; the others queue up here."""
-        if attempt.task_type.policy.runs_in == "process" and not attempt.claim.crashes:
-            return await self._run(attempt, node_id)
+        """From a claim to its outcome. There are never more children than places: admission sees to that for kinds that
+        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait."""
         attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
         try:
-            await self._unplanned.acquire()
+            await self._places.acquire()
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
@@ -74,18 +75,21 @@ class ChildBodies:
         try:
             return await self._run(attempt, node_id)
         finally:
-            self._unplanned.release()
+            self._places.release()
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
         def on_message(message: bytes) -> Any:
+            if message == BEGINS:
+                self._begin(attempt)
+                return None
             if message == b"still_owned":
                 return self._answer_ownership(attempt)
             self._services.report_progress(attempt, _PROGRESS.decode(message))
             return None
 
         is_fresh = attempt.claim.crashes > 0
-        attempt.child = self._executor.start_child(_job(attempt), on_message, fresh=is_fresh)
-        self._arm(attempt)
+        attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
+        attempt.deadline = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
         try:
             answer = _ANSWER.decode(await attempt.child.result())
         except ChildFailure as failure:
@@ -100,6 +104,12 @@ class ChildBodies:
             self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
             return HandedBack()
         return self._of_answer(attempt, answer, node_id)
+
+    def _begin(self, attempt: Attempt) -> None:
+        """The deadline is the body's: what it takes to start a process is not its time."""
+        if attempt.deadline is not None:
+            attempt.deadline.cancel()
+        self._arm(attempt)
 
     async def _answer_ownership(self, attempt: Attempt) -> bytes:
         return b"yes" if await self._services.still_owned(attempt) else b"no"
@@ -134,14 +144,14 @@ def _error(attempt: Attempt, type_name: str, failure: ChildFailure, node_id: str
     return ErrorRecord(attempt=attempt.claim.attempts, type=type_name, message=str(failure), node_id=node_id)
 
 
-def _job(attempt: Attempt) -> bytes:
+def _job_of(attempt: Attempt, url: str) -> bytes:
     claim = attempt.claim
-    module, name = attempt.task_type.location
     return msgspec.json.encode(
         ChildJob(
-            module=module,
-            name=name,
+            module=attempt.task_type.registered_in,
+            name=attempt.task_type.function.__qualname__,
             path=sys.path,
+            url=url,
             task_id=claim.id,
             kind=claim.kind,
             queue=claim.queue,

@@ -94,6 +94,7 @@ class Node(Services):
             self._executor,
             clock,
             logger,
+            url=self._store.url,
             default_timeout=settings.timeout,
             on_free=self._note_free,
         )

@@ -61,6 +61,7 @@ class Runner:
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
+        url: str,
         default_timeout: float | None,
         on_free: Callable[[], None],
     ) -> None:
@@ -73,7 +74,9 @@ class Runner:
         self._logger = logger
         self._default_timeout = default_timeout
         self._on_free = on_free
-        self._child_bodies = ChildBodies(services, executor, clock, logger, arm=self._arm)
+        self._child_bodies = ChildBodies(
+            services, executor, clock, logger, url=url, most=ledger.processes, arm=self._arm
+        )
         self._loop = asyncio.get_running_loop()
         self.running: dict[int, Attempt] = {}
         self.node_id = ""

@@ -102,6 +102,7 @@ class Drain(Services):
             self._executor,
             clock,
             logger,
+            url=self._store.url,
             default_timeout=self._settings.timeout,
             on_free=self._news.set,
         )
