@@ -133,6 +133,7 @@ class Engine(Operations):
         self._waiters: Waiters | None = None
         self._node: Node | None = None
         self._users = 0
+        self._stopping: asyncio.Future[None] | None = None
         self.is_in_child = False
         """This is a child process that runs a body, and a store in memory is in another one."""
 
@@ -253,10 +254,19 @@ class Engine(Operations):
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
-        node, store, waiters = self._node, self._store, self._waiters
-        if node is not None:
-            await node.stop(self._grace(grace))
-            self._node = None
+        if self._stopping is None:
+            if self._node is not None and self._grace(grace) is None:
+                self._node.refuse_stop_from_inside()
+            self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
+        try:
+            await asyncio.shield(self._stopping)
+        finally:
+            if self._stopping is not None and self._stopping.done():
+                self._stopping = None
+
+    async def _stop(self, grace: float | None) -> None:
+        await self.stop_node(grace)
+        store, waiters = self._store, self._waiters
         if store is None or waiters is None:
             return
         self._store = self._waiters = None

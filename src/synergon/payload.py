@@ -38,6 +38,7 @@ def _decode_model(wanted: type, value: Any) -> Any:
     raise NotImplementedError(f"a {wanted.__qualname__} cannot be made from JSON")
 
 
+_plain: Final = msgspec.json.Decoder()
 _encoder: Final = msgspec.json.Encoder(enc_hook=_encode_model)
 
 
@@ -47,6 +48,7 @@ def encode(value: Any, what: str) -> bytes:
         encoded = _encoder.encode(value)
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise PayloadError(f"{what} cannot be JSON: {error}") from error
+    _check_json(encoded, what)
     if len(encoded) > PAYLOAD_LIMIT_BYTES:
         raise PayloadError(
             f"{what} has {len(encoded)} bytes as JSON, more than the limit of {PAYLOAD_LIMIT_BYTES}; "
@@ -65,6 +67,14 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_finite(part) for part in value.values())
     return not isinstance(value, list | tuple | set | frozenset) or all(_is_finite(part) for part in value)
+
+
+def _check_json(encoded: bytes, what: str) -> None:
+    """A `msgspec.Raw` is taken at its word when it is encoded; whoever reads the task later would stumble over it."""
+    try:
+        _plain.decode(encoded)
+    except msgspec.DecodeError as error:
+        raise PayloadError(f"{what} cannot be JSON: {error}") from error
 
 
 class Signature:

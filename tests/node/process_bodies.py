@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from synergon import Context, Engine, RetryAfter, Snooze, TaskType
+from synergon.options import RunsIn
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -19,10 +20,10 @@ engine = Engine("memory://")
 
 
 def on(
-    target: Engine, task_type: TaskType[..., Parameters, Any, Returned], **options: Any
+    target: Engine, task_type: TaskType[..., Parameters, Any, Returned], *, runs_in: RunsIn = "process", **options: Any
 ) -> TaskType[..., Parameters, Any, Returned]:
     """The same function as a kind of another engine, to be run in a child process."""
-    registered: TaskType[..., Parameters, Any, Returned] = target.task(runs_in="process", **options)(task_type.function)
+    registered: TaskType[..., Parameters, Any, Returned] = target.task(runs_in=runs_in, **options)(task_type.function)
     return registered
 
 

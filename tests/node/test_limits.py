@@ -128,7 +128,7 @@ async def test_process_bodies_run_in_other_processes_and_not_more_at_once_than_a
 
 async def test_a_coroutine_may_run_in_a_process_if_the_call_says_so(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url)
-    add_slowly = engine.task(process_bodies.add_slowly.function)
+    add_slowly = on(engine, process_bodies.add_slowly, runs_in="loop")
     async with engine.worker():
         handle = await add_slowly.with_options(runs_in="process").enqueue(2, 3)
         assert await handle.result(PATIENCE_SECONDS) == 5

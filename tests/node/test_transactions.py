@@ -17,7 +17,7 @@ from tests.node import process_bodies
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until_state
 
-from synergon import Context, Engine, NotAvailable, NotConnected, OptionError, Reason, Retry, Snooze, State, StoreError
+from synergon import Context, Engine, NotAvailable, NotConnected, OptionError, Reason, Retry, Snooze, State
 
 
 @pytest.fixture
@@ -526,7 +526,7 @@ def test_the_sync_twin_joins_the_callers_transaction_in_the_callers_thread(sqlit
         assert lost.id == kept.id, "the id of what never existed is free"
 
 
-async def test_a_transaction_body_is_refused_when_the_database_is_held_by_somebody_else(
+async def test_a_body_waits_for_its_turn_while_somebody_else_holds_the_database(
     engine: Engine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("synergon.stores.sqlite.body.LOCK_WAIT_MILLISECONDS", 50)
@@ -535,9 +535,8 @@ async def test_a_transaction_body_is_refused_when_the_database_is_held_by_somebo
     @engine.task
     async def order(ctx: Context) -> None:
         await gate.hold()
-        with pytest.raises(StoreError, match="locked by another writer"):
-            async with ctx.transaction():
-                pass
+        async with ctx.transaction() as connection:
+            connection.execute("INSERT INTO orders VALUES ('book')")
 
     async with engine.worker():
         handle = await order.enqueue()
@@ -545,7 +544,9 @@ async def test_a_transaction_body_is_refused_when_the_database_is_held_by_somebo
         holder = sqlite3.connect(file, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         gate.open()
-        await asyncio.sleep(0.2)  # for as long as the lock is held
+        await asyncio.sleep(0.3)  # for as long as the lock is held
+        assert orders(file) == []
         holder.execute("ROLLBACK")
         holder.close()
         await handle.result(PATIENCE_SECONDS)
+    assert orders(file) == ["book"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.durations import microseconds
-from synergon.errors import StoreError
+from synergon.errors import StoreError, SynergonError
 from synergon.lifecycle import LIVE, State
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
@@ -297,6 +297,14 @@ class Node(Services):
             state in LIVE and kind in self._kinds and queue not in paused and (queues is None or queue in queues)
             for queue, kind, state in counts
         )
+
+    def refuse_stop_from_inside(self) -> None:
+        """A body that stops its own node, and gives running bodies all the time they want, would wait for itself."""
+        current = asyncio.current_task()
+        if any(attempt.asyncio_task is current for attempt in self.runner.running.values()):
+            raise SynergonError(
+                "a body cannot stop its own engine with grace=None: it would wait for itself; give a grace"
+            )
 
     async def stop(self, grace: float | None) -> None:
         """Stop in order; `grace` seconds for running bodies, None for as long as they take."""

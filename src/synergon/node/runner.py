@@ -7,11 +7,12 @@ body has really ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,10 +38,21 @@ from synergon.records import (
 )
 from synergon.task import AnyTask
 
+Value = TypeVar("Value")
+
 END_SECONDS: Final = 1.0
 """How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
+    """Have it done whatever happens to this task: a cancel that the body left behind must not keep it from its end."""
+    doing = asyncio.ensure_future(work)
+    while not doing.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(doing)
+    return doing.result()
 
 
 def _fits(runs_in: RunsIn, task_type: AnyTask) -> bool:
@@ -96,7 +108,7 @@ class Runner:
         try:
             outcome = await self._execute(attempt)
             if attempt.transaction is not None:
-                outcome = await self._close_transaction(attempt, outcome)
+                outcome = await _uninterrupted(self._close_transaction(attempt, outcome))
         except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +30,13 @@ _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction
 class SqliteBodyTransaction:
     """Opened when the body asks for it, ended when the body ends."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, hold_seconds: float) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
+    ) -> None:
         self.connection = connection
         self._path = path
         self._hold_seconds = hold_seconds
+        self._on_end = on_end
         self._is_open = True
         self._was_held_too_long = False
         self._lock = threading.Lock()
@@ -40,9 +45,11 @@ class SqliteBodyTransaction:
         self._limit.start()
 
     @classmethod
-    async def open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
-        """Wait for the write lock on a thread, so that the loop goes on."""
-        opening = asyncio.get_running_loop().run_in_executor(None, cls._open, path, hold_seconds)
+    async def open(cls, path: Path, hold_seconds: float, on_end: Callable[[], None]) -> SqliteBodyTransaction:
+        """Wait for the write lock on a thread, so that the loop goes on; `on_end` may be called more than once."""
+        loop = asyncio.get_running_loop()
+        notify = partial(loop.call_soon_threadsafe, on_end)
+        opening = loop.run_in_executor(None, cls._open, path, hold_seconds, notify)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:  # the thread goes on and may get the lock, which nobody wants any more
@@ -55,7 +62,7 @@ class SqliteBodyTransaction:
             opening.result()._close()  # noqa: SLF001  one of our own
 
     @classmethod
-    def _open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
+    def _open(cls, path: Path, hold_seconds: float, on_end: Callable[[], object]) -> SqliteBodyTransaction:
         connection = connect(path)
         try:
             connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_MILLISECONDS}")
@@ -63,7 +70,7 @@ class SqliteBodyTransaction:
         except sqlite3.Error as error:
             connection.close()
             raise translate(error, path) from error
-        return cls(connection, path, hold_seconds)
+        return cls(connection, path, hold_seconds, on_end)
 
     async def finish(self, settlement: Settlement) -> Verdict:
         """Settle the attempt and commit; stale: roll back."""
@@ -102,7 +109,8 @@ class SqliteBodyTransaction:
         if self._was_held_too_long:
             return (
                 f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
-                "writing, and was rolled back; do the slow part first and open it last"
+                "writing, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
+                "(another enqueue waits for this transaction to end)"
             )
         return "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
 
@@ -115,6 +123,7 @@ class SqliteBodyTransaction:
                 self.connection.execute("ROLLBACK")
                 # Whatever the body writes from now on would be a commit of its own.
                 self.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+        self._on_end()
 
     def _close(self) -> None:
         with self._lock:
@@ -128,3 +137,4 @@ class SqliteBodyTransaction:
         if self._is_in_transaction():
             self.connection.execute("ROLLBACK")
         self.connection.close()
+        self._on_end()

@@ -7,11 +7,12 @@ checked inside a transaction stays true until its commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from synergon.errors import NotConnected
+from synergon.errors import NotConnected, StoreUnavailable
 from synergon.lifecycle import State
 from synergon.records import (
     Claim,
@@ -54,6 +55,7 @@ class SqliteStore:
         self.path = path_of(url)
         self._writer: Writer | None = None
         self._reader: Reader | None = None
+        self._body_turn = asyncio.Lock()
 
     # ------------------------------------------------------------ life
 
@@ -110,8 +112,20 @@ class SqliteStore:
         return await self._write(settling.report, reports)
 
     async def begin(self, hold_seconds: float) -> SqliteBodyTransaction:
-        """A transaction for a body; it holds the file's write lock until it ends."""
-        return await SqliteBodyTransaction.open(self.path, hold_seconds)
+        """A transaction for a body; it holds the file's write lock until it ends.
+
+        One body of this process at a time. Between two of them the writer has its turn, the lease first: bodies that
+        hold the lock one after the other keep nobody from writing.
+        """
+        await self._body_turn.acquire()
+        try:
+            while True:
+                await self._write(lambda _: None)
+                with contextlib.suppress(StoreUnavailable):  # another process's body holds it; that ends
+                    return await SqliteBodyTransaction.open(self.path, hold_seconds, self._body_turn.release)
+        except BaseException:
+            self._body_turn.release()
+            raise
 
     async def cancel_requests(self, node_id: str) -> list[int]:
         """Running tasks of this node that somebody wants cancelled."""
