@@ -56,7 +56,7 @@ def _table(queues: list[QueueRecord], now: datetime) -> Table:
 
 
 @commands.command()
-def pause(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
+def pause(names: Names, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Close queues.
 
     No node takes a task from them until they are resumed, restarts included. What runs goes on.
@@ -68,6 +68,9 @@ def pause(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
             return {queue.name for queue in await engine.queues()}, await engine.store.pause(checked)
 
     known, changes = asyncio.run(write())
+    if as_json:
+        write_json_lines({"name": name, "changed": changed} for name, changed in zip(checked, changes, strict=True))
+        return
     for name, changed in zip(checked, changes, strict=True):
         if not changed:
             say(f"queue {name} was paused already")
@@ -76,7 +79,7 @@ def pause(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
 
 
 @commands.command()
-def resume(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
+def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Open paused queues again."""
 
     async def write() -> tuple[list[str], list[bool]]:
@@ -84,7 +87,11 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
             return [queue.name for queue in await engine.queues()], await engine.store.resume(names)
 
     known, changes = asyncio.run(write())
+    if as_json:
+        write_json_lines({"name": name, "changed": changed} for name, changed in zip(names, changes, strict=True))
     for name, changed in zip(names, changes, strict=True):
+        if as_json:
+            continue
         if changed:
             say(f"queue {name} is open again")
         elif name in known:

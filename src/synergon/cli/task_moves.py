@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from synergon.cli.output import complain, new_progress, plural, say
+from synergon.cli.output import complain, new_progress, plural, say, write_json_lines
 from synergon.errors import OptionError
 from synergon.lifecycle import FINAL, LIVE, State
 from synergon.records import Moved, TaskQuery
@@ -65,9 +65,12 @@ def _cancel(why: str | None, store: Store, ids: Sequence[int]) -> Awaitable[list
     return store.cancel(ids, why)
 
 
-async def move_some(store: Store, move: Move, ids: Sequence[int]) -> bool:
+async def move_some(store: Store, move: Move, ids: Sequence[int], *, as_json: bool) -> bool:
     """Move these tasks and say of each what became of it; whether all could be moved."""
     moves = await move.make(store, list(dict.fromkeys(ids)))
+    if as_json:
+        write_json_lines(moves)
+        return all(moved.done for moved in moves)
     for moved in moves:
         if moved.done:
             say(f"task {moved.id} {_outcome(move, moved)}")
@@ -90,7 +93,7 @@ def _refusal(move: Move, moved: Moved) -> str:
     return f"task {moved.id} is {moved.state} and cannot be {move.done}; {move.advice}"
 
 
-async def move_all(store: Store, move: Move, query: TaskQuery) -> bool:
+async def move_all(store: Store, move: Move, query: TaskQuery, *, as_json: bool) -> bool:
     """Move all tasks that match, in pages; whether none had to be left because another holds its key."""
     query = msgspec.structs.replace(query, states=query.states or move.usual, limit=PAGE)
     totals: Counter[str] = Counter()
@@ -99,12 +102,14 @@ async def move_all(store: Store, move: Move, query: TaskQuery) -> bool:
         while True:
             page = await store.list_tasks(query)
             moves = await move.make(store, [task.id for task in page]) if page.tasks else []
+            if as_json:
+                write_json_lines(moves)
             totals.update(_class_of(moved) for moved in moves)
             progress.advance(bar, len(moves))
             if page.next is None:
                 break
             query = msgspec.structs.replace(query, before=page.next)
-    return _sum_up(move, totals)
+    return not totals["held"] if as_json else _sum_up(move, totals)
 
 
 async def _total(store: Store, query: TaskQuery) -> int | None:

@@ -137,6 +137,7 @@ def retry(
     key: KeyOption = None,
     app: AppOption = None,
     url: UrlOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run ended tasks again.
 
@@ -144,7 +145,7 @@ def retry(
     """
     move = task_moves.RETRY
     query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _move(move, ids or [], query, app, url, every=every)
+    _move(move, ids or [], query, app, url, every=every, as_json=as_json)
 
 
 @commands.command()
@@ -159,6 +160,7 @@ def cancel(
     why: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the task.")] = None,
     app: AppOption = None,
     url: UrlOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Cancel tasks.
 
@@ -166,17 +168,24 @@ def cancel(
     """
     move = task_moves.cancelling(why)
     query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _move(move, ids or [], query, app, url, every=every)
+    _move(move, ids or [], query, app, url, every=every, as_json=as_json)
 
 
 @commands.command()
-def delete(ids: Ids, app: AppOption = None, url: UrlOption = None) -> None:
+def delete(ids: Ids, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Remove tasks without a trace; running ones are refused."""
-    _move(task_moves.DELETE, ids, TaskQuery(), app, url)
+    _move(task_moves.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
 
 
 def _move(
-    move: task_moves.Move, ids: list[int], query: TaskQuery, app: str | None, url: str | None, *, every: bool = False
+    move: task_moves.Move,
+    ids: list[int],
+    query: TaskQuery,
+    app: str | None,
+    url: str | None,
+    *,
+    every: bool = False,
+    as_json: bool,
 ) -> None:
     if every and ids:
         raise OptionError("give ids or --all, not both")
@@ -188,8 +197,8 @@ def _move(
     async def run() -> bool:
         async with connected(app, url) as engine:
             if every:
-                return await task_moves.move_all(engine.store, move, query)
-            return await task_moves.move_some(engine.store, move, ids)
+                return await task_moves.move_all(engine.store, move, query, as_json=as_json)
+            return await task_moves.move_some(engine.store, move, ids, as_json=as_json)
 
     if not asyncio.run(run()):
         raise typer.Exit(exits.FAILED)
