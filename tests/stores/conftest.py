@@ -13,11 +13,16 @@ from synergon.stores.base import Store
 from synergon.stores.memory import MemoryStore
 from synergon.stores.sqlite import SqliteStore
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgres")
 
 
 def make_store(name: str, folder: Path) -> Store:
     """A store that is not open yet; its data, if it keeps any, is in `folder`."""
+    if name == "postgres":
+        from synergon.stores.postgres import PostgresStore
+        import zlib, os
+        schema = f"t{zlib.crc32(str(folder).encode()):08x}{os.getpid()}"
+        return PostgresStore(f"postgresql://postgres:@/postgres?host=/tmp/pgdata&schema={schema}")
     return MemoryStore() if name == "memory" else SqliteStore(f"sqlite:///{folder}/tasks.db")
 
 

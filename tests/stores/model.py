@@ -1,13 +1,15 @@
 """What a store does, in plain dicts and lists: slow, and obviously right. The stores are compared with it.
 
-Time stands still here: a task is due at once, or far in the future.
+Time stands still here: a task is due at once or in an hour, and expires at once, in an hour or never. Where the port
+leaves a store the choice (which ids, which of many tasks under a limit), the model is told the store's choice and
+checks that it was a legal one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from synergon.errors import KeyConflict, LeaseLost
 from synergon.lifecycle import FINAL, Reason, State, is_legal
@@ -27,6 +29,9 @@ from synergon.records import (
     Succeeded,
 )
 
+LATER = 3600 * 1_000_000
+"""An hour: a moment that does not come while a test runs."""
+
 
 @dataclass
 class ModelTask:
@@ -36,26 +41,55 @@ class ModelTask:
     task: NewTask
     state: State
     priority: int
+    expires_in: int | None
     reason: Reason | None = None
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
+    errors: int = 0
     node_id: str | None = None
     cancel_requested: bool = False
     overdue: bool = False
     result: bytes | None = None
     progress: float | None = None
-    errors: list[str] = field(default_factory=list)
     verdict: State | None = None
-    """What the present claim number was told when it was settled."""
+    """What the present claim was told when it was settled."""
     has_moved_since: bool = False
-    """Whether anybody else has moved it after that."""
+    """Whether anybody has moved the task after that."""
 
     def move(self, state: State) -> None:
-        """Go to another state, which must be legal."""
-        assert state is self.state or is_legal(self.state, state), f"{self.state} -> {state}"
+        """Go to another state. A model that makes an illegal move is wrong itself."""
+        assert state is self.state or is_legal(self.state, state), f"{self.state} → {state}"
         self.state = state
         self.has_moved_since = True
+
+    def end(self, state: State, reason: Reason | None) -> None:
+        """Reach a final state."""
+        self.move(state)
+        self.reason = reason
+
+    def requeue(self, state: State) -> None:
+        """Go on waiting."""
+        self.move(state)
+        self.node_id = None
+        self.overdue = False
+
+    def crash(self) -> None:
+        """Lose the process under it, and run again if that may be."""
+        self.errors += 1
+        self.attempts -= 1
+        self.crashes += 1
+        if self.cancel_requested:
+            self.end(State.CANCELLED, Reason.CANCELLED)
+        elif self.crashes >= CRASH_LIMIT:
+            self.end(State.FAILED, Reason.CRASHED)
+        else:
+            self.requeue(State.READY)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Live, and not running."""
+        return self.state not in FINAL and self.state is not State.RUNNING
 
 
 class Model:
@@ -64,26 +98,39 @@ class Model:
     def __init__(self) -> None:
         self.tasks: dict[int, ModelTask] = {}
         self.queues: dict[str, bool] = {}
-        """Whether each is paused."""
+        """Whether each queue is paused."""
         self.nodes: set[str] = set()
 
     # ------------------------------------------------------------ questions
 
-    def holder(self, kind: str, key: str | None) -> ModelTask | None:
-        """The live task with this key."""
-        for task in self.tasks.values():
-            if key is not None and (task.task.kind, task.task.key) == (kind, key) and task.state not in FINAL:
-                return task
-        return None
+    def holder(self, task: NewTask) -> ModelTask | None:
+        """The live task that has this task's key."""
+        if task.key is None:
+            return None
+        live = [other for other in self.tasks.values() if other.state not in FINAL]
+        holders = [other for other in live if (other.task.kind, other.task.key) == (task.kind, task.key)]
+        assert len(holders) <= 1
+        return holders[0] if holders else None
 
-    def running(self, task_id: int, claim_no: int) -> ModelTask | None:
+    def owned(self, task_id: int, claim_no: int) -> ModelTask | None:
         """The task, if this claim owns it."""
         task = self.tasks.get(task_id)
         return task if task and task.claim_no == claim_no and task.state is State.RUNNING else None
 
-    def of_node(self, node_id: str) -> list[ModelTask]:
+    def running_on(self, node_id: str) -> list[ModelTask]:
         """What runs there."""
         return [task for task in self.tasks.values() if task.node_id == node_id and task.state is State.RUNNING]
+
+    def expired(self) -> list[int]:
+        """What ought to end because nobody started it in time."""
+        return [task.id for task in self.tasks.values() if task.is_waiting and task.expires_in == 0]
+
+    def has_something_to_await(self) -> bool:
+        """Whether the clock will have to do with any task."""
+        return any(
+            task.state is State.SCHEDULED or (task.is_waiting and task.expires_in is not None)
+            for task in self.tasks.values()
+        )
 
     def counts(self) -> dict[tuple[str, str, State], int]:
         """Numbers by queue, kind and state."""
@@ -91,32 +138,216 @@ class Model:
 
     # ------------------------------------------------------------ tasks come in
 
-    def insert(self, tasks: Sequence[NewTask], ids: Sequence[int]) -> list[tuple[int, bool, State]]:
-        """Store all or none; `ids` are for those that are created, in order."""
-        self._refuse_conflicts(tasks)
-        fresh = iter(ids)
-        return [self._insert(task, task.on_conflict, fresh) for task in tasks]
+    def insert(self, tasks: Sequence[NewTask], new_ids: Iterator[int]) -> list[tuple[int, bool, State]]:
+        """Store all of them or raise; id, whether it was created, and state of each."""
+        keys: list[tuple[str, str | None]] = []
+        for task in tasks:
+            self._refuse_conflict(task, is_earlier=task.key is not None and (task.kind, task.key) in keys)
+            keys.append((task.kind, task.key))
+        return [self._put(task, task.on_conflict, new_ids) for task in tasks]
 
-    def _insert(self, task: NewTask, on_conflict: str, ids: object) -> tuple[int, bool, State]:
-        holder = self.holder(task.kind, task.key)
-        self.queues.setdefault(task.queue, False) if holder is None or on_conflict == "replace" else None
+    def _refuse_conflict(self, task: NewTask, *, is_earlier: bool) -> None:
+        holder = self.holder(task)
+        is_running = holder is not None and holder.state is State.RUNNING
+        is_taken = holder is not None or is_earlier
+        if (task.on_conflict == "raise" and is_taken) or (task.on_conflict == "replace" and is_running):
+            raise KeyConflict("taken", holder.id if holder else 0)
+
+    def _put(self, task: NewTask, on_conflict: str, new_ids: Iterator[int]) -> tuple[int, bool, State]:
+        holder = self.holder(task)
         state = State.SCHEDULED if task.delay else State.READY
         if holder is None:
-            task_id = next(ids)  # type: ignore[call-overload]
-            self.tasks[task_id] = ModelTask(task_id, task, state, task.priority)
-            return task_id, True, state
+            new = ModelTask(next(new_ids), task, state, task.priority, task.expires_in)
+            assert new.id not in self.tasks
+            assert new.id > max(self.tasks, default=0)
+            self.tasks[new.id] = new
+            self.queues.setdefault(task.queue, False)
+            return new.id, True, state
         if on_conflict == "replace":
-            holder.move(state)
-            holder.task, holder.priority = task, task.priority
-            holder.attempts, holder.crashes, holder.errors, holder.progress = 0, 0, [], None
+            holder.requeue(state)
+            holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
+            holder.attempts = holder.crashes = holder.errors = 0
+            holder.progress = None
+            self.queues.setdefault(task.queue, False)
         return holder.id, False, holder.state
 
-    def _refuse_conflicts(self, tasks: Sequence[NewTask]) -> None:
-        seen: list[tuple[str, str | None]] = []
-        for task in tasks:
-            holder = self.holder(task.kind, task.key)
-            is_taken = holder is not None or (task.key is not None and (task.kind, task.key) in seen)
-            is_running = holder is not None and holder.state is State.RUNNING
-            if (task.on_conflict == "raise" and is_taken) or (task.on_conflict == "replace" and is_running):
-                raise KeyConflict("taken", holder.id if holder else 0)
-            seen.append((task.kind, task.key))
+    # ------------------------------------------------------------ tasks run
+
+    def claim(self, request: ClaimRequest) -> list[tuple[int, int, int, int]]:
+        """Id, claim number, attempts and crashes of what the node gets, in order."""
+        if request.node_id not in self.nodes:
+            raise LeaseLost(request.node_id)
+        rooms = {room.kind: room.count for room in request.rooms}
+        taken: list[ModelTask] = []
+        for task in sorted(self.tasks.values(), key=lambda task: (-task.priority, task.id)):
+            if len(taken) < request.limit and rooms.get(task.task.kind, 0) > 0 and self._may_start(task, request):
+                rooms[task.task.kind] -= 1
+                taken.append(task)
+        for task in taken:
+            self._start(task, request.node_id)
+        return [(task.id, task.claim_no, task.attempts, task.crashes) for task in taken]
+
+    def _may_start(self, task: ModelTask, request: ClaimRequest) -> bool:
+        queue = task.task.queue
+        is_open = not self.queues[queue] and (request.queues is None or queue in request.queues)
+        return task.state is State.READY and is_open and task.expires_in != 0
+
+    def _start(self, task: ModelTask, node_id: str) -> None:
+        task.move(State.RUNNING)
+        task.claim_no += 1
+        task.attempts += 1
+        task.node_id = node_id
+        task.verdict = None
+
+    def finish(self, settlement: Settlement, child_ids: Sequence[int]) -> set[State | None]:
+        """Settle one attempt; the verdicts that are right for it."""
+        task = self.tasks.get(settlement.id)
+        if task is None or task.claim_no != settlement.claim_no:
+            return {None}
+        if task.state is not State.RUNNING:
+            # Whoever asks again before anything else has happened is answered as before. Later the store may not
+            # know the old answer any more.
+            return {task.verdict, task.state, None} if task.verdict and task.has_moved_since else {task.verdict}
+        if settlement.progress is not None:
+            task.progress = settlement.progress.fraction
+        self._settle(task, settlement.outcome, child_ids)
+        task.verdict = task.state
+        task.has_moved_since = False
+        return {task.state}
+
+    def _settle(self, task: ModelTask, outcome: Outcome, child_ids: Sequence[int]) -> None:
+        if isinstance(outcome, Succeeded) and not task.cancel_requested:
+            task.end(State.SUCCEEDED, None)
+            task.result = outcome.result
+            self._check_children(outcome, child_ids)
+            return
+        assert not child_ids
+        if isinstance(outcome, Crashed):
+            task.crash()
+            return
+        if isinstance(outcome, Failed | Retrying) or (isinstance(outcome, Cancelled) and outcome.why):
+            task.errors += 1
+        if isinstance(outcome, Snoozed | HandedBack):
+            task.attempts -= 1
+        if task.cancel_requested or isinstance(outcome, Cancelled):
+            task.end(State.CANCELLED, Reason.CANCELLED)
+        elif isinstance(outcome, Failed):
+            task.end(State.FAILED, outcome.reason)
+        else:
+            is_later = isinstance(outcome, Retrying | Snoozed) and outcome.delay > 0
+            task.requeue(State.SCHEDULED if is_later else State.READY)
+
+    def _check_children(self, outcome: Succeeded, child_ids: Sequence[int]) -> None:
+        for child, child_id in zip(outcome.children, child_ids, strict=True):
+            assert self._put(child, "return", iter([child_id]))[0] == child_id
+
+    def report(self, report: Report) -> bool:
+        """Take a note."""
+        task = self.owned(report.id, report.claim_no)
+        if task is None:
+            return False
+        if report.progress is not None:
+            task.progress = report.progress.fraction
+        task.overdue |= report.overdue
+        return True
+
+    # ------------------------------------------------------------ time and death
+
+    def expire(self, chosen: Sequence[int], limit: int) -> None:
+        """End the expired tasks that the store has chosen under its limit."""
+        candidates = self.expired()
+        assert len(set(chosen)) == len(chosen) == min(limit, len(candidates))
+        assert set(chosen) <= set(candidates)
+        for task_id in chosen:
+            self.tasks[task_id].end(State.FAILED, Reason.EXPIRED)
+
+    def reap(self, gone: Sequence[str], chosen: Sequence[int], limit: int) -> list[tuple[int, str, State, int]]:
+        """Take from the dead the tasks that the store has chosen; id, node, state and crashes of each."""
+        alive = self.nodes - set(gone)
+        orphans = {task.id for task in self.tasks.values() if task.state is State.RUNNING and task.node_id not in alive}
+        assert len(set(chosen)) == len(chosen) == min(limit, len(orphans))
+        assert set(chosen) <= orphans
+        reaped = [self._take_back(self.tasks[task_id]) for task_id in chosen]
+        self.nodes = {node_id for node_id in self.nodes if node_id in alive or self.running_on(node_id)}
+        return reaped
+
+    def _take_back(self, task: ModelTask) -> tuple[int, str, State, int]:
+        node_id = task.node_id
+        assert node_id is not None
+        task.crash()
+        return task.id, node_id, task.state, task.crashes
+
+    def prune(self, states: set[State], kept: set[int], number: int, limit: int) -> None:
+        """Drop the ended tasks that the store has not kept, which were to be `number` under its limit."""
+        candidates = {task.id for task in self.tasks.values() if task.state in states}
+        gone = self.tasks.keys() - kept
+        assert len(gone) == number == min(limit, len(candidates))
+        assert gone <= candidates
+        for task_id in gone:
+            del self.tasks[task_id]
+
+    # ------------------------------------------------------------ operations
+
+    def cancel(self, task_id: int, why: str | None) -> tuple[bool, State | None]:
+        """Whether it was done, and the state now; so with every operation."""
+        task = self.tasks.get(task_id)
+        if task is None or task.state in FINAL:
+            return False, task.state if task else None
+        if why is not None and not task.cancel_requested:
+            task.errors += 1
+        if task.state is State.RUNNING:
+            task.cancel_requested = True
+        else:
+            task.end(State.CANCELLED, Reason.CANCELLED)
+        return True, task.state
+
+    def retry(self, task_id: int) -> tuple[bool, State | None, int | None]:
+        """Also the live task that holds the key."""
+        task = self.tasks.get(task_id)
+        if task is None or task.state not in FINAL:
+            return False, task.state if task else None, None
+        holder = self.holder(task.task)
+        if holder is not None:
+            return False, task.state, holder.id
+        task.requeue(State.READY)
+        task.attempts = task.crashes = 0
+        task.expires_in = task.reason = task.result = task.progress = None
+        task.cancel_requested = False
+        return True, State.READY, None
+
+    def delete(self, task_id: int) -> tuple[bool, State | None]:
+        """Forget a task that is not running."""
+        task = self.tasks.get(task_id)
+        if task is None or task.state is State.RUNNING:
+            return False, task.state if task else None
+        del self.tasks[task_id]
+        return True, None
+
+    def reschedule(self, task_id: int, *, later: bool) -> tuple[bool, State | None]:
+        """Put a task off, or call it."""
+        task = self.tasks.get(task_id)
+        if task is None or not task.is_waiting:
+            return False, task.state if task else None
+        task.requeue(State.SCHEDULED if later else State.READY)
+        return True, task.state
+
+    def set_priority(self, task_id: int, priority: int) -> tuple[bool, State | None]:
+        """Change the order."""
+        task = self.tasks.get(task_id)
+        if task is None or not task.is_waiting:
+            return False, task.state if task else None
+        task.priority = priority
+        return True, task.state
+
+    def pause(self, queue: str) -> bool:
+        """Close a queue."""
+        was_open = not self.queues.get(queue, False)
+        self.queues[queue] = True
+        return was_open
+
+    def resume(self, queue: str) -> bool:
+        """Open a queue."""
+        was_paused = self.queues.get(queue, False)
+        if was_paused:
+            self.queues[queue] = False
+        return was_paused

@@ -260,6 +260,17 @@ async def test_a_node_that_was_declared_dead_settles_nothing(store: Store, worke
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
+async def test_the_verdict_of_an_earlier_attempt_is_not_that_of_a_dead_one(
+    store: Store, worker: Worker, outcome: str
+) -> None:
+    await add(store)
+    await worker.run(OUTCOMES["retrying at once"])
+    claim = await worker.claim_one()
+    await store.reap([worker.node_id], 10)
+    assert (await worker.finish(claim, OUTCOMES[outcome])).state is None
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
 async def test_a_node_whose_task_runs_elsewhere_settles_nothing(store: Store, worker: Worker, outcome: str) -> None:
     task_id = await add(store)
     stale = await worker.claim_one()

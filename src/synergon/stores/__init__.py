@@ -21,6 +21,15 @@ def open_store(url: str) -> Store:
 
             return MemoryStore(url)
         case "postgresql" | "postgres":
-            raise NotAvailable("postgresql:// is not in this release of synergon; use sqlite:/// or memory://")
+            try:
+                from synergon.stores.postgres import PostgresStore
+            except ModuleNotFoundError as error:
+                raise NotAvailable(
+                    "postgresql:// needs the driver asyncpg; install it with: pip install 'synergon[postgres]'"
+                ) from error
+
+            return PostgresStore(url)
         case _:
-            raise ConfigurationError(f"no store is called {scheme!r}; use sqlite:/// or memory://, got {url!r}")
+            raise ConfigurationError(
+                f"no store is called {scheme!r}; use sqlite:///, postgresql:// or memory://, got {url!r}"
+            )

@@ -1,0 +1,64 @@
+"""What every test may use: an engine for each store, fresh, and an environment without settings."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synergon import Engine
+
+NewEngine = Callable[..., Engine]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("SYNERGON_") and not name.startswith("SYNERGON_TEST"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def memory_url() -> str:
+    """A store in memory that nobody else has."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A file that nobody else has."""
+    return f"sqlite:///{tmp_path}/tasks.db"
+
+
+@pytest.fixture(params=("memory", "sqlite"))
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of each store in turn."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+async def new_engine() -> AsyncIterator[NewEngine]:
+    """Makes engines that are stopped at the end of the test, whatever happens.
+
+    They sweep so rarely that a test which needs the sweep fails: whoever wants it says so.
+    """
+    engines: list[Engine] = []
+
+    def make(url: str, **settings: Any) -> Engine:
+        engines.append(Engine(url, **{"sweep": 60, **settings}))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.stop(grace=0)
+
+
+@pytest.fixture
+def engine(new_engine: NewEngine, url: str) -> Engine:
+    """An engine on each store in turn, not connected yet."""
+    return new_engine(url)

@@ -1,0 +1,431 @@
+"""Every store beside the model: random operations, legal and illegal, and the same answers and the same state."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.stores.actions import ERROR, new_node
+from tests.stores.conftest import make_store
+from tests.stores.model import LATER, Model, ModelTask
+
+from synergon.errors import KeyConflict, LeaseLost
+from synergon.lifecycle import FINAL, Reason, State
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from synergon.records import (
+    Cancelled,
+    ClaimRequest,
+    Crashed,
+    Cutoffs,
+    Failed,
+    HandedBack,
+    Moved,
+    NewTask,
+    Outcome,
+    Progress,
+    QueueRecord,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Retrying,
+    Room,
+    Settlement,
+    Snoozed,
+    Succeeded,
+    TaskQuery,
+    TaskRecord,
+)
+
+Answer = TypeVar("Answer")
+
+Pick = tuple[bool, int]
+Fence = tuple[int, int]
+
+UNKNOWN_ID = 4711
+
+kinds = st.sampled_from(["a", "b"])
+queues = st.sampled_from(["x", "y"])
+priorities = st.sampled_from([0, 0, 1, -1, HIGHEST_PRIORITY, LOWEST_PRIORITY])
+limits = st.sampled_from([0, 1, 2, 100, 100, 100])
+picks = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 30))
+"""Whether only what is alive is chosen from, and an index, so that examples stay meaningful when they shrink."""
+notes = st.sampled_from([None, Progress(fraction=0.25), Progress(fraction=0.5)])
+some_picks = st.lists(picks, min_size=1, max_size=3)
+
+new_tasks = st.builds(
+    NewTask,
+    kind=kinds,
+    queue=queues,
+    priority=priorities,
+    delay=st.sampled_from([None, None, 0, LATER]),
+    expires_in=st.sampled_from([None, None, None, None, None, 0, LATER]),
+    key=st.sampled_from([None, None, "k", "l"]),
+    on_conflict=st.sampled_from(["return", "raise", "replace"]),
+    payload=st.sampled_from([b"1", b"2"]),
+    max_attempts=st.sampled_from([None, 1, 5]),
+)
+
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Succeeded, result=st.sampled_from([None, b"1"]), children=st.lists(new_tasks, max_size=2).map(tuple)),
+    st.builds(Failed, reason=st.sampled_from([Reason.ERROR, Reason.EXHAUSTED]), error=st.just(ERROR)),
+    st.builds(Retrying, delay=st.sampled_from([0, LATER]), error=st.just(ERROR)),
+    st.builds(Snoozed, delay=st.sampled_from([0, LATER])),
+    st.builds(Cancelled, why=st.sampled_from([None, "why"])),
+    st.just(HandedBack()),
+    st.just(Crashed(error=ERROR)),
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Does the same to a store and to the model."""
+
+    store_name: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="synergon-model-")
+        self.runner = asyncio.Runner()
+        self.store = make_store(self.store_name, Path(self.folder.name))
+        self.model = Model()
+        self.ids: list[int] = [UNKNOWN_ID]
+        self.node_ids: list[str] = ["stranger"]
+        self.claims: list[Fence] = [(UNKNOWN_ID, 1)]
+        self.settled: dict[Fence, Settlement] = {}
+        self.run(self.store.open())
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def run(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        return self.runner.run(call)
+
+    def pick_ids(self, some: Sequence[Pick]) -> list[int]:
+        """Different tasks in any state, or that are gone, or never were."""
+        return list(dict.fromkeys(_pick(pick, list(self.model.tasks), self.ids) for pick in some))
+
+    def pick_node(self, pick: Pick) -> str:
+        """A node that is registered, or dead, or never was."""
+        return _pick(pick, sorted(self.model.nodes), self.node_ids)
+
+    def pick_claim(self, pick: Pick) -> Fence:
+        """A claim that holds, or any that was ever made, or that never was."""
+        return _pick(pick, [fence for fence in self.claims if self.model.owned(*fence)], self.claims)
+
+    @initialize(tasks=st.lists(new_tasks, min_size=3, max_size=8))
+    def start_with_nodes_and_tasks(self, tasks: list[NewTask]) -> None:
+        self.register()
+        self.register()
+        for task in tasks:
+            self.insert([task])
+
+    # ------------------------------------------------------------ tasks come in
+
+    @rule(tasks=st.lists(new_tasks, min_size=1, max_size=6))
+    def insert(self, tasks: list[NewTask]) -> None:
+        try:
+            answers = self.run(self.store.insert(tasks))
+        except KeyConflict as conflict:
+            self.check_conflict(tasks, conflict)
+            return
+        new_ids = [answer.id for answer in answers if answer.created]
+        expected = self.model.insert(tasks, iter(new_ids))
+        assert [(answer.id, answer.created) for answer in answers] == [entry[:2] for entry in expected]
+        if len(tasks) == 1:  # what an earlier entry of the list is told about its state may be overtaken by a later
+            assert answers[0].state is expected[0][2]
+        self.ids += new_ids
+
+    def check_conflict(self, tasks: list[NewTask], conflict: KeyConflict) -> None:
+        with pytest.raises(KeyConflict) as expected:
+            self.model.insert(tasks, iter(()))
+        assert conflict.task_id == expected.value.task_id
+
+    # ------------------------------------------------------------ tasks run
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(
+        pick=picks,
+        rooms=st.dictionaries(kinds, limits, min_size=1),
+        limit=limits,
+        wanted=st.sampled_from([None, None, frozenset({"x"}), frozenset({"x", "y"}), frozenset[str]()]),
+    )
+    def claim(self, pick: Pick, rooms: dict[str, int], limit: int, wanted: frozenset[str] | None) -> None:
+        request = ClaimRequest(
+            node_id=self.pick_node(pick),
+            rooms=tuple(Room(kind=kind, count=count) for kind, count in rooms.items()),
+            limit=limit,
+            queues=wanted,
+        )
+        self.claim_both(request)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(pick=picks, drawn=st.lists(outcomes, max_size=6), cancels=st.sampled_from([False, False, True]))
+    def work(self, pick: Pick, drawn: list[Outcome], cancels: bool) -> None:
+        """Claim whatever there is and settle some of it; somebody may want the first cancelled."""
+        rooms = (Room(kind="a", count=100), Room(kind="b", count=100))
+        first = len(self.claims)
+        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), rooms=rooms, limit=100))
+        if cancels:
+            self.cancel([task_id for task_id, _ in self.claims[first : first + 1]], why=None)
+        for (task_id, claim_no), outcome in zip(self.claims[first:], drawn, strict=False):
+            self.finish_both([Settlement(id=task_id, claim_no=claim_no, outcome=outcome)])
+
+    def claim_both(self, request: ClaimRequest) -> None:
+        try:
+            expected = self.model.claim(request)
+        except LeaseLost:
+            expected = None
+        try:
+            claims = self.run(self.store.claim(request))
+        except LeaseLost:
+            assert expected is None
+            return
+        assert [(claim.id, claim.claim_no, claim.attempts, claim.crashes) for claim in claims] == expected
+        for claim in claims:
+            task = self.model.tasks[claim.id].task
+            assert (claim.kind, claim.queue, claim.payload) == (task.kind, task.queue, task.payload)
+            assert claim.max_attempts == task.max_attempts
+            self.claims.append((claim.id, claim.claim_no))
+
+    @precondition(lambda self: len(self.claims) > 1)
+    @rule(some=st.lists(st.tuples(picks, outcomes, notes), min_size=1, max_size=3))
+    def finish(self, some: list[tuple[Pick, Outcome, Progress | None]]) -> None:
+        settlements: dict[Fence, Settlement] = {}
+        for pick, outcome, progress in some:
+            fence = self.pick_claim(pick)
+            # A claim is settled once; whoever comes again comes with the same.
+            new = Settlement(id=fence[0], claim_no=fence[1], outcome=outcome, progress=progress)
+            settlements[fence] = self.settled.get(fence, new)
+        self.finish_both(list(settlements.values()))
+
+    def finish_both(self, settlements: list[Settlement]) -> None:
+        if len(settlements) > 1:  # children of one may hold a key that another frees, and stores may order that freely
+            settlements = [settlement for settlement in settlements if not _has_children(settlement)]
+        verdicts = self.run(self.store.finish(settlements))
+        assert [verdict.id for verdict in verdicts] == [settlement.id for settlement in settlements]
+        for settlement, verdict in zip(settlements, verdicts, strict=True):
+            fence = (settlement.id, settlement.claim_no)
+            is_first = self.model.owned(*fence) is not None
+            child_ids = verdict.child_ids if is_first else ()
+            self.ids += [child_id for child_id in child_ids if child_id not in self.ids]
+            assert verdict.state in self.model.finish(settlement, child_ids)
+            if is_first:
+                self.settled[fence] = settlement
+
+    @precondition(lambda self: len(self.claims) > 1)
+    @rule(pick=picks, progress=notes, overdue=st.booleans())
+    def report(self, pick: Pick, progress: Progress | None, overdue: bool) -> None:
+        task_id, claim_no = self.pick_claim(pick)
+        report = Report(id=task_id, claim_no=claim_no, progress=progress, overdue=overdue)
+        assert self.run(self.store.report([report])) == [self.model.report(report)]
+
+    # ------------------------------------------------------------ time and death
+
+    @rule(limit=limits)
+    def wake(self, limit: int) -> None:
+        woken = self.run(self.store.wake(limit))
+        assert woken.kinds == {}
+        self.model.expire(woken.expired, limit)
+        assert (woken.next_in is not None) == self.model.has_something_to_await()
+        assert (woken.next_in == 0) == bool(self.model.expired())
+
+    def register(self) -> None:
+        node_id = f"node-{len(self.node_ids)}"
+        self.run(self.store.register(new_node(node_id, lease=LATER)))
+        self.model.nodes.add(node_id)
+        self.node_ids.append(node_id)
+
+    @rule(pick=picks, leaves=st.booleans())
+    def a_node_comes_and_may_replace_another(self, pick: Pick, leaves: bool) -> None:
+        if leaves:
+            node_id = self.pick_node(pick)
+            self.run(self.store.unregister(node_id))
+            self.model.nodes.discard(node_id)
+        self.register()
+
+    @rule(some=st.lists(picks, max_size=2), limit=limits)
+    def reap(self, some: list[Pick], limit: int) -> None:
+        gone = [self.pick_node(pick) for pick in some]
+        reaped = self.run(self.store.reap(gone, limit))
+        expected = self.model.reap(gone, [entry.id for entry in reaped], limit)
+        assert [(entry.id, entry.node_id, entry.state, entry.crashes) for entry in reaped] == expected
+        if not self.model.nodes:  # so that there is always somebody to work
+            self.register()
+
+    @precondition(lambda self: any(task.state in FINAL for task in self.model.tasks.values()))
+    @rule(states=st.sets(st.sampled_from(sorted(FINAL))), limit=limits)
+    def prune(self, states: set[State], limit: int) -> None:
+        # An age that lies ahead is one that every ended task has reached, whatever the clock's tick.
+        cutoffs = Cutoffs(**{state.value: -LATER for state in states})
+        number = self.run(self.store.prune(cutoffs, limit))
+        self.model.prune(states, {record.id for record in self.records()}, number, limit)
+
+    # ------------------------------------------------------------ operations
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(
+        some=some_picks,
+        operation=st.sampled_from(["cancel", "retry", "retry", "put off", "call", "call", "set priority", "delete"]),
+        priority=priorities,
+        why=st.sampled_from([None, "why"]),
+    )
+    def operate(self, some: list[Pick], operation: str, priority: int, why: str | None) -> None:
+        ids = self.pick_ids(some)
+        match operation:
+            case "cancel":
+                return self.cancel(ids, why)
+            case "retry":
+                return self.retry(ids)
+            case "delete":
+                expected = [self.model.delete(task_id) for task_id in ids]
+                moved = self.run(self.store.delete(ids))
+            case "set priority":
+                expected = [self.model.set_priority(task_id, priority) for task_id in ids]
+                changes = [Reprioritizing(id=task_id, priority=priority) for task_id in ids]
+                moved = self.run(self.store.set_priority(changes))
+            case _:
+                delay = LATER if operation == "put off" else 0
+                expected = [self.model.reschedule(task_id, later=delay > 0) for task_id in ids]
+                moved = self.run(self.store.reschedule([Rescheduling(id=task_id, delay=delay) for task_id in ids]))
+        return self.check_moves(ids, moved, expected)
+
+    def cancel(self, ids: list[int], why: str | None) -> None:
+        expected = [self.model.cancel(task_id, why) for task_id in ids]
+        self.check_moves(ids, self.run(self.store.cancel(ids, why)), expected)
+
+    def retry(self, ids: list[int]) -> None:
+        expected = [self.model.retry(task_id) for task_id in ids]
+        moved = self.run(self.store.retry(ids))
+        self.check_moves(ids, moved, [entry[:2] for entry in expected])
+        assert [move.key_holder for move in moved] == [entry[2] for entry in expected]
+
+    def check_moves(self, ids: list[int], moved: list[Moved], expected: Sequence[tuple[bool, State | None]]) -> None:
+        assert [(move.id, move.done, move.state) for move in moved] == [
+            (task_id, *entry) for task_id, entry in zip(ids, expected, strict=True)
+        ]
+
+    @rule(names=st.lists(queues, unique=True), pauses=st.sampled_from([True, False, False]))
+    def pause_or_resume(self, names: list[str], pauses: bool) -> None:
+        if pauses:
+            assert self.run(self.store.pause(names)) == [self.model.pause(name) for name in names]
+        else:
+            assert self.run(self.store.resume(names)) == [self.model.resume(name) for name in names]
+
+    # ------------------------------------------------------------ the same state after every step
+
+    def records(self) -> tuple[TaskRecord, ...]:
+        return self.run(self.store.list_tasks(TaskQuery(limit=10_000))).tasks
+
+    @invariant()
+    def everything_is_the_same(self) -> None:
+        self.run(self.compare())
+
+    async def compare(self) -> None:
+        page = await self.store.list_tasks(TaskQuery(limit=10_000))
+        self.check_tasks(page.tasks)
+        self.check_numbers(await self.store.counts(), await self.store.queues())
+        assert {node.id for node in await self.store.nodes()} == self.model.nodes
+        for node_id in self.node_ids:
+            wanted = {task.id for task in self.model.running_on(node_id) if task.cancel_requested}
+            assert set(await self.store.cancel_requests(node_id)) == wanted
+
+    def check_tasks(self, records: Sequence[TaskRecord]) -> None:
+        expected = [_of_model(self.model.tasks[task_id]) for task_id in sorted(self.model.tasks, reverse=True)]
+        assert [_of_record(record) for record in records] == expected
+
+    def check_numbers(self, counts: dict[tuple[str, str, State], int], found: list[QueueRecord]) -> None:
+        assert counts == self.model.counts()
+        by_queue = {name: Counter[State]() for name in self.model.queues}
+        for (queue, _, state), number in counts.items():
+            by_queue[queue][state] += number
+        assert [(queue.name, queue.is_paused, queue.counts) for queue in found] == [
+            (name, is_paused, dict(by_queue[name])) for name, is_paused in sorted(self.model.queues.items())
+        ]
+
+
+def _pick(pick: Pick, alive: Sequence[Answer], all_ever: Sequence[Answer]) -> Answer:
+    only_alive, index = pick
+    candidates = alive if only_alive and alive else all_ever
+    return candidates[-1 - index % len(candidates)]
+
+
+def _has_children(settlement: Settlement) -> bool:
+    return isinstance(settlement.outcome, Succeeded) and bool(settlement.outcome.children)
+
+
+def _of_record(record: TaskRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "queue": record.queue,
+        "key": record.key,
+        "payload": bytes(record.payload),
+        "state": record.state,
+        "reason": record.reason,
+        "priority": record.priority,
+        "claim_no": record.claim_no,
+        "attempts": record.attempts,
+        "crashes": record.crashes,
+        "errors": len(record.errors),
+        "node_id": record.node_id,
+        "expires": record.expires_at is not None,
+        "cancel_requested": record.cancel_requested,
+        "overdue": record.overdue,
+        "result": record.result,
+        "progress": record.progress and record.progress.fraction,
+    }
+
+
+def _of_model(task: ModelTask) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "kind": task.task.kind,
+        "queue": task.task.queue,
+        "key": task.task.key,
+        "payload": task.task.payload,
+        "state": task.state,
+        "reason": task.reason,
+        "priority": task.priority,
+        "claim_no": task.claim_no,
+        "attempts": task.attempts,
+        "crashes": task.crashes,
+        "errors": min(task.errors, 20),
+        "node_id": task.node_id,
+        "expires": task.expires_in is not None,
+        "cancel_requested": task.cancel_requested,
+        "overdue": task.overdue,
+        "result": msgspec.json.decode(task.result) if task.result is not None else None,
+        "progress": task.progress,
+    }
+
+
+class MemoryMachine(StoreMachine):
+    """The memory store beside the model."""
+
+    store_name = "memory"
+
+
+class SqliteMachine(StoreMachine):
+    """SQLite beside the model."""
+
+    store_name = "sqlite"
+
+
+LONG_ENOUGH_TO_SHRINK = pytest.mark.timeout(600)
+
+TestMemory = LONG_ENOUGH_TO_SHRINK(MemoryMachine.TestCase)
+TestMemory.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
+TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
