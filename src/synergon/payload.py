@@ -32,6 +32,8 @@ def _encode_model(value: Any) -> Any:
 def _decode_model(wanted: type, value: Any) -> Any:
     if hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)
+    if wanted is object:
+        return value
     raise NotImplementedError(f"a {wanted.__qualname__} cannot be made from JSON")
 
 
@@ -42,7 +44,7 @@ def encode(value: Any, what: str) -> bytes:
     """`value` as JSON of at most the allowed size; `what` names it in the error."""
     try:
         encoded = _encoder.encode(value)
-    except (TypeError, NotImplementedError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise PayloadError(f"{what} cannot be JSON: {error}") from error
     if len(encoded) > PAYLOAD_LIMIT_BYTES:
         raise PayloadError(
@@ -70,7 +72,7 @@ class Signature:
                 raise ConfigurationError(
                     f"task {kind!r} takes {parameter}: a payload needs named arguments, so give each one a name"
                 )
-            if hint in injected_types:
+            if any(hint is wanted for wanted in injected_types):  # not `in`: an annotation need not have a hash
                 self.injected[name] = hint
                 continue
             self._add(name, parameter)
@@ -92,10 +94,11 @@ class Signature:
             self.positional_only.append(name)
 
     def _refuse_unknown_types(self, fields: list[tuple[str, Any, Any]]) -> None:
-        for name, hint, _ in fields:
+        holders = [(f"argument {name!r}", hint) for name, hint, _ in fields]
+        for holder, hint in [*holders, ("the result", self._result_type)]:
             for custom in _custom_types(hint):
                 raise ConfigurationError(
-                    f"argument {name!r} of task {self._kind!r} holds {custom.__qualname__}, which cannot be JSON; "
+                    f"{holder} of task {self._kind!r} holds {custom.__qualname__}, which cannot be JSON; "
                     "use a dataclass, TypedDict, msgspec Struct, pydantic model or a plain type"
                 )
 
@@ -193,6 +196,10 @@ def _result_decoder(hint: Any, kind: str) -> msgspec.json.Decoder[Any]:
         raise ConfigurationError(f"the result of task {kind!r} cannot be JSON: {error}") from error
 
 
+def _is_model_or_anything(wanted: type) -> bool:
+    return wanted is object or hasattr(wanted, "model_validate")
+
+
 def _custom_types(hint: Any) -> Iterator[type]:
     """The types in an annotation that JSON has no way for."""
     try:
@@ -206,7 +213,7 @@ def _custom_types(hint: Any) -> Iterator[type]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, msgspec.inspect.CustomType) and not hasattr(node.cls, "model_validate"):
+        if isinstance(node, msgspec.inspect.CustomType) and not _is_model_or_anything(node.cls):
             yield node.cls
         if isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field):
             todo.extend(getattr(node, name) for name in node.__struct_fields__)

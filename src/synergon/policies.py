@@ -18,6 +18,7 @@ DEFAULT_QUEUE: Final = "default"
 PAYLOAD_LIMIT_BYTES: Final = 1024 * 1024
 LOWEST_PRIORITY: Final = -(2**63)
 HIGHEST_PRIORITY: Final = 2**63 - 1
+HIGHEST_FACTOR: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,9 @@ class Retry:
             raise OptionError(f"Retry attempts must be a whole number from 1 on, got {self.attempts!r}")
         for name in ("first", "cap"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"Retry {name}"))
-        if not self._is_number(self.factor) or not self.factor >= 1:
-            raise OptionError(f"Retry factor must be a number from 1 on, got {self.factor!r}")
+        if not self._is_number(self.factor) or not 1 <= self.factor <= HIGHEST_FACTOR:
+            raise OptionError(f"Retry factor must be a number from 1 to {HIGHEST_FACTOR:g}, got {self.factor!r}")
+        object.__setattr__(self, "factor", float(self.factor))  # powers of whole numbers grow without end
         if not self._is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise OptionError(f"Retry jitter must be a number between 0 and 1, got {self.jitter!r}")
         if self.wait is not None and not callable(self.wait):
@@ -50,9 +52,11 @@ class Retry:
     def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
         """The pause in seconds after failed attempt `attempt` (1 is the first); never negative, never huge."""
         if self.wait is not None:
-            return min(max(float(self.wait(attempt)), 0.0), LONGEST_SECONDS)
-        pause = self._without_jitter(max(attempt, 1))
-        return min(max(pause * (1 + self.jitter * (2 * chance() - 1)), 0.0), LONGEST_SECONDS)
+            pause = self.wait(attempt)
+        else:
+            pause = self._without_jitter(max(attempt, 1)) * (1 + self.jitter * (2 * chance() - 1))
+        is_number = pause == pause  # which NaN is not
+        return float(min(max(pause, 0), LONGEST_SECONDS)) if is_number else self.cap
 
     def _without_jitter(self, attempt: int) -> float:
         try:

@@ -11,8 +11,6 @@ import socket
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from synergon.records import ProcessIdentity
 
 _LINUX_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -54,7 +52,7 @@ def is_gone(process: ProcessIdentity) -> bool:
         return False
     try:
         return _start_of(process.pid) != process.started
-    except (OSError, psutil.Error):
+    except OSError:
         return False
 
 
@@ -68,8 +66,12 @@ def _start_of(pid: int) -> float | None:
         except (FileNotFoundError, ProcessLookupError):
             return None
         return None if fields[0] in "ZX" else float(fields[19])
+    import psutil  # not needed on Linux, and slow to import
+
     try:
         found = psutil.Process(pid)
         return None if found.status() == psutil.STATUS_ZOMBIE else float(found.create_time())
     except psutil.NoSuchProcess:
         return None
+    except psutil.Error as error:
+        raise OSError(f"process {pid} cannot be looked at: {error}") from error

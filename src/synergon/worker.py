@@ -29,6 +29,7 @@ class Worker:
         self.drain = drain
         self.may_exit = False
         self.grace = settings.grace
+        self.logger = engine.logger
 
     async def __aenter__(self) -> Node:
         await self._engine.connect()
@@ -62,6 +63,10 @@ async def run_until_stopped(worker: Worker) -> None:
         drain, worker.drain = worker.drain, False
         async with worker as node:
             await _wait_for_end(node, stop, drain=drain)
+            if stop.is_set() and node.runner.running:
+                worker.logger.info(
+                    "stops after its running tasks (%d); a second signal ends at once", len(node.runner.running)
+                )
     if node.was_abandoned:
         sys.stdout.flush()
         sys.stderr.flush()

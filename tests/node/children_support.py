@@ -1,4 +1,7 @@
-"""Bodies for the child processes of the tests. A job is the name of one of them and its argument: `b"echo hello"`."""
+"""What the tests of child processes share: the bodies of jobs, and a look at processes from outside.
+
+A job is the name of a body and its argument: `b"echo hello"`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 from synergon.node.child_main import ChannelClosed, ChildChannel, RequestRefused
+
+ENTRY = "tests.node.children_support:run"
 
 kept: list[object] = []
 """What jobs leave behind in their process."""
@@ -29,6 +36,11 @@ def echo(argument: bytes, channel: ChildChannel) -> bytes:
 
 def pid(argument: bytes, channel: ChildChannel) -> bytes:
     return str(os.getpid()).encode()
+
+
+def speak(argument: bytes, channel: ChildChannel) -> bytes:
+    print(argument.decode())
+    return b""
 
 
 def large(argument: bytes, channel: ChildChannel) -> bytes:
@@ -261,3 +273,21 @@ def surroundings(argument: bytes, channel: ChildChannel) -> bytes:
 
 def is_imported(argument: bytes, channel: ChildChannel) -> bytes:
     return str(argument.decode() in sys.modules).encode()
+
+
+# ---------------------------------------------------------------- processes, from outside
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def has_ended_soon(pid: int) -> bool:
+    """For processes that are not ours, so that they can only be looked at."""
+    deadline = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return not is_running(pid)

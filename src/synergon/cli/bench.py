@@ -40,7 +40,7 @@ LOOK_SECONDS: Final = 0.001
 PATIENCE_SECONDS: Final = 600.0
 """After this long a task that was to run is taken for lost."""
 
-NumberTask = TaskType[[int], Any, Any]
+NumberTask = TaskType[[int], [int], Any, Any]
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -81,19 +81,20 @@ class Bench:
     def __init__(self, url: str, *, concurrency: int = CONCURRENCY) -> None:
         self.engine = Engine(url, concurrency=concurrency, queues=[QUEUE])
         self._run = secrets.token_hex(4)
-        self._started: dict[int, float] = {}
         self.ids: list[int] = []
         """Of all tasks that were made."""
+        self.started_at: dict[int, float] = {}
+        """When the body of each `stamped` task began, by its number."""
         self.on_loop = self.task("loop", echo)
         self.stamped = self.task("stamped", self._stamp)
 
     def task(self, label: str, body: Callable[[int], Any], **options: Unpack[TaskOptions]) -> NumberTask:
         """Register a body under a kind that no other task in the store has."""
-        options.update(name=f"bench-{self._run}-{label}", queue=QUEUE)
+        options |= {"name": f"bench-{self._run}-{label}", "queue": QUEUE}
         return self.engine.task(**options)(body)
 
     async def _stamp(self, number: int) -> int:
-        self._started[number] = perf_counter()
+        self.started_at[number] = perf_counter()
         return number
 
     async def __aenter__(self) -> Self:
@@ -161,7 +162,7 @@ class Bench:
                 handle = await self.stamped.enqueue(number)
                 self.ids.append(handle.id)
                 await handle.result(timeout=PATIENCE_SECONDS)
-                latencies.append(self._started[number] - asked)
+                latencies.append(self.started_at[number] - asked)
         return latencies
 
 

@@ -13,10 +13,14 @@ UNAVAILABLE: Final = 3
 INTERRUPTED: Final = 130
 """128 + SIGINT, as shells say it."""
 
-MEANINGS: Final = (
-    "Exit codes: 0 done; 1 what was asked for failed, or problems were found; "
-    "2 a mistake in the command or the configuration; 3 the database cannot be used; 130 interrupted."
-)
+MEANINGS: Final = """\b
+Exit codes:
+  0    done
+  1    what was asked for failed, or problems were found
+  2    a mistake in the command or the configuration
+  3    the database cannot be used
+  130  interrupted
+"""
 
 
 def code_of(error: SynergonError) -> int:

@@ -10,15 +10,17 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from synergon.lifecycle import State
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 STATE_STYLES: Final = {
     State.WAITING: "dim",
@@ -30,7 +32,7 @@ STATE_STYLES: Final = {
     State.CANCELLED: "dim",
 }
 
-_UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
 console: Final = Console(markup=False, highlight=False, emoji=False)
 stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
@@ -73,13 +75,19 @@ def _write(document: bytes) -> None:
 # ---------------------------------------------------------------- people
 
 
-def new_table(*headings: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines: columns that are read, not admired. Those named in `right` hold numbers."""
+def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:
+    """A table without lines. Columns of `numbers` stand right; `elastic` ones (see `short`) give way when it is narrow,
+    the widest first, so that the others are whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    numbers = set(right)
+    right, yielding = set(numbers), set(elastic)
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in yielding)
     return table
+
+
+def short(text: str) -> Text:
+    """A cell of an elastic column: cut rather than folded."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def new_facts() -> Table:
@@ -101,9 +109,9 @@ def duration(seconds: float | None) -> str:
         return "none"
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms" if seconds else "0 s"
-    for unit, size in _UNITS:
-        if seconds >= size:
-            return f"{_short(seconds / size)} {unit}"
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{_short(seconds / length)} {unit}"
     return f"{_short(seconds)} s"
 
 
@@ -113,10 +121,14 @@ def _short(number: float) -> str:
 
 def relative(moment: datetime, now: datetime) -> str:
     """`3 s ago`, `in 5 min`, `now`."""
-    seconds = (moment - now).total_seconds()
-    if abs(seconds) < 1:
+    seconds = round((moment - now).total_seconds())
+    if seconds == 0:
         return "now"
-    words = duration(float(round(abs(seconds))))
+    words = f"{abs(seconds)} s"
+    for unit, length in _UNITS:
+        if abs(seconds) >= 2 * length:  # "90 s ago" says more than "1 min ago"
+            words = f"{abs(seconds) // length} {unit}"
+            break
     return f"in {words}" if seconds > 0 else f"{words} ago"
 
 
@@ -141,6 +153,8 @@ def plural(count: int, noun: str) -> str:
 
 def new_progress() -> Progress:
     """A bar on stderr that leaves nothing behind; none if nobody watches."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

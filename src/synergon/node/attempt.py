@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from synergon.context import AttemptLink, Context, OpenTransaction
+from synergon.errors import PayloadError, SynergonError
 from synergon.options import RunsIn
 from synergon.policies import Retry
 from synergon.records import Claim, Progress
@@ -16,6 +18,9 @@ from synergon.task import AnyTask
 if TYPE_CHECKING:
     from synergon.node.children import ChildRun
     from synergon.node.transactions import NodeTransaction
+
+
+Value = TypeVar("Value")
 
 
 class Stop(Enum):
@@ -36,6 +41,7 @@ class Attempt:
         "claim",
         "deadline",
         "has_seen_stop",
+        "misfit",
         "progress",
         "retry",
         "runs_in",
@@ -61,6 +67,8 @@ class Attempt:
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
         self.transaction: NodeTransaction | None = None
+        self.misfit: PayloadError | None = None
+        """Why it cannot run at all."""
 
     @property
     def max_attempts(self) -> int:
@@ -105,7 +113,7 @@ class LocalLink(AttemptLink):
 
     def still_owned_sync(self) -> bool:
         """The same from a thread."""
-        return asyncio.run_coroutine_threadsafe(self._node.still_owned(self._attempt), self._node.loop).result()
+        return self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
 
     def transaction(self) -> OpenTransaction:
         """The transaction that success is committed with."""
@@ -120,6 +128,13 @@ class Services:
     """What a running body may ask of its node."""
 
     loop: asyncio.AbstractEventLoop
+
+    def call_from_thread(self, coroutine: Coroutine[Any, Any, Value], instead: str) -> Value:
+        """What the coroutine returns, for a body in a thread; on the loop itself that would wait for ever."""
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  the documented one raises where there is none
+            coroutine.close()
+            raise SynergonError(f"this would block the event loop; in a coroutine write `{instead}`")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
         """Store it soon."""

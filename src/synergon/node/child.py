@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
@@ -128,7 +129,7 @@ def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context) -> An
     arguments.update(dict.fromkeys(task_type.signature.injected, context))
     if task_type.is_coroutine:
         return asyncio.run(task_type.function(*positional, **arguments))
-    return task_type.function(*positional, **arguments)
+    return copy_context().run(task_type.function, *positional, **arguments)
 
 
 def _control(control: Control | None) -> ChildControl | None:

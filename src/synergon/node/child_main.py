@@ -17,9 +17,11 @@ import os
 import select
 import signal
 import struct
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import IntEnum
 from itertools import count
 from queue import SimpleQueue
@@ -156,7 +158,7 @@ class ChildChannel:
         with self._lock:
             self._write(last)
             self._is_open = False
-            for answers in self._waiting.values():
+            for answers in list(self._waiting.values()):  # the receiving thread may take one out meanwhile
                 answers.put(None)
 
     def take_note(self, note: bytes) -> None:
@@ -229,6 +231,7 @@ class _Child:
             last = Frame(Kind.ERROR, payload=_describe(error))
         if os.getpid() != self._pid:
             os._exit(0)  # a fork of the body that came back out of it: the job is not its own
+        _flush_output()
         return last
 
     def _receive(self) -> None:
@@ -289,6 +292,13 @@ def _check_answer(answer: object) -> bytes:
     if not isinstance(answer, bytes):
         raise TypeError(f"the entry function must return bytes, got {type(answer).__name__}")
     return answer
+
+
+def _flush_output() -> None:
+    """Show what the job has printed: the next job may be hours away, and a kill would lose it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed by the job, or gone
+            stream.flush()
 
 
 def _describe(error: BaseException) -> bytes:

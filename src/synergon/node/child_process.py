@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
-import psutil
-
 from synergon.node.child_main import CHUNK_BYTES, BadFrame, Frame, FrameReader, Kind
 
 ENDING_SECONDS: Final = 5.0
@@ -104,6 +102,8 @@ class ChildProcess:
 
     def resident_bytes(self) -> int:
         """How much memory it has now; 0 if it is gone."""
+        import psutil  # slow to import, and only needed where memory is limited
+
         try:
             resident: int = psutil.Process(self.pid).memory_info().rss
         except psutil.Error:

@@ -7,8 +7,8 @@ its child's process group ends with the child, and no child outlives this proces
 
 Not done here: a limit on the number of children (whoever starts jobs has one), and any understanding of what is said.
 
-Children are plain `python -c` processes at the other end of a socket pair, because `multiprocessing`, and with it
-`pebble`, runs the parent's script again in each child and has no way to talk to a job while it runs. POSIX only.
+Children are plain `python -c` processes at the other end of a socket pair, because `multiprocessing` runs the parent's
+script again in each child, and `pebble`, which is built on it, cannot talk to a job while it runs. POSIX only.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from synergon.clock import Clock
-from synergon.errors import StoreError, StoreUnavailable
+from synergon.errors import StoreUnavailable
 from synergon.lifecycle import Reason, State
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt
 from synergon.node.duty import pause_after
-from synergon.records import Failed, Outcome, Report, Settlement, Succeeded, Verdict
+from synergon.records import Failed, Report, Settlement, Succeeded, Verdict
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -126,25 +126,23 @@ class Completer:
                 if failures == 1:
                     self.is_troubled = True
                     self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
-                await self._clock.sleep(pause_after(failures))
-            except StoreError as error:
-                return [await self._write_alone(settlement, error) for settlement in batch]
+            except Exception as error:
+                if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
+                    return [(await self._write([settlement]))[0] for settlement in batch]
+                failures += 1
+                self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
+                batch = [_refused(batch[0], error)]
             else:
-                if failures:
-                    self.is_troubled = False
+                if self.is_troubled:
                     self._logger.info("the store is back, %d outcomes written", len(batch))
+                self.is_troubled = False
                 return verdicts
+            await self._clock.sleep(pause_after(failures))
 
-    async def _write_alone(self, settlement: Settlement, error: StoreError) -> Verdict:
-        """The store refuses something in the batch: find it, and end that one task instead of its neighbours."""
-        try:
-            return (await self._store.finish([settlement]))[0]
-        except StoreUnavailable:
-            return (await self._write([settlement]))[0]
-        except StoreError:
-            self._logger.exception("the outcome of task %d cannot be stored", settlement.id)
-        refused: Outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
-        return (await self._write([Settlement(id=settlement.id, claim_no=settlement.claim_no, outcome=refused)]))[0]
+    def announce_now(self, settlement: Settlement, verdict: Verdict) -> None:
+        """The same for a verdict that did not come by way of this completer."""
+        self.announce(settlement, verdict)
+        self._on_ended([settlement.id])
 
     def announce(self, settlement: Settlement, verdict: Verdict) -> None:
         """Count a verdict, and wake whoever it concerns."""
@@ -170,3 +168,9 @@ class Completer:
     def _tell_children(self, outcome: Succeeded) -> None:
         self._on_ready({child.kind for child in outcome.children})
         self._on_scheduled(0.0)
+
+
+def _refused(settlement: Settlement, error: Exception) -> Settlement:
+    """The task ends with the store's refusal instead of the outcome that could not be stored."""
+    outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
+    return Settlement(id=settlement.id, claim_no=settlement.claim_no, outcome=outcome)

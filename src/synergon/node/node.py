@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from importlib.metadata import version
 from typing import Any, Final
 
 from synergon.clock import Clock
@@ -35,6 +34,7 @@ from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
+from synergon.version import VERSION
 
 SWEEP_SECONDS: Final = 1.0
 """How often a node looks for what nobody told it about."""
@@ -138,7 +138,7 @@ class Node(Services):
 
     async def _join(self) -> None:
         """Become a node under a new id, with a lease of its own."""
-        self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
+        node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
         settings = self._settings
         await self._store.register(
             NewNode(
@@ -149,7 +149,7 @@ class Node(Services):
                 queues=tuple(sorted(settings.queues)) if settings.queues is not None else None,
                 concurrency=settings.concurrency,
                 lease=microseconds(settings.lease),
-                version=version("synergon"),
+                version=VERSION,
             )
         )
         self.scheduler.node_id = self.runner.node_id = self.id
@@ -160,7 +160,8 @@ class Node(Services):
             self._clock,
             self._logger,
             on_lost=self._fence,
-            is_quiet=lambda: not self.runner.running,
+            # What runs after the node has joined again, under another id, is not this lease's business.
+            is_quiet=lambda: self.id != node_id or not self.runner.running,
             exit_process=self._executor.exit_process,
         )
         self._keeper = self._executor.start_keeper(self._keep(self._lease))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
 from typing import Final
 
-from synergon.durations import microseconds
+from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
 from synergon.lifecycle import Reason
 from synergon.node.attempt import Attempt, Stop
 from synergon.records import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed
+
+_ENGINE: Final = Path(__file__).parent
 
 TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
@@ -38,7 +42,7 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
     control = find_control(error)
     match control:
         case Snooze(seconds=seconds):
-            return Snoozed(delay=microseconds(seconds))
+            return Snoozed(delay=_clamped(seconds))
         case Cancel():
             return Cancelled(why=str(control) or None)
         case Discard():
@@ -73,9 +77,13 @@ def _failure(
     last_reason: Reason | None = None,
 ) -> Outcome:
     if attempt.claim.attempts < attempt.max_attempts:
-        return Retrying(delay=microseconds(_pause(attempt, chance) if pause is None else pause), error=error)
+        return Retrying(delay=_clamped(_pause(attempt, chance) if pause is None else pause), error=error)
     exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
     return Failed(reason=last_reason or exhausted, error=error)
+
+
+def _clamped(pause_seconds: float) -> int:
+    return microseconds(min(pause_seconds, LONGEST_SECONDS))
 
 
 def _pause(attempt: Attempt, chance: Callable[[], float]) -> float:
@@ -101,9 +109,17 @@ def _controls(error: BaseException | None) -> Iterator[Control]:
         error = error.__cause__
 
 
+def _of_the_body(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the body on: how the engine got there helps nobody."""
+    inner = trace
+    while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _ENGINE:
+        inner = inner.tb_next
+    return inner or trace
+
+
 def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
     """The error as a record that people can read."""
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, _of_the_body(error.__traceback__)))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  a __str__ that raises is the body's, too
@@ -111,7 +127,12 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
     return ErrorRecord(
         attempt=attempt,
         type=type(error).__qualname__,
-        message=message[:MESSAGE_LENGTH],
-        traceback=text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}",
+        message=_storable(message[:MESSAGE_LENGTH]),
+        traceback=_storable(text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}"),
         node_id=node_id,
     )
+
+
+def _storable(text: str) -> str:
+    """Text may hold half a character, which no database takes."""
+    return text.encode(errors="backslashreplace").decode()

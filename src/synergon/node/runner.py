@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from synergon.clock import Clock
 from synergon.context import Context
-from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze, StoreError
+from synergon.errors import PayloadError, StoreError
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
-from synergon.node.child import ChildAnswer, ChildControl, ChildJob
-from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildKilled, ChildNotStarted
+from synergon.node.child_bodies import ChildBodies
 from synergon.node.completer import Completer
 from synergon.node.executors import Executor
 from synergon.node.ledger import Ledger
@@ -28,11 +28,9 @@ from synergon.options import NO_TIMEOUT, Overrides
 from synergon.records import (
     Claim,
     Crashed,
-    ErrorRecord,
     Failed,
     HandedBack,
     Outcome,
-    Progress,
     Retrying,
     Settlement,
     Succeeded,
@@ -43,8 +41,6 @@ END_SECONDS: Final = 1.0
 """How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
-_ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
-_PROGRESS: Final = msgspec.json.Decoder(Progress)
 
 
 class Runner:
@@ -72,6 +68,7 @@ class Runner:
         self._logger = logger
         self._default_timeout = default_timeout
         self._on_free = on_free
+        self._child_bodies = ChildBodies(services, executor, clock, logger, arm=self._arm)
         self._loop = asyncio.get_running_loop()
         self.running: dict[int, Attempt] = {}
         self.node_id = ""
@@ -86,10 +83,14 @@ class Runner:
 
     async def run(self, attempt: Attempt) -> None:
         """From a claim to its settlement."""
-        outcome: Outcome | None = await self._execute(attempt)
         claim = attempt.claim
-        if attempt.transaction is not None and outcome is not None:
-            outcome = await self._close_transaction(attempt, outcome)
+        outcome: Outcome | None
+        try:
+            outcome = await self._execute(attempt)
+            if attempt.transaction is not None:
+                outcome = await self._close_transaction(attempt, outcome)
+        except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
+            outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
         self._ledger.release(claim.kind, is_process=attempt.runs_in == "process")
@@ -117,7 +118,10 @@ class Runner:
         timeout = attempt.task_type.policy.timeout
         attempt.timeout = self._default_timeout if timeout is msgspec.UNSET else timeout
         if claim.overrides is not None:
-            self._apply(_OVERRIDES.decode(claim.overrides), attempt)
+            try:
+                self._apply(_OVERRIDES.decode(claim.overrides), attempt)
+            except (msgspec.MsgspecError, ValueError) as error:  # its neighbours of the same claim can run
+                attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
         if claim.crashes:
             self._isolate(attempt)
         return attempt
@@ -148,15 +152,20 @@ class Runner:
     async def _execute(self, attempt: Attempt) -> Outcome:
         if attempt.stop is not None:  # asked to end before it began
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
-        if attempt.timeout is not None:
-            attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
+        if attempt.runs_in == "process":
+            return await self._child_bodies.run(attempt, self.node_id)
+        self._arm(attempt)
         try:
-            if attempt.runs_in == "process":
-                return await self._in_child(attempt)
             return await self._in_process(attempt)
         finally:
             if attempt.deadline is not None:
                 attempt.deadline.cancel()
+
+    def _arm(self, attempt: Attempt) -> None:
+        if attempt.misfit is not None:
+            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
+        if attempt.timeout is not None:
+            attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
@@ -180,8 +189,10 @@ class Runner:
         attempt.asyncio_task = asyncio.current_task()
         try:
             return await attempt.task_type.function(*positional, **arguments), None
-        except GeneratorExit:  # the loop is being torn down
-            raise
+        except GeneratorExit as error:
+            if not self._loop.is_running():  # it is being torn down
+                raise
+            return None, error
         except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
             return None, error
         finally:
@@ -196,7 +207,7 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
                 return None, error
 
-        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(body)
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(partial(copy_context().run, body))
         return pair
 
     def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
@@ -225,84 +236,13 @@ class Runner:
         if self.running.get(attempt.claim.id) is attempt:
             self._completer.mark_overdue(attempt)
 
-    # ------------------------------------------------------------ in a child
-
-    async def _in_child(self, attempt: Attempt) -> Outcome:
-        def on_message(message: bytes) -> Any:
-            if message == b"still_owned":
-                return self._answer_ownership(attempt)
-            self._services.report_progress(attempt, _PROGRESS.decode(message))
-            return None
-
-        is_fresh = attempt.claim.crashes > 0
-        attempt.child = self._executor.start_child(self._job(attempt), on_message, fresh=is_fresh)
-        try:
-            answer = _ANSWER.decode(await attempt.child.result())
-        except ChildFailure as failure:
-            return self._of_failure(attempt, failure)
-        finally:
-            attempt.child = None
-        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
-            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
-        return self._of_answer(attempt, answer)
-
-    async def _answer_ownership(self, attempt: Attempt) -> bytes:
-        return b"yes" if await self._services.still_owned(attempt) else b"no"
-
-    def _job(self, attempt: Attempt) -> bytes:
-        claim = attempt.claim
-        module, name = attempt.task_type.location
-        return msgspec.json.encode(
-            ChildJob(
-                module=module,
-                name=name,
-                path=sys.path,
-                task_id=claim.id,
-                kind=claim.kind,
-                queue=claim.queue,
-                payload=claim.payload,
-                attempt=claim.attempts,
-                claim_no=claim.claim_no,
-                tags=claim.tags,
-                meta=claim.meta,
-            )
-        )
-
-    def _of_failure(self, attempt: Attempt, failure: ChildFailure) -> Outcome:
-        if attempt.stop is not None:
-            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
-        match failure:
-            case ChildDied():
-                return Crashed(error=self._child_error(attempt, "Crash", failure))
-            case ChildKilled() | ChildNotStarted():
-                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
-                return HandedBack()
-            case ChildError():
-                error = self._child_error(attempt, "ChildError", failure)
-                return outcomes.of_record(attempt, error, self._clock.chance)
-            case _:
-                raise failure
-
-    def _child_error(self, attempt: Attempt, type_name: str, failure: ChildFailure) -> ErrorRecord:
-        return ErrorRecord(attempt=attempt.claim.attempts, type=type_name, message=str(failure), node_id=self.node_id)
-
-    def _of_answer(self, attempt: Attempt, answer: ChildAnswer) -> Outcome:
-        if answer.control is not None:
-            return outcomes.of_error(attempt, _control(answer.control), self.node_id, self._clock.chance)
-        if answer.error is not None:
-            error = msgspec.structs.replace(answer.error, node_id=self.node_id)
-            if answer.is_misfit:
-                return outcomes.of_payload_record(error)
-            return outcomes.of_record(attempt, error, self._clock.chance)
-        return Succeeded(result=answer.result, children=answer.children)
-
     # ------------------------------------------------------------ after
 
     def _log(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """A failed attempt is worth a line; a success is not."""
         match outcome:
             case Retrying(error=error, delay=delay):
-                then = f"runs again in {delay / 1_000_000:g} s"
+                then = f"runs again in {delay / 1_000_000:.3g} s"
             case Failed(error=error, reason=reason):
                 then = f"has failed for good ({reason})"
             case Crashed(error=error):
@@ -335,17 +275,5 @@ class Runner:
             verdict = await transaction.finish(settlement)
         except StoreError as error:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
-        self._completer.announce(settlement, verdict)
+        self._completer.announce_now(settlement, verdict)
         return None
-
-
-def _control(told: ChildControl) -> Control:
-    match told.name:
-        case "Snooze":
-            return Snooze(told.seconds, told.message)
-        case "RetryAfter":
-            return RetryAfter(told.seconds, told.message)
-        case "Cancel":
-            return Cancel(told.message)
-        case _:
-            return Discard(told.message)

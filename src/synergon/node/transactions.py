@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -23,7 +22,7 @@ class NodeTransaction(OpenTransaction):
     def __enter__(self) -> Any:
         with self._lock:
             if self.opened is None:
-                self.opened = asyncio.run_coroutine_threadsafe(self._node.begin(), self._node.loop).result()
+                self.opened = self._node.call_from_thread(self._node.begin(), "async with ctx.transaction()")
         return self.opened.connection
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ from synergon.stores.sqlite.connection import connect, translate
 from synergon.stores.sqlite.transaction import Transaction
 
 LOCK_WAIT_MILLISECONDS: Final = 10_000
+
+_endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
+"""Threads of their own for those that end: others may be waiting for that very end on every other thread."""
 
 
 class SqliteBodyTransaction:
@@ -38,7 +42,17 @@ class SqliteBodyTransaction:
     @classmethod
     async def open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
         """Wait for the write lock on a thread, so that the loop goes on."""
-        return await asyncio.get_running_loop().run_in_executor(None, cls._open, path, hold_seconds)
+        opening = asyncio.get_running_loop().run_in_executor(None, cls._open, path, hold_seconds)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on and may get the lock, which nobody wants any more
+            opening.add_done_callback(cls._drop)
+            raise
+
+    @staticmethod
+    def _drop(opening: asyncio.Future[SqliteBodyTransaction]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result()._close()  # noqa: SLF001  one of our own
 
     @classmethod
     def _open(cls, path: Path, hold_seconds: float) -> SqliteBodyTransaction:
@@ -53,17 +67,17 @@ class SqliteBodyTransaction:
 
     async def finish(self, settlement: Settlement) -> Verdict:
         """Settle the attempt and commit; stale: roll back."""
-        return await asyncio.get_running_loop().run_in_executor(None, self._finish, settlement)
+        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, settlement)
 
     async def rollback(self) -> None:
         """Undo what the body wrote."""
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        await asyncio.get_running_loop().run_in_executor(_endings, self._close)
 
     def _finish(self, settlement: Settlement) -> Verdict:
         with self._lock:
-            if not self.connection_is_usable():
-                raise StoreError(self._why_unusable())
             try:
+                if not self.connection_is_usable():
+                    raise StoreError(self._why_unusable())
                 transaction = Transaction(self.connection)
                 (verdict,) = settling.finish(transaction, [settlement])
                 transaction.flush()
@@ -76,7 +90,13 @@ class SqliteBodyTransaction:
 
     def connection_is_usable(self) -> bool:
         """Whether the transaction is still the one that was opened for the body."""
-        return self._is_open and not self._was_held_too_long and self.connection.in_transaction
+        return self._is_open and not self._was_held_too_long and self._is_in_transaction()
+
+    def _is_in_transaction(self) -> bool:
+        try:
+            return self.connection.in_transaction
+        except sqlite3.ProgrammingError:  # the body has closed it
+            return False
 
     def _why_unusable(self) -> str:
         if self._was_held_too_long:
@@ -84,14 +104,17 @@ class SqliteBodyTransaction:
                 f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
                 "writing, and was rolled back; do the slow part first and open it last"
             )
-        return "the body committed or rolled back ctx.transaction() itself; leave that to synergon"
+        return "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
 
     def _give_up(self) -> None:
         self._was_held_too_long = True
-        self.connection.interrupt()
+        if self._is_in_transaction():
+            self.connection.interrupt()
         with self._lock:
-            if self._is_open and self.connection.in_transaction:
+            if self._is_open and self._is_in_transaction():
                 self.connection.execute("ROLLBACK")
+                # Whatever the body writes from now on would be a commit of its own.
+                self.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
 
     def _close(self) -> None:
         with self._lock:
@@ -102,6 +125,6 @@ class SqliteBodyTransaction:
             return
         self._is_open = False
         self._limit.cancel()
-        if self.connection.in_transaction:
+        if self._is_in_transaction():
             self.connection.execute("ROLLBACK")
         self.connection.close()

@@ -1,0 +1,99 @@
+"""`module:attribute` → the engine it names. What cannot be found is told with what could have been meant."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from synergon.cli.output import is_debugging
+from synergon.engine import Engine
+from synergon.errors import ConfigurationError
+
+DEFAULT_ATTRIBUTE = "engine"
+
+
+def load_engine(reference: str) -> Engine:
+    """Import the module, with the current folder on the path, and return the engine in it."""
+    module_name, _, attribute = reference.partition(":")
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(f"an app is written module:attribute, got {reference!r}{_as_module(module_name)}")
+    module = _import(module_name)
+    return _engine_in(module, attribute or DEFAULT_ATTRIBUTE)
+
+
+def _as_module(name: str) -> str:
+    path = Path(name)
+    if path.suffix != ".py" or path.is_absolute():
+        return ""
+    return f"; did you mean {'.'.join(path.with_suffix('').parts)}?"
+
+
+def _import(name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error  # the module is there; one that it imports is not
+        raise ConfigurationError(
+            f"there is no module {error.name!r} in {folder} or on Python's path{_similar_module(name)}"
+        ) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _similar_module(name: str) -> str:
+    parent, _, last = name.rpartition(".")
+    if parent and Path(*parent.split(".")).with_suffix(".py").exists():
+        return f"; did you mean {parent}:{last}?"
+    return _did_you_mean(name, (path.stem for path in Path.cwd().glob("*.py")))
+
+
+def _broken(name: str, error: Exception) -> ConfigurationError:
+    advice = "" if is_debugging() else " (SYNERGON_DEBUG=1 shows the traceback)"
+    return ConfigurationError(f"{name} cannot be imported: {_where(error)}{type(error).__name__}: {error}{advice}")
+
+
+def _where(error: Exception) -> str:
+    """The place in the user's own files, which come last in a traceback but for what they called."""
+    folder = Path.cwd()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(folder) and "site-packages" not in path.parts and path.exists():
+            return f"{path.relative_to(folder)}, line {frame.lineno}: "
+    return ""
+
+
+def _engine_in(module: ModuleType, attribute: str) -> Engine:
+    engines = [name for name, value in vars(module).items() if isinstance(value, Engine)]
+    try:
+        found = functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise ConfigurationError(
+            f"{module.__name__} has no attribute {attribute!r}{_engines_there(attribute, engines)}"
+        ) from error
+    if not isinstance(found, Engine):
+        raise ConfigurationError(
+            f"{module.__name__}:{attribute} is a {type(found).__name__}, not an Engine"
+            f"{_engines_there(attribute, engines)}"
+        )
+    return found
+
+
+def _engines_there(wanted: str, engines: list[str]) -> str:
+    if not engines:
+        return "; there is no Engine in it"
+    return _did_you_mean(wanted, engines) or f"; the engines in it: {', '.join(engines)}"
+
+
+def _did_you_mean(wanted: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(wanted, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

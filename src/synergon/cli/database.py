@@ -1,0 +1,123 @@
+"""Which database a command is about, and connecting to it.
+
+The command line (`--app`, `--url`) wins over `$SYNERGON_APP` and `$SYNERGON_URL`, which win over `[tool.synergon]` in
+./pyproject.toml. A command that looks at a database never creates one: a misspelt path is an error, not an empty list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from synergon import settings
+from synergon.cli.apps import load_engine
+from synergon.engine import Engine
+from synergon.errors import NotAvailable, OptionError, StoreUnavailable
+from synergon.stores import open_store
+from synergon.stores.base import Store
+from synergon.stores.sqlite import SqliteStore
+from synergon.stores.sqlite import schema as sqlite_schema
+
+PYPROJECT: Final = Path("pyproject.toml")
+
+AppOption = Annotated[
+    str | None, typer.Option("--app", metavar="MODULE:ENGINE", help="The engine whose database it is.")
+]
+UrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", help="The database, like sqlite:///app.db.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, and nothing else.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The engine that stands for the database, and how it was found."""
+
+    engine: Engine
+    app: str | None
+    chosen_by: str
+
+
+def honour_pyproject() -> dict[str, Any]:
+    """Let engines read ./pyproject.toml, if there is one; what it says to the command line itself."""
+    if not PYPROJECT.is_file():
+        return {}
+    settings.use_pyproject(PYPROJECT)
+    return settings.read_pyproject(PYPROJECT)
+
+
+def find_app(given: str | None) -> tuple[str, str] | None:
+    """The app to import, and who named it."""
+    pyproject = honour_pyproject()
+    if given is not None:
+        return given, "command line"
+    if os.environ.get("SYNERGON_APP"):
+        return os.environ["SYNERGON_APP"], "$SYNERGON_APP"
+    if "app" in pyproject:
+        return str(pyproject["app"]), str(PYPROJECT)
+    return None
+
+
+def find_target(app: str | None, url: str | None) -> Target:
+    """The database that the command is about."""
+    if app is not None and url is not None:
+        raise OptionError("give --app or --url, not both: an app brings its own URL")
+    found = find_app(app)
+    if url is not None:
+        return _by_url(url)
+    # A URL in the environment is nearer than an app in a file.
+    is_nearer = found is not None and (found[1] != str(PYPROJECT) or not os.environ.get("SYNERGON_URL"))
+    if found is not None and is_nearer:
+        return Target(engine=load_engine(found[0]), app=found[0], chosen_by=found[1])
+    engine = Engine()
+    return Target(engine=engine, app=None, chosen_by=engine.settings.sources["url"])
+
+
+def _by_url(url: str) -> Target:
+    engine = Engine(url)
+    engine.settings = engine.settings.changed({"url": url}, "command line")
+    return Target(engine=engine, app=None, chosen_by="command line")
+
+
+def store_of(engine: Engine) -> Store:
+    """The engine's store, not connected."""
+    return open_store(engine.settings.url)
+
+
+def refuse_private(engine: Engine, what: str) -> None:
+    """Refuse a store that no other process can see."""
+    if not store_of(engine).capabilities.shared:
+        raise NotAvailable(
+            f"{what} cannot use {engine.settings.url}: it lives in the memory of one process and no other sees it; "
+            "use sqlite:///app.db"
+        )
+
+
+def schema_versions(store: Store) -> tuple[int | None, int] | None:
+    """What the database has (None: it does not exist, 0: no tables yet) and what this code wants; None: no schema."""
+    if not isinstance(store, SqliteStore):
+        return None
+    return sqlite_schema.version_at(store.path), len(sqlite_schema.migrations())
+
+
+@contextlib.asynccontextmanager
+async def connected(app: str | None, url: str | None) -> AsyncIterator[Engine]:
+    """An engine on the existing database that the command is about."""
+    target = find_target(app, url)
+    refuse_private(target.engine, "the command line")
+    _refuse_missing(target)
+    async with target.engine as engine:
+        yield engine
+
+
+def _refuse_missing(target: Target) -> None:
+    store = store_of(target.engine)
+    if isinstance(store, SqliteStore) and not store.path.exists():
+        advice = (
+            "name one with --app or --url" if target.chosen_by == "default" else "`synergon migrate` would create it"
+        )
+        raise StoreUnavailable(f"there is no database {store.path.absolute()}; {advice}")

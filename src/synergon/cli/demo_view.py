@@ -1,0 +1,122 @@
+"""What the demo shows while it runs: a live view on a terminal, plain lines elsewhere. Fits into 80 columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from synergon.cli.demo_app import engine
+from synergon.cli.demo_log import BodyLog
+from synergon.cli.demo_workers import WorkerProcess
+from synergon.lifecycle import FINAL, State
+
+STORY_LINES: Final = 7
+RATE_SECONDS: Final = 1.0
+COLUMNS: Final = {
+    "ready": ({State.READY}, "bold"),
+    "later": ({State.SCHEDULED}, "yellow"),
+    "running": ({State.RUNNING}, "cyan"),
+    "done": (FINAL, "green"),
+}
+
+Counts = Mapping[tuple[str, str, State], int]
+
+
+class View:
+    """Draws what it is given. What is said is kept, and stays on the screen when the live part is gone."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._story: list[Text] = []
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stderr=False)
+
+    def __enter__(self) -> View:
+        self._console.print(Text.assemble(("synergon demo", "bold"), "  one SQLite file, two worker processes\n"))
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            for line in self._story:
+                self._console.print(line)
+        self._console.print()
+
+    def say(self, text: str, style: str = "") -> None:
+        """Tell what happens now."""
+        line = Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), (text, style))
+        self._story.append(line)
+        if self._live is None:
+            self._console.print(line)
+
+    def draw(self, counts: Counts, log: BodyLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
+        """Show how things stand; without a terminal this does nothing."""
+        if self._live is None:
+            return
+        now = time.time()
+        parts = (_progress(counts, log, accepted, now), _kinds(counts), _workers(workers, log, now), self._last_lines())
+        self._live.update(Group(*parts), refresh=True)
+
+    def _last_lines(self) -> RenderableType:
+        lines = self._story[-STORY_LINES:]
+        return Group(*lines, *[Text()] * (STORY_LINES - len(lines)))
+
+
+def _progress(counts: Counts, log: BodyLog, accepted: int, now: float) -> RenderableType:
+    ended = sum(number for (_, _, state), number in counts.items() if state in FINAL)
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_row(
+        ProgressBar(total=max(accepted, 1), completed=ended, width=30, complete_style="green", finished_style="green"),
+        Text.assemble((f"{ended:,}", "bold green"), f" of {accepted:,} ended"),
+        Text(f"{_rate(log.finished(), now):,} a second", style="bold cyan"),
+    )
+    return line
+
+
+def _kinds(counts: Counts) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("\nkind", "\nruns in"):
+        table.add_column(heading, width=10)
+    for heading in ("\npriority", *(f"\n{name}" for name in COLUMNS)):
+        table.add_column(heading, justify="right", width=8)
+    for kind, task_type in engine.kinds.items():
+        numbers = [_number(counts, kind, states, style) for states, style in COLUMNS.values()]
+        table.add_row(Text(kind, style="bold"), task_type.policy.runs_in, str(task_type.policy.priority), *numbers)
+    return table
+
+
+def _number(counts: Counts, kind: str, states: Collection[State], style: str) -> Text:
+    number = sum(found for (_, its_kind, state), found in counts.items() if its_kind == kind and state in states)
+    return Text(f"{number:,}", style=style if number else "dim")
+
+
+def _workers(workers: Sequence[WorkerProcess], log: BodyLog, now: float) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for worker in workers:
+        finished = log.finished(worker.name)
+        running = len(log.running_on(worker.name))
+        is_alive = worker.killed_at is None
+        table.add_row(
+            Text("●" if is_alive else "✖", style="green" if is_alive else "bold red"),
+            Text(worker.name, style="bold"),
+            Text(f"pid {worker.pid}", style="dim"),
+            Text(f"{running} running") if is_alive else Text(f"killed with {running} running", style="bold red"),
+            f"{len(finished):,} done",
+            Text(f"{_rate(finished, now):,} a second", style="cyan") if is_alive else "",
+        )
+    return Group(Text(), table, Text())
+
+
+def _rate(moments: Sequence[float], now: float) -> int:
+    return round(sum(moment > now - RATE_SECONDS for moment in moments) / RATE_SECONDS)

@@ -1,0 +1,256 @@
+"""What `synergon doctor` finds. It only looks: a database is neither created nor migrated."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psutil
+
+from synergon import settings
+from synergon.cli.database import Target, schema_versions, store_of
+from synergon.engine import Engine
+from synergon.errors import StoreError
+from synergon.lifecycle import State
+from synergon.records import NodeRecord, QueueRecord, Record
+from synergon.stores.base import Store
+from synergon.stores.sqlite import SqliteStore
+from synergon.this_process import is_gone
+
+LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
+CLOCK_SECONDS: Final = 1.0
+NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"})
+OTHER_VARIABLES: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """Something that is not as it should be, and what to do about it."""
+
+    problem: str
+    advice: str
+
+
+class SettingInForce(Record, frozen=True, kw_only=True):
+    """A setting, and who said so."""
+
+    value: Any
+    source: str
+
+
+class KindFacts(Record, frozen=True, kw_only=True):
+    """A registered kind."""
+
+    kind: str
+    queue: str
+    runs_in: str
+    attempts: int
+    timeout: float | None
+    """Seconds; None: no limit."""
+    function: str
+
+
+class Diagnosis(Record, frozen=True, kw_only=True):
+    """All of it. The field names are those of `doctor --json`."""
+
+    is_healthy: bool
+    problems: tuple[Finding, ...]
+    versions: dict[str, str]
+    app: str | None
+    url: str
+    chosen_by: str
+    schema_version: int | None = None
+    schema_version_wanted: int | None = None
+    store: dict[str, str] = msgspec.field(default_factory=dict)
+    clock_ahead_seconds: float | None = None
+    """How far the store's clock is ahead of the host's."""
+    disk_free_bytes: int | None = None
+    settings: dict[str, SettingInForce]
+    kinds: tuple[KindFacts, ...] | None = None
+    """None: no app was given."""
+    nodes: tuple[NodeRecord, ...] = ()
+
+
+async def diagnose(target: Target) -> Diagnosis:
+    """Look at everything that can be looked at; what cannot be is a problem of its own."""
+    engine = target.engine
+    store = store_of(engine)
+    facts: dict[str, Any] = {}
+    problems = [*_strange_variables(), *_private(store), *_disk_problems(store, facts)]
+    try:
+        problems += _schema_problems(store, facts)
+        if facts.get("schema_version") == facts.get("schema_version_wanted"):
+            problems += await _look_inside(engine, facts)
+    except StoreError as error:
+        problems.append(Finding(problem=str(error), advice="nothing works without the database; mend this first"))
+    return Diagnosis(
+        is_healthy=not problems,
+        problems=tuple(problems),
+        versions=_versions(),
+        app=target.app,
+        url=engine.settings.url,
+        chosen_by=target.chosen_by,
+        settings=_settings(engine),
+        kinds=tuple(_kinds(engine)) if target.app is not None else None,
+        **facts,
+    )
+
+
+# ---------------------------------------------------------------- facts
+
+
+def _versions() -> dict[str, str]:
+    found = {"synergon": version("synergon"), "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    for package in ("uvloop", "watchfiles"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _settings(engine: Engine) -> dict[str, SettingInForce]:
+    values = engine.settings
+    return {
+        name: SettingInForce(value=_plain(getattr(values, name)), source=source)
+        for name, source in values.sources.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def _kinds(engine: Engine) -> Iterator[KindFacts]:
+    for kind, task_type in sorted(engine.kinds.items()):
+        policy = task_type.policy
+        timeout = engine.settings.timeout if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
+        yield KindFacts(
+            kind=kind,
+            queue=policy.queue,
+            runs_in=policy.runs_in,
+            attempts=policy.retry.attempts,
+            timeout=timeout,
+            function=".".join(task_type.location),
+        )
+
+
+# ---------------------------------------------------------------- problems
+
+
+def _strange_variables() -> Iterator[Finding]:
+    known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | OTHER_VARIABLES
+    for name in sorted(os.environ):
+        if name.startswith("SYNERGON_") and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            yield Finding(problem=f"the environment variable {name} means nothing to synergon", advice=advice)
+
+
+def _private(store: Store) -> Iterator[Finding]:
+    if not store.capabilities.shared:
+        yield Finding(
+            problem=f"{store.url} is seen by one process only, and does not survive it",
+            advice="use sqlite:///app.db for work that counts; a worker refuses memory://",
+        )
+
+
+def _schema_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+    versions = schema_versions(store)
+    if versions is None:
+        return
+    found, wanted = versions
+    facts.update(schema_version=found, schema_version_wanted=wanted)
+    if found is None:
+        yield Finding(problem=f"there is no database at {store.url}", advice="`synergon migrate` creates it")
+    elif found < wanted:
+        yield Finding(
+            problem=f"the schema has version {found}, this code wants {wanted}",
+            advice="run `synergon migrate`, or start a worker, which does the same",
+        )
+    elif found > wanted:
+        yield Finding(
+            problem=f"the schema has version {found}, this code knows only {wanted}", advice="upgrade synergon"
+        )
+
+
+def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+    if not isinstance(store, SqliteStore) or not store.path.absolute().parent.is_dir():
+        return
+    folder = store.path.absolute().parent
+    free = shutil.disk_usage(folder).free
+    facts["disk_free_bytes"] = free
+    if free < LITTLE_DISK_BYTES:
+        yield Finding(
+            problem=f"only {free // 1024**2} MiB are free in {folder}",
+            advice="free some space: when the disk is full, no task can be stored or finished",
+        )
+    file_system = _file_system(folder)
+    if file_system in NETWORK_FILE_SYSTEMS:
+        yield Finding(
+            problem=f"{folder} is on a network ({file_system}), where SQLite's locks and WAL cannot be relied on",
+            advice="move the database to a disk of this host",
+        )
+
+
+def _file_system(folder: Path) -> str | None:
+    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    return next((mounts[place] for place in (folder, *folder.parents) if place in mounts), None)
+
+
+async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
+    async with engine:
+        store = engine.store
+        facts["store"] = await store.describe()
+        ahead = await store.now() / 1_000_000 - time.time()
+        facts["clock_ahead_seconds"] = round(ahead, 3)
+        nodes = await engine.nodes()
+        facts["nodes"] = tuple(nodes)
+        counts = await store.counts()
+        queues = await store.queues()
+    return [*_clock_problems(ahead), *_dead_nodes(nodes), *_forgotten_tasks(counts, nodes, queues)]
+
+
+def _clock_problems(ahead: float) -> Iterator[Finding]:
+    if abs(ahead) > CLOCK_SECONDS:
+        yield Finding(
+            problem=f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the host's",
+            advice="set the host's clock (NTP); until both agree, due tasks start early or late",
+        )
+
+
+def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
+    for node in nodes:
+        if not _is_alive(node):
+            yield Finding(
+                problem=f"node {node.name} ({node.id}) is dead, or has been silent for too long",
+                advice="a live worker gives its tasks back; if there is none, start one",
+            )
+
+
+def _is_alive(node: NodeRecord) -> bool:
+    return node.lease_left > 0 and not is_gone(node.process)
+
+
+def _forgotten_tasks(
+    counts: dict[tuple[str, str, State], int], nodes: Sequence[NodeRecord], queues: Sequence[QueueRecord]
+) -> Iterator[Finding]:
+    """Ready tasks that no live node would take."""
+    paused = {queue.name for queue in queues if queue.is_paused}
+    live = [node for node in nodes if _is_alive(node)]
+    for (queue, kind, state), number in sorted(counts.items()):
+        if state is not State.READY:
+            continue
+        ready = f"ready tasks of kind {kind!r} in queue {queue!r}: {number}"
+        if queue in paused:
+            yield Finding(problem=f"{ready}; the queue is paused", advice=f"`synergon queues resume {queue}`")
+        elif not any(kind in node.kinds and (node.queues is None or queue in node.queues) for node in live):
+            yield Finding(problem=f"{ready}; no live node runs them", advice="start a worker that has the kind")

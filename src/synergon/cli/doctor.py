@@ -1,0 +1,129 @@
+"""`synergon doctor`: what is in force, and what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from synergon.cli import exits
+from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
+from synergon.cli.diagnosis import Diagnosis, diagnose
+from synergon.cli.output import console, duration, new_facts, new_table, plural, say, short, size, write_json
+from synergon.policies import Retention
+
+
+def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show what is in force, and find problems.
+
+    Looks at the database, the settings and where they came from, the app's tasks and the live nodes. Changes nothing.
+    """
+    found = asyncio.run(diagnose(find_target(app, url)))
+    if as_json:
+        write_json(found)
+    else:
+        _print(found)
+    if not found.is_healthy:
+        raise typer.Exit(exits.FAILED)
+
+
+def _print(found: Diagnosis) -> None:
+    _section("versions", _facts(found.versions.items()))
+    _section("database", _facts(_database(found)))
+    _section("settings", _settings(found))
+    if found.kinds is not None:
+        _section("kinds", _kinds(found) if found.kinds else "none; let the app import the modules that hold them")
+    _section("nodes", _nodes(found) if found.nodes else "none")
+    _print_problems(found)
+
+
+def _section(heading: str, body: Table | str) -> None:
+    say(Text(heading, style="bold"))
+    console.print(body)
+    say()
+
+
+def _facts(rows: Any) -> Table:
+    table = new_facts()
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def _database(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "url", found.url
+    yield "chosen by", found.chosen_by if found.app is None else f"{found.chosen_by} ({found.app})"
+    for name, value in found.store.items():
+        yield name, value if name != "schema version" else f"{value} (this code: {found.schema_version_wanted})"
+    if found.clock_ahead_seconds is not None:
+        direction = "ahead of" if found.clock_ahead_seconds > 0 else "behind"
+        yield "clock offset", f"{duration(abs(found.clock_ahead_seconds))} {direction} the host's"
+    if found.disk_free_bytes is not None:
+        yield "disk", f"{size(found.disk_free_bytes)} free"
+
+
+def _settings(found: Diagnosis) -> Table:
+    table = new_table("name", "value", "from")
+    table.columns[1].no_wrap = False
+    for name, setting in found.settings.items():
+        table.add_row(name, _readable(name, setting.value), Text(setting.source, style="dim"))
+    return table
+
+
+def _readable(name: str, value: Any) -> str:
+    if isinstance(value, Retention):
+        words = (f"{state} {_readable('age', getattr(value, state))}" for state in ("succeeded", "failed", "cancelled"))
+        return ", ".join(words)
+    if name == "queues":
+        return ", ".join(value) if value is not None else "all"
+    if name == "sweep" and value is None:
+        return "by itself"
+    return duration(value) if value is None or isinstance(value, float) else str(value)
+
+
+def _kinds(found: Diagnosis) -> Table:
+    table = new_table(
+        "kind",
+        "queue",
+        "runs in",
+        "attempts",
+        "timeout",
+        "function",
+        numbers=("attempts",),
+        elastic=("kind", "queue", "function"),
+    )
+    for kind in found.kinds or ():
+        table.add_row(
+            short(kind.kind),
+            short(kind.queue),
+            kind.runs_in,
+            str(kind.attempts),
+            duration(kind.timeout),
+            short(kind.function),
+        )
+    return table
+
+
+def _nodes(found: Diagnosis) -> Table:
+    table = new_table(
+        "node", "name", "host", "pid", "kinds", "lease left", numbers=("pid", "kinds"), elastic=("name", "host")
+    )
+    for node in found.nodes:
+        lease = duration(node.lease_left) if node.lease_left > 0 else Text("over", style="red")
+        process = node.process
+        table.add_row(node.id, short(node.name), short(process.host), str(process.pid), str(len(node.kinds)), lease)
+    return table
+
+
+def _print_problems(found: Diagnosis) -> None:
+    if found.is_healthy:
+        say(Text("no problems found", style="green"))
+        return
+    say(Text(plural(len(found.problems), "problem") + " found", style="bold red"))
+    for finding in found.problems:
+        say(f"- {finding.problem}")
+        say(f"  {finding.advice}")

@@ -1,0 +1,96 @@
+"""`synergon queues`: look at queues, close them and open them."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from synergon.cli import exits
+from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli.output import complain, console, new_table, relative, say, short, write_json_lines
+from synergon.lifecycle import State
+from synergon.options import check_name
+from synergon.records import QueueRecord, to_datetime
+
+SHOWN: Final = tuple(state for state in State if state is not State.WAITING)
+
+Names = Annotated[list[str], typer.Argument(metavar="QUEUE", hidden=True)]
+
+commands = typer.Typer(no_args_is_help=True, help="Look at queues, pause and resume them.")
+
+
+@commands.command("list")
+def list_queues(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """List the queues.
+
+    With the number of their tasks in each state; with --json one queue per line.
+    """
+
+    async def read() -> tuple[list[QueueRecord], datetime]:
+        async with connected(app, url) as engine:
+            return await engine.queues(), to_datetime(await engine.store.now())
+
+    queues, now = asyncio.run(read())
+    if as_json:
+        write_json_lines(queues)
+    elif queues:
+        console.print(_table(queues, now))
+    else:
+        say("there are no queues yet")
+
+
+def _table(queues: list[QueueRecord], now: datetime) -> Table:
+    has_waiting = any(queue.counts.get(State.WAITING) for queue in queues)
+    states = tuple(State) if has_waiting else SHOWN
+    table = new_table("queue", *states, "", numbers=states, elastic=("queue",))
+    for queue in queues:
+        paused = Text(f"paused {relative(queue.paused_at, now)}", style="yellow") if queue.paused_at else ""
+        table.add_row(short(queue.name), *(str(queue.counts.get(state, 0)) for state in states), paused)
+    return table
+
+
+@commands.command()
+def pause(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
+    """Close queues.
+
+    No node takes a task from them until they are resumed, restarts included. What runs goes on.
+    """
+    checked = [check_name(name, "queue") for name in names]
+
+    async def write() -> tuple[set[str], list[bool]]:
+        async with connected(app, url) as engine:
+            return {queue.name for queue in await engine.queues()}, await engine.store.pause(checked)
+
+    known, changes = asyncio.run(write())
+    for name, changed in zip(checked, changes, strict=True):
+        if not changed:
+            say(f"queue {name} was paused already")
+        else:
+            say(f"queue {name} is paused" + ("" if name in known else "; it has had no task yet"))
+
+
+@commands.command()
+def resume(names: Names, app: AppOption = None, url: UrlOption = None) -> None:
+    """Open paused queues again."""
+
+    async def write() -> tuple[list[str], list[bool]]:
+        async with connected(app, url) as engine:
+            return [queue.name for queue in await engine.queues()], await engine.store.resume(names)
+
+    known, changes = asyncio.run(write())
+    for name, changed in zip(names, changes, strict=True):
+        if changed:
+            say(f"queue {name} is open again")
+        elif name in known:
+            say(f"queue {name} was not paused")
+        else:
+            close = difflib.get_close_matches(name, known, n=1)
+            complain(f"there is no queue {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    if not set(names) <= set(known):
+        raise typer.Exit(exits.FAILED)

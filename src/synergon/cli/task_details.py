@@ -1,0 +1,98 @@
+"""One task, with everything that a person needs to understand what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from rich.text import Text
+
+from synergon.cli.output import absolute, console, new_facts, relative, say, state_text
+from synergon.lifecycle import State
+from synergon.records import ErrorRecord, NodeRecord, TaskRecord
+
+ONE_LINE: Final = 60
+"""JSON up to this length stands among the facts."""
+
+
+def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> None:
+    """Facts first, then arguments, result and errors."""
+    say(_title(task))
+    facts = new_facts()
+    for name, value in _facts(task, nodes, now):
+        facts.add_row(name, Text(value))
+    documents = dict(_documents(task))
+    for name in [name for name, text in documents.items() if len(text) <= ONE_LINE]:
+        facts.add_row(name, Text(documents.pop(name)))
+    console.print(facts)
+    for name, text in documents.items():
+        _print_block(Text(name, style="bold"), msgspec.json.format(text, indent=2))
+    for error in task.errors:
+        _print_error(error, now)
+
+
+def _title(task: TaskRecord) -> Text:
+    title = Text(f"task {task.id}  {task.kind}  ", style="bold").append_text(state_text(task.state))
+    if task.reason is not None and task.state is not State.CANCELLED:
+        title.append(f" ({task.reason})")
+    return title
+
+
+def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iterator[tuple[str, str]]:
+    yield "queue", task.queue
+    yield "priority", str(task.priority)
+    yield "attempts", f"{task.attempts} of {task.max_attempts}" if task.max_attempts is not None else str(task.attempts)
+    if task.crashes:
+        yield "crashes", str(task.crashes)
+    moments = {
+        "enqueued": task.enqueued_at,
+        "due": task.run_at if task.run_at != task.enqueued_at else None,
+        "started": task.started_at,
+        "finished": task.finished_at,
+        "expires": task.expires_at,
+    }
+    yield from ((name, absolute(moment, now)) for name, moment in moments.items() if moment is not None)
+    if task.node_id is not None:
+        yield "node", _node(task.node_id, nodes)
+    if task.cancel_requested and not task.state.is_final:
+        yield "cancel", "asked for; the body has not ended yet"
+    if task.overdue:
+        yield "overdue", "the body ran past its deadline and could not be stopped"
+    if task.progress is not None:
+        yield "progress", f"{task.progress.fraction:.0%} {task.progress.message}".strip()
+    if task.key is not None:
+        yield "key", task.key
+    if task.tags:
+        yield "tags", ", ".join(task.tags)
+
+
+def _node(node_id: str, nodes: Sequence[NodeRecord]) -> str:
+    name = next((node.name for node in nodes if node.id == node_id), None)
+    return f"{node_id} ({name})" if name is not None else node_id
+
+
+def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
+    """What is JSON, each on one line."""
+    values: dict[str, Any] = {
+        "arguments": task.payload,
+        "options": task.overrides,
+        "meta": task.meta or None,
+        "result": task.result,
+    }
+    for name, value in values.items():
+        if value is not None:
+            yield name, msgspec.json.format(msgspec.json.encode(value).decode(), indent=0)
+
+
+def _print_error(error: ErrorRecord, now: datetime) -> None:
+    attempt = f"attempt {error.attempt}: " if error.attempt else ""
+    when = f" ({relative(error.at, now)})" if error.at is not None else ""
+    _print_block(Text(f"{attempt}{error.type}{when}", style="bold red"), error.traceback.rstrip() or error.message)
+
+
+def _print_block(heading: Text, body: str) -> None:
+    say()
+    say(heading)
+    say(body)

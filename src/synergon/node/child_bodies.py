@@ -1,0 +1,155 @@
+"""Attempts whose bodies run in child processes: killed at their deadline, and their death is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from synergon.clock import Clock
+from synergon.durations import microseconds
+from synergon.errors import Cancel, Control, Discard, RetryAfter, Snooze
+from synergon.node import outcomes
+from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.child import ChildAnswer, ChildControl, ChildJob
+from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildNotStarted
+from synergon.node.executors import Executor
+from synergon.records import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
+
+UNPLANNED: Final = 4
+"""How many bodies may be in children at once although their kind does not say so: each costs the memory of a Python,
+and the death of one crowded node must not make another start a crowd of them."""
+
+NOT_STARTED_SECONDS: Final = 5.0
+"""How long a task waits after no child could be started for it."""
+
+_ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
+_PROGRESS: Final = msgspec.json.Decoder(Progress)
+
+
+class ChildBodies:
+    """Runs attempts in children."""
+
+    def __init__(
+        self,
+        services: Services,
+        executor: Executor,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        arm: Callable[[Attempt], None],
+    ) -> None:
+        self._services = services
+        self._executor = executor
+        self._clock = clock
+        self._logger = logger
+        self._arm = arm
+        self._unplanned = asyncio.Semaphore(UNPLANNED)
+
+    async def run(self, attempt: Attempt, node_id: str) -> Outcome:
+        """From a claim to its outcome. Admission counts kinds that run in processes; the others queue up here."""
+        if attempt.task_type.policy.runs_in == "process" and not attempt.claim.crashes:
+            return await self._run(attempt, node_id)
+        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        try:
+            await self._unplanned.acquire()
+        except asyncio.CancelledError:
+            if attempt.stop is None:
+                raise
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        finally:
+            attempt.asyncio_task = None
+        try:
+            return await self._run(attempt, node_id)
+        finally:
+            self._unplanned.release()
+
+    async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
+        def on_message(message: bytes) -> Any:
+            if message == b"still_owned":
+                return self._answer_ownership(attempt)
+            self._services.report_progress(attempt, _PROGRESS.decode(message))
+            return None
+
+        is_fresh = attempt.claim.crashes > 0
+        attempt.child = self._executor.start_child(_job(attempt), on_message, fresh=is_fresh)
+        self._arm(attempt)
+        try:
+            answer = _ANSWER.decode(await attempt.child.result())
+        except ChildFailure as failure:
+            return self._of_failure(attempt, failure, node_id)
+        finally:
+            attempt.child = None
+            if attempt.deadline is not None:
+                attempt.deadline.cancel()
+        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        return self._of_answer(attempt, answer, node_id)
+
+    async def _answer_ownership(self, attempt: Attempt) -> bytes:
+        return b"yes" if await self._services.still_owned(attempt) else b"no"
+
+    def _of_failure(self, attempt: Attempt, failure: ChildFailure, node_id: str) -> Outcome:
+        if attempt.stop is not None:
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        match failure:
+            case ChildDied():
+                return Crashed(error=_error(attempt, "Crash", failure, node_id))
+            case ChildNotStarted():  # not the task's fault, and not worth trying again at once
+                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+                return Snoozed(delay=microseconds(NOT_STARTED_SECONDS))
+            case ChildError():
+                error = _error(attempt, "ChildError", failure, node_id)
+                return outcomes.of_record(attempt, error, self._clock.chance)
+            case _:  # killed, because the node may not act any more
+                return HandedBack()
+
+    def _of_answer(self, attempt: Attempt, answer: ChildAnswer, node_id: str) -> Outcome:
+        if answer.control is not None:
+            return outcomes.of_error(attempt, _control(answer.control), node_id, self._clock.chance)
+        if answer.error is not None:
+            error = msgspec.structs.replace(answer.error, node_id=node_id)
+            if answer.is_misfit:
+                return outcomes.of_payload_record(error)
+            return outcomes.of_record(attempt, error, self._clock.chance)
+        return Succeeded(result=answer.result, children=answer.children)
+
+
+def _error(attempt: Attempt, type_name: str, failure: ChildFailure, node_id: str) -> ErrorRecord:
+    return ErrorRecord(attempt=attempt.claim.attempts, type=type_name, message=str(failure), node_id=node_id)
+
+
+def _job(attempt: Attempt) -> bytes:
+    claim = attempt.claim
+    module, name = attempt.task_type.location
+    return msgspec.json.encode(
+        ChildJob(
+            module=module,
+            name=name,
+            path=sys.path,
+            task_id=claim.id,
+            kind=claim.kind,
+            queue=claim.queue,
+            payload=claim.payload,
+            attempt=claim.attempts,
+            claim_no=claim.claim_no,
+            tags=claim.tags,
+            meta=claim.meta,
+        )
+    )
+
+
+def _control(told: ChildControl) -> Control:
+    match told.name:
+        case "Snooze":
+            return Snooze(told.seconds, told.message)
+        case "RetryAfter":
+            return RetryAfter(told.seconds, told.message)
+        case "Cancel":
+            return Cancel(told.message)
+        case _:
+            return Discard(told.message)

@@ -1,0 +1,35 @@
+"""Helpers for tests of your own tasks: no server, no file, no waiting.
+
+    async with testing.memory(app.engine) as tester:    # the app's engine, on a private store for the time of the block
+        await app.sign_up("ada@example.com")
+        tester.assert_enqueued(app.send_welcome, "ada@example.com")
+        await tester.drain()                            # runs everything that is due, in this process
+        tester.clock.advance("10m")                     # delays, retries and expiry follow this clock and no other
+        await tester.drain()
+
+Bodies run as they would on a node: the same encoding of arguments and results, the same `Context`, the same retries.
+"""
+
+from datetime import datetime
+
+from synergon.engine import Engine
+from synergon.testing.clock import ManualClock
+from synergon.testing.tester import Tester
+
+__all__ = ["ManualClock", "Tester", "inline", "memory"]
+
+
+def memory(engine: Engine, *, now: datetime | None = None) -> Tester:
+    """Put the engine, whatever its URL, on a private store in memory for the time of an `async with` or a `with`.
+
+    Nothing runs until `drain()`, or until somebody asks for a result. The clock starts at `now` and stands still.
+    """
+    return Tester(engine, is_inline=False, now=now)
+
+
+def inline(engine: Engine, *, now: datetime | None = None) -> Tester:
+    """The same, but each enqueue runs what is due before it returns, so that the result is there at once.
+
+    Delayed tasks and retries wait for the clock: after `clock.advance()` the next enqueue or `drain()` runs them.
+    """
+    return Tester(engine, is_inline=True, now=now)

@@ -1,0 +1,60 @@
+"""A clock that stands still until the test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from synergon.durations import Duration, microseconds, seconds
+from synergon.options import check_moment
+from synergon.records import from_datetime, to_datetime
+
+
+class ManualClock:
+    """The time of a test. Delays, retries and expiry follow it; nothing follows the time of the machine."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        self._start = from_datetime(datetime.now(UTC)) if now is None else check_moment(now, "now")
+        self._passed = 0
+        self._sleepers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def __repr__(self) -> str:
+        return f"<ManualClock {self.now.isoformat()}>"
+
+    @property
+    def now(self) -> datetime:
+        """What the engine and its store believe the time to be."""
+        return to_datetime(self.wall())
+
+    def advance(self, duration: Duration) -> None:
+        """Move the clock: seconds, a timedelta, or words like `"10m"`. What is due by then runs in the next drain."""
+        self._passed += microseconds(seconds(duration, "advance"))
+        for loop, moved in list(self._sleepers):
+            loop.call_soon_threadsafe(moved.set)
+
+    # ------------------------------------------------------------ what the engine asks
+
+    def monotonic(self) -> float:
+        """Seconds since the test began."""
+        return self._passed / 1_000_000
+
+    def wall(self) -> int:
+        """Microseconds since 1970."""
+        return self._start + self._passed
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when the test has moved the clock that far."""
+        until = self.monotonic() + seconds
+        moved = asyncio.Event()
+        sleeper = (asyncio.get_running_loop(), moved)
+        self._sleepers.add(sleeper)
+        try:
+            while self.monotonic() < until:
+                await moved.wait()
+                moved.clear()
+        finally:
+            self._sleepers.discard(sleeper)
+
+    def chance(self) -> float:
+        """The middle of every spread: a retry comes exactly after the pause that its policy names, without jitter."""
+        return 0.5

@@ -1,0 +1,69 @@
+"""What the engine under test gets instead of a node and instead of waiting: in a test, only the tester runs tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from synergon.errors import ResultTimeout, TaskDeleted
+from synergon.lifecycle import State
+from synergon.node.node import Node
+from synergon.records import TaskRecord
+from synergon.waiters import Waiters
+
+
+class StandbyNode(Node):
+    """What `engine.worker()` starts in a test. It claims nothing, so an app that starts one needs no change."""
+
+    def __init__(self, *args: Any, drain: Callable[[], Awaitable[object]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._drain = drain
+
+    async def start(self) -> None:
+        """Nothing begins."""
+
+    async def drained(self) -> None:
+        """Return when nothing is due any more."""
+        await self._drain()
+
+    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  nothing runs that it could be given to
+        self._has_stopped.set()
+
+
+class PromptWaiters(Waiters):
+    """Never waits: runs what is due, and then the task has ended or will not end before the test goes on."""
+
+    def __init__(
+        self, *args: Any, run: Callable[[Sequence[int]], Awaitable[None]], why_not: Callable[[TaskRecord], str]
+    ) -> None:
+        super().__init__(*args)
+        self._run = run
+        self._why_not = why_not
+
+    async def wait(self, task_id: int) -> TaskRecord:
+        """The final record of the task; ResultTimeout says what holds it up."""
+        record = await self._get(task_id)
+        if not record.state.is_final:
+            await self._run([task_id])
+            record = await self._get(task_id)
+        if not record.state.is_final:
+            raise ResultTimeout(f"task {task_id} ({record.kind}) has not ended: {self._why_not(record)}")
+        return record
+
+    async def _get(self, task_id: int) -> TaskRecord:
+        (record,) = await self._fetch([task_id])
+        if record is None:
+            raise TaskDeleted(f"task {task_id} does not exist: it was deleted", task_id)
+        return record
+
+
+def why_not_ended(record: TaskRecord, *, due_in_seconds: float, is_known: bool) -> str:
+    """What holds up a task that is not ended although everything that is due has run."""
+    if record.state is State.SCHEDULED:
+        failed = f"attempt {record.attempts} has failed, and " if record.attempts else ""
+        return f"{failed}it is due in {due_in_seconds:g} s by the test's clock; move it with clock.advance()"
+    if record.state is State.RUNNING:
+        return "whoever waits for it holds it up, or takes a place that it needs"
+    if not is_known:
+        return "its kind is not registered on this engine, so nothing here can run it"
+    return "its queue is paused, or the bodies that wait for it take all places"

@@ -1,0 +1,248 @@
+"""Tester: an engine under test. It swaps what the engine reaches the outside through, and gives it back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+from synergon.engine import Engine
+from synergon.errors import NotConnected, OptionError, SynergonError
+from synergon.options import check_count
+from synergon.records import TaskRecord
+from synergon.task import AnyTask
+from synergon.testing.clock import ManualClock
+from synergon.testing.drain import Drain, running_body
+from synergon.testing.standby import PromptWaiters, StandbyNode, why_not_ended
+from synergon.testing.store import TestStore
+from synergon.testing.wanted import Wanted, kind_of, listing, wanted
+
+MOST_ATTEMPTS: Final = 10_000
+"""How many attempts one drain runs before it suspects that there will be no end."""
+
+
+class Tester:
+    """What `testing.memory()` and `testing.inline()` give.
+
+    For the time of the block the engine is on a private store with a clock of its own, whatever its URL; the code
+    under test may connect, disconnect and start workers as ever, and it is the tester that runs the tasks.
+    """
+
+    __test__ = False  # it is no test, whatever pytest thinks of its name
+
+    def __init__(self, engine: Engine, *, is_inline: bool, now: datetime | None) -> None:
+        if not isinstance(engine, Engine):
+            raise OptionError(f"a test needs an Engine, got {engine!r}; if your app makes it later, pass that one")
+        self.engine = engine
+        self.clock = ManualClock(now)
+        self._is_inline = is_inline
+        self._store = TestStore(
+            self.clock, on_insert=self._note_inserted, on_change=self._look, on_cancel=self._cancel_running
+        )
+        self._context = copy_context()
+        self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
+        self._taken: dict[str, Any] = {}
+        """What the engine had before, while the block lasts."""
+
+    def __repr__(self) -> str:
+        return f"<Tester of {self.engine!r}>"
+
+    # ------------------------------------------------------------ running tasks
+
+    async def drain(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
+        """Run everything that is due, and what becomes due by that; return the tasks that ran or expired, as they are
+        now.
+
+        Bodies that fail are in the records. With `raise_errors` the first error is raised, as the body raised it,
+        when everything has run. A body that asked for its end (Snooze, RetryAfter, Discard, Cancel) has not failed.
+        """
+        self._refuse_unless_open()
+        if running_body.get() is not None:
+            raise SynergonError("drain() inside a body would wait for that body; let the test call it")
+        check_count(limit, "limit")
+        while (other := self._drain_here()) is not None:
+            await other.until_over()
+        drain = await self._run_due(limit)
+        records = [record for record in await self._store.get(list(drain.ran)) if record is not None]
+        if raise_errors and drain.failures:
+            raise self._first_error(drain, records)
+        return records
+
+    def drain_sync(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
+        """`drain` for tests without an event loop."""
+        self._refuse_unless_open()
+        return self.engine.portal.call(lambda: self.drain(raise_errors=raise_errors, limit=limit))
+
+    async def _run_due(self, limit: int = MOST_ATTEMPTS) -> Drain:
+        engine = self.engine
+        drain = Drain(
+            engine.kinds,
+            self._store,
+            self.clock,
+            engine.settings,
+            engine.logger,
+            context=self._context,
+            limit=limit,
+        )
+        self._drains[drain.loop] = drain
+        try:
+            await drain.run()
+        finally:
+            del self._drains[drain.loop]
+        return drain
+
+    @staticmethod
+    def _first_error(drain: Drain, records: Sequence[TaskRecord]) -> Exception:
+        first, *others = drain.failures
+        error = first.to_exception(next(record for record in records if record.id == first.attempt.claim.id))
+        if others:
+            error.add_note("\n".join(["and these failed too:", *(f"  {failure}" for failure in others)]))
+        return error
+
+    def _drain_here(self) -> Drain | None:
+        return self._drains.get(asyncio.get_running_loop())
+
+    # ------------------------------------------------------------ what the store and the waiters tell
+
+    async def _note_inserted(self, ids: Sequence[int]) -> None:
+        self._look()
+        if self._is_inline:
+            await self._run_or_join(ids)
+
+    async def _run_or_join(self, ids: Sequence[int]) -> None:
+        """Return when these tasks have run, as far as they can now."""
+        drain = self._drain_here()
+        if drain is None:
+            await self._run_due()
+        else:
+            await drain.until_quiet(ids)
+
+    def _look(self) -> None:
+        for drain in list(self._drains.values()):
+            drain.look()
+
+    def _cancel_running(self, task_id: int) -> None:
+        for drain in list(self._drains.values()):
+            drain.cancel(task_id)
+
+    # ------------------------------------------------------------ looking at what was enqueued
+
+    def enqueued(self, task: AnyTask | str | None = None) -> list[TaskRecord]:
+        """Everything, or everything of one kind, that was enqueued since the block began, in order; children and what
+        has ended since included."""
+        kind = None if task is None else kind_of(self.engine, task)
+        return [record for record in self._store.records() if kind in (None, record.kind)]
+
+    def assert_enqueued(
+        self, task: AnyTask | str, /, *args: Any, queue: str | None = None, count: int | None = None, **kwargs: Any
+    ) -> list[TaskRecord]:
+        """Such a task was enqueued since the block began, or `count` of them; returns them.
+
+        Arguments are given as to the task itself, and those left out may be anything. (One that is called `queue` or
+        `count` is given by its position.)
+        """
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise OptionError(f"count must be a whole number from 0 on, got {count!r}")
+        meant = wanted(self.engine, task, args, kwargs, queue)
+        found = self._matching(meant)
+        if count is None and not found:
+            raise self._misfit(meant, f"{meant} was not enqueued")
+        if count is not None and len(found) != count:
+            raise self._misfit(meant, f"{meant} was enqueued {_times(len(found))}, not {_times(count)}")
+        return found
+
+    def assert_not_enqueued(self, task: AnyTask | str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> None:
+        """No such task was enqueued since the block began."""
+        meant = wanted(self.engine, task, args, kwargs, queue)
+        found = self._matching(meant)
+        if found:
+            raise self._misfit(meant, f"{meant} was enqueued {_times(len(found))}")
+
+    def _matching(self, meant: Wanted) -> list[TaskRecord]:
+        return [record for record in self._store.records() if meant.fits(record)]
+
+    def _misfit(self, meant: Wanted, what: str) -> AssertionError:
+        return AssertionError(f"{what}; {listing(self._store.records(), meant.kind, self.clock.now)}")
+
+    # ------------------------------------------------------------ begin and end
+
+    async def __aenter__(self) -> Self:
+        self._take_over()
+        try:
+            await self.engine.connect()
+        except BaseException:
+            self._give_back()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.engine.stop()
+        finally:
+            self._give_back()
+
+    def __enter__(self) -> Self:
+        """For tests without an event loop: the engine connects when the code under test needs it."""
+        self._take_over()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.engine.portal.close()
+        finally:
+            self._give_back()
+        if error is None and _is_connected(self.engine):
+            raise SynergonError("the code under test has left the engine connected; close it before the block ends")
+
+    def _take_over(self) -> None:
+        engine = self.engine
+        if isinstance(engine.clock, ManualClock):
+            raise SynergonError(f"{engine!r} is under test already; one block at a time")
+        if _is_connected(engine):
+            raise SynergonError(
+                f"{engine!r} is connected already; begin the test first, and let the code under test connect inside it"
+            )
+        ports: dict[str, Any] = {
+            "clock": self.clock,
+            "_make_store": lambda _url: self._store,
+            "_make_node": functools.partial(StandbyNode, drain=self.drain),
+            "_make_waiters": functools.partial(PromptWaiters, run=self._run_or_join, why_not=self._why_not_ended),
+        }
+        self._taken = {name: getattr(engine, name) for name in ports}
+        _put(engine, ports)
+
+    def _give_back(self) -> None:
+        _put(self.engine, self._taken)
+        self._taken = {}
+
+    def _refuse_unless_open(self) -> None:
+        if not self._taken:
+            raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
+
+    def _why_not_ended(self, record: TaskRecord) -> str:
+        due_in = (record.run_at - self.clock.now).total_seconds()
+        return why_not_ended(record, due_in_seconds=due_in, is_known=record.kind in self.engine.kinds)
+
+
+def _put(engine: Engine, ports: Mapping[str, Any]) -> None:
+    for name, value in ports.items():
+        setattr(engine, name, value)
+
+
+def _is_connected(engine: Engine) -> bool:
+    try:
+        return engine.store is not None
+    except NotConnected:
+        return False
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")

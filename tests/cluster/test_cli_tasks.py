@@ -1,0 +1,161 @@
+"""Looking at tasks and moving them: tables for people, JSON for programs, exit codes for scripts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cluster.cli_support import Shell
+
+from synergon import State
+
+GREETED, FAILED, LATER, CANCELLED = 1, 2, 3, 4
+
+
+@pytest.fixture(scope="module")
+def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose database holds one task of each fate."""
+    folder = tmp_path_factory.mktemp("lived_in")
+    shell = Shell.in_folder(folder)
+    shell.enqueue("greet", name="Ada")
+    with shell.engine as engine:
+        engine.enqueue_sync(
+            [
+                engine.call("send", to="a@b.c").with_options(
+                    queue="mail", retry=2, tags=["onboarding"], key="welcome-42", meta={"by": "me"}
+                ),
+                engine.call("greet", name="Eve").with_options(delay=3600),
+            ]
+        )
+    shell.enqueue("hold")
+    assert shell.run("tasks", "cancel", str(CANCELLED), "--why", "not needed", "--app", "app").code == 0
+    with shell.start("worker", "app") as worker:
+        worker.until_says(r"failed for good")
+        worker.process.terminate()
+        assert worker.ended() == 0
+    return folder
+
+
+@pytest.fixture
+def shell(lived_in: Path, tmp_path: Path) -> Shell:
+    shutil.copytree(lived_in, tmp_path, dirs_exist_ok=True)
+    return Shell.in_folder(tmp_path)
+
+
+def test_the_list_fits_80_columns_and_has_no_colours_in_a_pipe(shell: Shell) -> None:
+    shown = shell.run("tasks", "list", "--app", "app")
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert rows[0] == ["id", "state", "kind", "queue", "tries", "when"]
+    assert [row[:4] for row in rows[1:]] == [
+        ["4", "cancelled", "hold", "default"],
+        ["3", "scheduled", "greet", "default"],
+        ["2", "failed", "send", "mail"],
+        ["1", "succeeded", "greet", "default"],
+    ]
+    assert "in 59 min" in shown.out or "in 60 min" in shown.out
+    assert "ValueError: [bold]" in shown.out
+    assert "\x1b" not in shown.out
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("filters", "ids"),
+    [
+        ("--state failed --state succeeded", [2, 1]),
+        ("--kind greet", [3, 1]),
+        ("--queue mail", [2]),
+        ("--tag onboarding --key welcome-42", [2]),
+        ("--limit 2 --before 4", [3, 2]),
+    ],
+)
+def test_the_list_for_programs_is_one_record_per_line(shell: Shell, filters: str, ids: list[int]) -> None:
+    finished = shell.run("tasks", "list", "--json", *filters.split(), SYNERGON_APP="app")
+    assert [task["id"] for task in finished.lines] == ids
+    assert (finished.code, finished.err) == (0, "")
+
+
+def test_an_empty_list_and_one_that_goes_on_say_so(shell: Shell) -> None:
+    assert shell.run("tasks", "list", "--kind", "nothing", "--app", "app").out == "no tasks match\n"
+    assert "there are older ones: --before 3" in shell.run("tasks", "list", "--limit", "2", "--app", "app").out
+
+
+def test_show_tells_a_person_everything(shell: Shell) -> None:
+    shown = shell.run("tasks", "show", str(FAILED), "--url", "sqlite:///app.db").out
+    assert shown.startswith("task 2  send  failed (exhausted)\n")
+    for fact in ("mail", "2 of 2", "welcome-42", "onboarding", '{"to": "a@b.c"}', '{"by": "me"}', " ago)"):
+        assert fact in shown
+    assert shown.count("Traceback (most recent call last):") == 2
+    assert "attempt 1: ValueError" in shown
+    assert "ValueError: [bold]a@b.c[/bold] is nobody" in shown
+    assert '"hello Ada"' in shell.run("tasks", "show", str(GREETED), "--app", "app").out
+
+
+def test_show_for_programs_is_one_record(shell: Shell) -> None:
+    task = shell.run("tasks", "show", str(FAILED), "--json", "--app", "app").document
+    assert (task["id"], task["state"], task["reason"], task["payload"]) == (2, "failed", "exhausted", {"to": "a@b.c"})
+    assert [error["type"] for error in task["errors"]] == ["ValueError", "ValueError"]
+
+
+def test_a_task_that_is_not_there_is_code_1(shell: Shell) -> None:
+    finished = shell.run("tasks", "show", "99", "--json", "--app", "app")
+    assert (finished.code, finished.out) == (1, "")
+    assert finished.err == ("error: there is no task 99: it never existed, was deleted, or its history was pruned\n")
+
+
+def test_each_id_is_answered_and_one_refusal_is_code_1(shell: Shell) -> None:
+    finished = shell.run("tasks", "retry", "1", "2", "3", "99", "--app", "app")
+    assert finished.code == 1
+    assert finished.out == "task 1 was retried\ntask 2 was retried\n"
+    assert "error: task 3 is scheduled and cannot be retried; only an ended task can be\n" in finished.err
+    assert "error: there is no task 99" in finished.err
+    assert shell.counts() == {State.READY: 2, State.SCHEDULED: 1, State.CANCELLED: 1}
+
+
+def test_cancel_and_delete(shell: Shell) -> None:
+    assert shell.run("tasks", "cancel", str(LATER), "--app", "app").out == "task 3 was cancelled\n"
+    again = shell.run("tasks", "cancel", str(LATER), "--app", "app")
+    assert (again.code, again.err) == (1, "error: task 3 is cancelled and cannot be cancelled; it has ended\n")
+    assert shell.run("tasks", "delete", "1", "3", "--app", "app").code == 0
+    assert shell.counts() == {State.FAILED: 1, State.CANCELLED: 1}
+
+
+def test_all_that_match_are_moved_over_many_pages(shell: Shell) -> None:
+    shell.enqueue("greet", number=1200, name="Bob")
+    shell.enqueue("hold")
+    cancelled = shell.run("tasks", "cancel", "--all", "--kind", "greet", "--app", "app")
+    assert (cancelled.code, cancelled.out) == (0, "cancelled 1201 tasks\n")
+    retried = shell.run("tasks", "retry", "--all", "--app", "app")
+    assert retried.out == "retried 1 task\n", "without --state it is the failed ones"
+    retried = shell.run("tasks", "retry", "--all", "--state", "cancelled", "--kind", "greet", "--app", "app")
+    assert (retried.code, retried.out) == (0, "retried 1201 tasks\n")
+    assert shell.counts() == {State.READY: 1203, State.SUCCEEDED: 1, State.CANCELLED: 1}
+
+
+def test_a_key_that_is_taken_holds_a_retry_back(shell: Shell) -> None:
+    with shell.engine as engine:
+        engine.enqueue_sync([engine.call("send", to="x").with_options(key="welcome-42")])
+    one = shell.run("tasks", "retry", str(FAILED), "--app", "app")
+    assert (one.code, one.err) == (1, "error: task 2 cannot be retried: task 5 is live and holds its key\n")
+    every = shell.run("tasks", "retry", "--all", "--app", "app")
+    assert (every.code, every.out) == (1, "retried 0 tasks\n")
+    assert every.err == "error: 1 task cannot be retried: live tasks hold their keys\n"
+
+
+def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
+    paused = shell.run("queues", "pause", "mail", "mail2", "--app", "app")
+    assert paused.out == "queue mail is paused\nqueue mail2 is paused; it has had no task yet\n"
+    assert shell.run("queues", "pause", "mail", "--app", "app").out == "queue mail was paused already\n"
+
+    listed = {queue["name"]: queue for queue in shell.run("queues", "list", "--json", "--app", "app").lines}
+    assert listed["default"]["counts"] == {"scheduled": 1, "succeeded": 1, "cancelled": 1}
+    assert listed["default"]["paused_at"] is None
+    assert listed["mail"]["paused_at"] is not None
+    shown = shell.run("queues", "list", "--app", "app").out
+    assert " ".join(shown.splitlines()[0].split()) == "queue scheduled ready running succeeded failed cancelled"
+    assert "paused" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+    resumed = shell.run("queues", "resume", "mail", "mial", "--app", "app")
+    assert (resumed.code, resumed.out) == (1, "queue mail is open again\n")
+    assert resumed.err == "error: there is no queue 'mial'; did you mean 'mail'?\n"

@@ -1,0 +1,121 @@
+"""Mistakes are one line on stderr and exit code 2; nothing is created by a command that only looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from tests.cluster.cli_support import Shell
+
+from synergon.cli.main import run
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell.in_folder(tmp_path)
+
+
+@pytest.fixture
+def here(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The shell's folder as that of this process: so many mistakes need no process each."""
+    monkeypatch.chdir(shell.folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield shell.folder
+    sys.modules.pop("app", None)
+
+
+def test_version_and_help(shell: Shell) -> None:
+    assert shell.run("--version").out == f"synergon {version('synergon')}\n"
+    shown = shell.run("--help")
+    assert shown.code == 0
+    assert "3    the database cannot be used" in shown.out
+    assert "dashboard" not in shown.out
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("taks list", "No such command 'taks'. Did you mean 'tasks'?"),
+        ("tasks list --stat failed", "No such option: --stat"),
+        ("tasks list --state faild", "'faild' is not one of 'waiting', 'scheduled'"),
+        ("tasks show seven", "'ID'"),
+        ("tasks list --app ap", "there is no module 'ap' in {folder} or on Python's path; did you mean 'app'?"),
+        ("tasks list --app app.py", "an app is written module:attribute, got 'app.py'; did you mean app?"),
+        ("tasks list --app app.engine", "there is no module 'app.engine' in {folder} or on Python's path; did you"),
+        ("worker app:engin", "app has no attribute 'engin'; did you mean 'engine'?"),
+        ("worker app:greet", "app:greet is a TaskType, not an Engine; the engines in it: engine"),
+        ("worker app --concurrency 0", "concurrency must be a whole number from 1 on, got 0"),
+        ("worker app --lease soon", 'lease must be seconds or a duration like "500ms" or "10m", got \'soon\''),
+        ("worker app --reload --drain", "--reload goes on until it is interrupted, --drain does not"),
+        ("worker", "which app? write `synergon worker app:engine`, or set $SYNERGON_APP"),
+        ("tasks list --app app --url sqlite:///app.db", "give --app or --url, not both"),
+        ("tasks list --url app.db", "a store's URL looks like sqlite:///app.db or memory://, got 'app.db'"),
+        ("tasks list --url memory://", "the command line cannot use memory://"),
+        ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
+        ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),
+        ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; --state takes"),
+        ("nodes", "`synergon nodes` is not in this release of synergon"),
+        ("servers list --of gpu", "`synergon servers` is not in this release of synergon"),
+        ("tasks explain 1", "`synergon tasks explain` is not in this release of synergon"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, said: str
+) -> None:
+    code = run(command.split())
+    out, err = capsys.readouterr()
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said.format(folder=here) in err
+    assert (code, out) == (2, "")
+
+
+def test_a_mistake_ends_the_process_with_its_code(shell: Shell) -> None:
+    finished = shell.run("dashboard", "--port", "80")
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err == "error: `synergon dashboard` is not in this release of synergon\n"
+
+
+def test_an_app_that_breaks_is_told_with_the_place(shell: Shell) -> None:
+    (shell.folder / "broken.py").write_text("import json\n\njson.loads('{')\n")
+    finished = shell.run("worker", "broken")
+    assert finished.code == 2
+    assert finished.err.startswith("error: broken cannot be imported: broken.py, line 3: JSONDecodeError: ")
+    assert "Traceback" not in finished.err
+    assert "Traceback" in shell.run("worker", "broken", SYNERGON_DEBUG="1").err
+
+
+def test_an_app_that_imports_what_is_missing_is_not_itself_missing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "lacking.py").write_text("import no_such_library\n")
+    assert run(["worker", "lacking"]) == 2
+    assert "lacking.py, line 1: ModuleNotFoundError: No module named 'no_such_library'" in capsys.readouterr().err
+
+
+def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
+    for arguments in (("--app", "app"), ("--url", "sqlite:///ap.db"), ()):
+        finished = shell.run("tasks", "list", *arguments)
+        assert (finished.code, finished.out) == (3, "")
+        assert finished.err.startswith("error: there is no database ")
+    assert not list(shell.folder.glob("*.db*"))
+
+
+def test_a_database_that_cannot_be_used_is_code_3(shell: Shell) -> None:
+    (shell.folder / "app.db").write_text(
+        "not a database, but long enough to look like a file with something in it" * 20
+    )
+    finished = shell.run("queues", "list", "--app", "app")
+    assert finished.code == 3
+    assert "is not a SQLite database" in finished.err
+
+
+def test_a_misspelt_setting_in_pyproject_is_refused(shell: Shell) -> None:
+    (shell.folder / "pyproject.toml").write_text("[tool.synergon]\nconcurency = 3\n")
+    finished = shell.run("tasks", "list", "--app", "app")
+    assert finished.code == 2
+    assert "[tool.synergon] in pyproject.toml has no setting 'concurency'" in finished.err

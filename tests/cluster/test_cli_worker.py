@@ -1,0 +1,135 @@
+"""`synergon worker` in one process: what it says, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cluster.cli_support import Shell, until
+
+from synergon import State
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell.in_folder(tmp_path)
+
+
+def test_drain_ends_when_nothing_is_left(shell: Shell) -> None:
+    shell.enqueue("greet", number=20, name="Ada")
+    shell.enqueue("send", to="nobody")
+    finished = shell.run("worker", "app", "--drain")
+    assert (finished.code, finished.out) == (0, "")
+    assert shell.counts() == {State.SUCCEEDED: 20, State.FAILED: 1}
+
+
+def test_the_first_line_says_what_it_works_with(shell: Shell) -> None:
+    arguments = ("-c", "7", "-q", "mail", "-q", "mial", "--name", "kim", "--lease", "9", "--grace", "none", "--drain")
+    said = shell.run("worker", "app", *arguments, SYNERGON_CONCURRENCY="3").err.splitlines()
+    assert said[0].endswith(
+        "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail, mial, concurrency 7"
+    )
+    assert said[1].endswith("WARNING kim  no task of app goes to the queue 'mial' by itself; is it misspelt?")
+    assert "7 at once" in said[2]
+
+
+def test_a_queue_that_is_not_served_is_left_alone(shell: Shell) -> None:
+    shell.enqueue("greet", name="Ada")
+    assert shell.run("worker", "app", "--drain", "--queue", "mail").code == 0
+    assert shell.counts() == {State.READY: 1}
+
+
+def test_the_app_may_come_from_the_environment_or_pyproject(shell: Shell) -> None:
+    assert shell.run("worker", "--drain", SYNERGON_APP="app:engine").code == 0
+    (shell.folder / "pyproject.toml").write_text('[tool.synergon]\napp = "app"\nconcurrency = 9\n')
+    finished = shell.run("worker", "--drain")
+    assert finished.code == 0
+    assert "concurrency 9" in finished.err
+
+
+def test_an_app_that_logs_in_its_own_way_keeps_it(shell: Shell) -> None:
+    source = (shell.folder / "app.py").read_text()
+    (shell.folder / "app.py").write_text(f"{source}\nimport logging\nlogging.basicConfig(format='MINE %(message)s')\n")
+    said = shell.run("worker", "app", "--drain").err.splitlines()
+    assert all(line.startswith("MINE ") for line in said)
+    assert shell.run("worker", "app", "--drain", "--log-level", "warning").err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_tasks_finish(shell: Shell, number: signal.Signals) -> None:
+    shell.enqueue("hold")
+    with shell.start("worker", "app") as worker:
+        worker.until_says("hold has begun")
+        worker.signal(number)
+        worker.until_says(r"stops after its running tasks \(1\); a second signal ends at once")
+        (shell.folder / "go").touch()
+        assert worker.ended() == 0
+        assert "Traceback" not in worker.text
+    assert shell.counts() == {State.SUCCEEDED: 1}
+
+
+def test_a_second_signal_ends_at_once(shell: Shell) -> None:
+    shell.enqueue("hold")
+    with shell.start("worker", "app") as worker:
+        worker.until_says("hold has begun")
+        worker.signal(signal.SIGINT)
+        worker.until_says("stops after")
+        worker.signal(signal.SIGINT)
+        assert worker.ended() == 130
+        assert "Traceback" not in worker.text
+
+
+def test_a_second_signal_is_heard_while_a_body_blocks_the_loop(shell: Shell) -> None:
+    (shell.folder / "blocking.py").write_text(
+        "import time\nfrom app import engine\n\n\n"
+        "@engine.task\nasync def block() -> None:\n"
+        "    print('block has begun', flush=True)\n    time.sleep(60)\n"
+    )
+    shell.enqueue("block")
+    with shell.start("worker", "blocking") as worker:
+        worker.until_says("block has begun")
+
+        def has_ended_after_one_more() -> bool:
+            worker.signal(signal.SIGINT)
+            return worker.process.poll() is not None
+
+        until(has_ended_after_one_more)  # two that come together may be heard as one
+        assert worker.ended() == 130
+
+
+def test_a_body_that_will_not_end_is_given_back(shell: Shell) -> None:
+    shell.enqueue("hold")
+    with shell.start("worker", "app", "--grace", "100ms") as worker:
+        worker.until_says("hold has begun")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert "gives back tasks whose bodies would not end: 1 (hold)" in worker.text
+    assert shell.counts() == {State.READY: 1}
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")])
+def test_a_store_in_memory_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
+    (shell.folder / "app.py").write_text("from synergon import Engine\nengine = Engine('memory://')\n")
+    finished = shell.run("worker", "app", *options)
+    assert finished.code == 2
+    assert finished.err == (
+        "error: a worker cannot use memory://: it lives in the memory of one process and no other sees it; "
+        "use sqlite:///app.db\n"
+    )
+
+
+def test_an_app_without_tasks_is_refused(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text("from synergon import Engine\nengine = Engine('sqlite:///app.db')\n")
+    finished = shell.run("worker", "app")
+    assert (finished.code, finished.err) == (
+        2,
+        "error: app has no tasks; let it import the modules that hold them\n",
+    )
+
+
+def test_a_folder_that_is_missing_is_code_3(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text((shell.folder / "app.py").read_text().replace("///app.db", "///no/app.db"))
+    finished = shell.run("worker", "app")
+    assert finished.code == 3
+    assert f"error: the folder {shell.folder}/no does not exist" in finished.err
