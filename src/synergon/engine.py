@@ -345,7 +345,7 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         tasks = [call.to_new_task() for call in listed]
         if conn is not None:
-            inserted = self.store.insert_on(conn, tasks)
+            inserted = await self.store.insert_on(conn, tasks) if tasks else []
         else:
             inserted = await self.store.insert(tasks) if tasks else []
             self._tell_node(tasks, inserted)
@@ -369,7 +369,8 @@ class Engine(Operations):
             return self.portal.call(lambda: self.enqueue(listed))
         # The caller's connection belongs to the caller's thread, so this happens here.
         self.portal.call(self._nothing)
-        inserted = self.store.insert_on(conn, [call.to_new_task() for call in listed])
+        tasks = [call.to_new_task() for call in listed]
+        inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
     def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:

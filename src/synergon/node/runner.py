@@ -152,6 +152,8 @@ class Runner:
     async def _execute(self, attempt: Attempt) -> Outcome:
         if attempt.stop is not None:  # asked to end before it began
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if attempt.misfit is not None:
+            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.runs_in == "process":
             return await self._child_bodies.run(attempt, self.node_id)
         self._arm(attempt)
@@ -162,8 +164,6 @@ class Runner:
                 attempt.deadline.cancel()
 
     def _arm(self, attempt: Attempt) -> None:
-        if attempt.misfit is not None:
-            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.timeout is not None:
             attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
 

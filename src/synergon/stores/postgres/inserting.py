@@ -15,7 +15,7 @@ from synergon.stores.postgres.session import Session
 
 async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, or raise and leave the transaction to be rolled back."""
-    await session.run("add_queues", sorted({task.queue for task in tasks}))
+    await session.rows("add_queues", sorted({task.queue for task in tasks}))
     if all(task.key is None for task in tasks):
         return await insert_plain(session, tasks)
     return [await _insert_keyed(session, task) for task in tasks]

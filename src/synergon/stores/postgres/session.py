@@ -46,7 +46,7 @@ class Session:
         self._lanes[queue, kind, str(state)] += number
 
     async def flush(self) -> None:
-        """Write the notes; last, because others wait for these rows, and in one order, so that nobody waits in a ring."""
+        """Write the notes; last, because others wait for these rows, and in one order, so that none wait in a ring."""
         lanes = sorted((lane, number) for lane, number in self._lanes.items() if number)
         self._lanes.clear()
         if lanes:

@@ -29,7 +29,7 @@ class SqliteBodyTransaction:
     """Opened when the body asks for it, ended when the body ends."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, hold_seconds: float) -> None:
-        self.connection = connection
+        self.connection = self.blocking_connection = connection
         self._path = path
         self._hold_seconds = hold_seconds
         self._is_open = True

@@ -1,8 +1,18 @@
 -- name: now
 SELECT now()
 
+-- name: whereabouts
+SELECT current_database(), to_regclass($1) IS NOT NULL
+
+-- name: database_id
+SELECT value FROM {schema}.meta WHERE name = 'database_id'
+
+-- name: notify
+SELECT pg_notify($1, $2)
+
 -- name: insert
--- Ids are given in the order of the arrays.
+-- Ids are given in the order of the arrays. The moment is the statement's: the transaction may be a caller's own, and
+-- may have begun long ago.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
 )
@@ -10,7 +20,7 @@ SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
     CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
-FROM (SELECT now() AS now) AS clock
+FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
     $9::bigint[], $10::text[], $11::text[], $12::text[]
@@ -31,7 +41,7 @@ SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
     CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
-FROM (SELECT now() AS now) AS clock
+FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
     $9::bigint[], $10::text[], $11::text[], $12::text[]
@@ -57,7 +67,7 @@ SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = cl
     END,
     expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
     attempts = 0, crashes = 0, errors = NULL, progress = NULL
-FROM (SELECT now() AS now) AS clock
+FROM (SELECT statement_timestamp() AS now) AS clock
 WHERE id = $1 AND state <> 'running'
 RETURNING state
 
@@ -125,7 +135,7 @@ INSERT INTO {schema}.history (
 SELECT
     ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
-    started_at, now(), expires_at, overrides, tags, meta, progress, errors
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors
 FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
 RETURNING queue, kind
 
