@@ -345,6 +345,7 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         tasks = [call.to_new_task() for call in listed]
         if conn is not None:
+            await self._announce_queues(tasks)
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
         else:
             inserted = await self.store.insert(tasks) if tasks else []
@@ -367,11 +368,14 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         if conn is None:
             return self.portal.call(lambda: self.enqueue(listed))
-        # The caller's connection belongs to the caller's thread, so this happens here.
-        self.portal.call(self._nothing)
         tasks = [call.to_new_task() for call in listed]
+        self.portal.call(lambda: self._announce_queues(tasks))
+        # The caller's connection belongs to the caller's thread, so this happens here.
         inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+
+    async def _announce_queues(self, tasks: Sequence[NewTask]) -> None:
+        await self.store.announce_queues({task.queue for task in tasks})
 
     def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
         """`enqueue_one` for code without an event loop."""

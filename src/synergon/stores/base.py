@@ -133,6 +133,10 @@ class Store(Protocol):
         running task, raise `KeyConflict` and store nothing of this call.
         """
 
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Make queues known before tasks in them come by way of a caller's transaction: the first task of a queue
+        must not keep everybody else who uses the queue waiting for that transaction's end."""
+
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """The same inside the caller's own transaction on `connection`, which the caller commits or rolls back.
 

@@ -108,6 +108,9 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return coming.insert(tables, tasks, now)
 
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Nobody waits for anybody here."""
+
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Not available: there is no database whose transaction could be joined."""
         return self.insert_on_sync(connection, tasks)

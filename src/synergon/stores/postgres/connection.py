@@ -16,8 +16,6 @@ from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
 
-Connection = asyncpg.Connection[Any] | PoolConnectionProxy[Any]
-
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""

@@ -14,11 +14,12 @@ from synergon.stores.postgres.session import Session
 
 
 async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Store all of `tasks`, or raise and leave the transaction to be rolled back."""
+    """Store all of `tasks`, in queues that may be new, or raise and leave the transaction to be rolled back."""
     await session.rows("add_queues", sorted({task.queue for task in tasks}))
     if all(task.key is None for task in tasks):
         return await insert_plain(session, tasks)
-    return [await _insert_keyed(session, task) for task in tasks]
+    created: set[int] = set()
+    return [await _insert_keyed(session, task, created) for task in tasks]
 
 
 async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -52,28 +53,33 @@ def _moment(microseconds: int | None) -> Any:
     return to_datetime(microseconds) if microseconds is not None else None
 
 
-async def _insert_keyed(session: Session, task: NewTask) -> Insertion:
-    """Insert, or meet the holder of the key; a holder that ends in between frees it, so look again then."""
+async def _insert_keyed(session: Session, task: NewTask, created: set[int]) -> Insertion:
+    """Insert, or meet the holder of the key; a holder that ends in between frees it, so look again then.
+
+    `created` are the tasks of the same call, which nobody will know of if the call is refused.
+    """
     if task.key is None:
         return (await insert_plain(session, [task]))[0]
     while True:
         row = await session.row("insert_keyed", *_columns([task]))
         if row is not None:
+            created.add(row[0])
             return Insertion(row[0], True, State(row[1]))
         holder = await session.row("lock_holder", task.kind, task.key)
         if holder is not None:
-            return await _meet(session, task, holder[0], State(holder[1]))
+            return await _meet(session, task, holder[0], State(holder[1]), is_new=holder[0] in created)
 
 
-async def _meet(session: Session, task: NewTask, holder: int, state: State) -> Insertion:
+async def _meet(session: Session, task: NewTask, holder: int, state: State, *, is_new: bool) -> Insertion:
     if task.on_conflict == "return":
         return Insertion(holder, False, state)
     if task.on_conflict == "raise" or state is State.RUNNING:
         what = "is live" if task.on_conflict == "raise" else "is running and cannot be replaced"
+        who = "another task of the same call" if is_new else f"task {holder}"
         raise KeyConflict(
-            f"the key {task.key!r} of kind {task.kind!r} is taken: task {holder} {what}; "
+            f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; "
             f'wait for its end, or use on_conflict="return"',
-            holder,
+            0 if is_new else holder,
         )
     state = await session.value(
         "replace",

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from synergon.errors import OptionError
+from synergon.errors import KeyConflict, OptionError
 from synergon.records import Insertion, NewTask
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.drivers import Driver
@@ -28,9 +28,24 @@ async def insert_on(
     await driver.check_transaction()
     session = Session(driver, sql, shard=0)
     await _check_same_database(session, address, identity)
-    inserted = await insert(session, tasks)
+    inserted = await _insert_all_or_none(session, tasks)
     if address.notifies:
         await session.rows("notify", address.channel, payload_of({task.kind for task in tasks}))
+    return inserted
+
+
+async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """A caller may catch a conflict and commit nevertheless; then nothing of this call may be there."""
+    if all(task.key is None or task.on_conflict == "return" for task in tasks):
+        return await insert(session, tasks)
+    await session.rows("begin_call")
+    try:
+        inserted = await insert(session, tasks)
+    except KeyConflict:
+        await session.rows("undo_call")
+        await session.rows("end_call")
+        raise
+    await session.rows("end_call")
     return inserted
 
 

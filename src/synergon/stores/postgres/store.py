@@ -65,6 +65,7 @@ class PostgresStore:
         self._bodies = Connections(self.address, for_strangers=True)
         self._gathering = Gathering(self._insert)
         self._identity: schema.Identity | None = None
+        self._known_queues: set[str] = set()
 
     # ------------------------------------------------------------ life
 
@@ -129,7 +130,17 @@ class PostgresStore:
         return await self._insert(tasks)
 
     async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        await self.announce_queues({task.queue for task in tasks})
+        if all(task.key is None for task in tasks):
+            return await self._statement(inserting.insert_plain, tasks)
         return await self._write(inserting.insert, tasks)
+
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Make queues known; each is asked about once, because they are never forgotten."""
+        unknown = set(queues) - self._known_queues
+        if unknown:
+            await self._statement(lambda session: session.rows("add_queues", sorted(unknown)))
+            self._known_queues |= unknown
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert inside the caller's own transaction."""

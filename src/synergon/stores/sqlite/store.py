@@ -98,6 +98,9 @@ class SqliteStore:
         """Store all of `tasks` or none."""
         return await self._write(inserting.insert, tasks)
 
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """A file has one writer at a time anyway."""
+
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert inside the caller's own transaction, here and now: the connection belongs to this thread."""
         return inserting.insert_on(connection, self.path, tasks)

@@ -7,6 +7,15 @@ SELECT current_database(), to_regclass($1) IS NOT NULL
 -- name: database_id
 SELECT value FROM {schema}.meta WHERE name = 'database_id'
 
+-- name: begin_call
+SAVEPOINT synergon_call
+
+-- name: undo_call
+ROLLBACK TO SAVEPOINT synergon_call
+
+-- name: end_call
+RELEASE SAVEPOINT synergon_call
+
 -- name: notify
 SELECT pg_notify($1, $2)
 
