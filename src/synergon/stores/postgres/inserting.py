@@ -22,6 +22,12 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     return [await _insert_keyed(session, task, created) for task in tasks]
 
 
+async def insert_in_turn(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """The same, after others who do so: two lists with the same keys in another order would wait for each other."""
+    await session.rows("take_turn", sorted({task.queue for task in tasks}))
+    return await insert(session, tasks)
+
+
 async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store tasks without keys in one statement."""
     rows = await session.rows("insert", *_columns(tasks))

@@ -133,7 +133,7 @@ class PostgresStore:
         await self.announce_queues({task.queue for task in tasks})
         if all(task.key is None for task in tasks):
             return await self._statement(inserting.insert_plain, tasks)
-        return await self._write(inserting.insert, tasks)
+        return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Make queues known; each is asked about once, because they are never forgotten."""

@@ -67,6 +67,9 @@ RETURNING id, state
 -- name: add_queues
 INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT DO NOTHING
 
+-- name: take_turn
+SELECT name FROM {schema}.queue WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE
+
 -- name: replace
 UPDATE {schema}.task
 SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = clock.now,
