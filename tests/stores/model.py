@@ -54,6 +54,8 @@ class ModelTask:
     progress: float | None = None
     verdict: State | None = None
     """What the present claim was told when it was settled."""
+    settled_no: int | None = None
+    """The last claim that its owner has settled."""
     has_moved_since: bool = False
     """Whether anybody has moved the task after that."""
 
@@ -202,8 +204,11 @@ class Model:
     def finish(self, settlement: Settlement, child_ids: Sequence[int]) -> set[State | None]:
         """Settle one attempt; the verdicts that are right for it."""
         task = self.tasks.get(settlement.id)
-        if task is None or task.claim_no != settlement.claim_no:
+        if task is None:
             return {None}
+        if task.claim_no != settlement.claim_no:
+            # Claimed again since. A store may still know that the settlement before that was the last one applied.
+            return {None, State.READY, task.state} if task.settled_no == settlement.claim_no else {None}
         if task.state is not State.RUNNING:
             # Whoever asks again before anything else has happened is answered as before. Later the store may not
             # know the old answer any more.
@@ -212,6 +217,7 @@ class Model:
             task.progress = settlement.progress.fraction
         self._settle(task, settlement.outcome, child_ids)
         task.verdict = task.state
+        task.settled_no = task.claim_no
         task.has_moved_since = False
         return {task.state}
 

@@ -436,4 +436,4 @@ TestMemory.settings = settings(
 TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
 TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
 TestPostgres = LONG_ENOUGH_TO_SHRINK(PostgresMachine.TestCase)
-TestPostgres.settings = settings(TestMemory.settings, max_examples=40)
+TestPostgres.settings = settings(TestMemory.settings, max_examples=25)

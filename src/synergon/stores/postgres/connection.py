@@ -16,6 +16,14 @@ from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
 
+PLANNING: Final = {
+    # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of that.
+    "enable_seqscan": "off",
+    # Our statements take less time than their compilation would.
+    "jit": "off",
+}
+"""Settings for our own connections."""
+
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
@@ -26,8 +34,10 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
 
 def _driver_settings(address: Address) -> dict[str, Any]:
     settings = {"timeout": min(CONNECT_SECONDS, address.call_seconds), "command_timeout": address.call_seconds}
-    # A prepared statement stays on a server connection, which a transaction-mode pooler gives to somebody else.
-    return {**settings, "statement_cache_size": 0} if address.is_pooled_elsewhere else settings
+    if address.is_pooled_elsewhere:
+        # What is prepared or set stays on a server connection, which a transaction-mode pooler gives to somebody else.
+        return {**settings, "statement_cache_size": 0}
+    return settings
 
 
 class Connections:
@@ -50,8 +60,12 @@ class Connections:
                 min_size=0 if self._for_strangers else 1,
                 max_size=self._address.pool,
                 reset=None if self._for_strangers else _leave_as_it_is,
+                server_settings=self._server_settings(),
                 **_driver_settings(self._address),
             )
+
+    def _server_settings(self) -> dict[str, str] | None:
+        return None if self._for_strangers or self._address.is_pooled_elsewhere else PLANNING
 
     async def close(self) -> None:
         """Refuse new calls, finish those under way, then disconnect."""

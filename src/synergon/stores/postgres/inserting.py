@@ -15,17 +15,24 @@ from synergon.stores.postgres.session import Session
 
 async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, in queues that may be new, or raise and leave the transaction to be rolled back."""
-    await session.rows("add_queues", sorted({task.queue for task in tasks}))
     if all(task.key is None for task in tasks):
+        await _add_queues(session, tasks)
         return await insert_plain(session, tasks)
     created: set[int] = set()
-    return [await _insert_keyed(session, task, created) for task in tasks]
+    inserted = [await _insert_keyed(session, task, created) for task in tasks]
+    came_in = [task for task, one in zip(tasks, inserted, strict=True) if one.created or task.on_conflict == "replace"]
+    await _add_queues(session, came_in)
+    return inserted
 
 
 async def insert_in_turn(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """The same, after others who do so: two lists with the same keys in another order would wait for each other."""
     await session.rows("take_turn", sorted({task.queue for task in tasks}))
     return await insert(session, tasks)
+
+
+async def _add_queues(session: Session, tasks: Sequence[NewTask]) -> None:
+    await session.rows("add_queues", sorted({task.queue for task in tasks}))
 
 
 async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:

@@ -114,7 +114,9 @@ class PostgresStore:
     async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """A task moves from one table to another; only one snapshot of both never misses it."""
         async with self._connections.transaction("repeatable_read") as connection:
-            return await work(Session(connection, self._sql, self._shard), *arguments)
+            session = Session(connection, self._sql, self._shard)
+            await session.rows("allow_reading_all")
+            return await work(session, *arguments)
 
     async def now(self) -> int:
         """The store's clock."""
@@ -130,8 +132,8 @@ class PostgresStore:
         return await self._insert(tasks)
 
     async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        await self.announce_queues({task.queue for task in tasks})
         if all(task.key is None for task in tasks):
+            await self.announce_queues({task.queue for task in tasks})
             return await self._statement(inserting.insert_plain, tasks)
         return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
 

@@ -6,7 +6,7 @@ WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 SELECT id, kind, queue, state, key FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: request_cancel
-UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state = 'running'
+UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
 
 -- name: set_errors
 UPDATE {schema}.task SET errors = $2 WHERE id = $1
@@ -64,6 +64,10 @@ UPDATE {schema}.queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT 
 
 -- name: queues
 SELECT name, paused_at FROM {schema}.queue ORDER BY name
+
+-- name: allow_reading_all
+-- Who counts reads everything, and a sequential scan is the cheapest way.
+SET LOCAL enable_seqscan = on
 
 -- name: counts
 SELECT queue, kind, state, count(*) FROM {schema}.task GROUP BY queue, kind, state

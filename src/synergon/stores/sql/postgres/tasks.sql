@@ -86,6 +86,8 @@ RETURNING state
 -- name: claim
 -- One index probe per kind and open queue; tasks that nobody asked for are never looked at. The guard is the state in
 -- the UPDATE; skipping locked rows only keeps claimers out of each other's way.
+-- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
+-- all rows in that state, which it likes to do when it believes that there are few.
 WITH lane AS MATERIALIZED (
     SELECT room.kind, room.count, queue.name AS queue
     FROM unnest($2::text[], $3::integer[]) AS room (kind, count)
@@ -119,7 +121,7 @@ claimed AS (
     UPDATE {schema}.task
     SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
         started_at = now(), overdue = false
-    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state = 'ready' AND EXISTS (SELECT 1 FROM lease)
+    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, priority
 )
 SELECT EXISTS (SELECT 1 FROM lease), claimed.*
@@ -127,7 +129,7 @@ FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: lock_running
 SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors FROM {schema}.task
-WHERE id = ANY ($1) AND state = 'running' ORDER BY id FOR UPDATE
+WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
 
 -- name: settled
 SELECT id, settled_no, state, kind FROM {schema}.history WHERE id = ANY ($1)
@@ -158,16 +160,16 @@ SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::tex
 ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 
 -- name: set_progress
-UPDATE {schema}.task SET progress = $3 WHERE id = $1 AND claim_no = $2 AND state = 'running'
+UPDATE {schema}.task SET progress = $3 WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
 
 -- name: report
 UPDATE {schema}.task SET progress = coalesce($3, progress), overdue = overdue OR $4
-WHERE id = $1 AND claim_no = $2 AND state = 'running'
+WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
 
 -- name: charge
 UPDATE {schema}.task
 SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
-WHERE id = $1 AND state = 'running'
+WHERE id = $1 AND state || '' = 'running'
 
 -- name: release
 -- Back among the tasks that may run, `delay` microseconds from now or at once.
@@ -175,7 +177,7 @@ UPDATE {schema}.task
 SET state = CASE WHEN $2::bigint > 0 THEN 'scheduled' ELSE 'ready' END,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
     node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END
-WHERE id = $1 AND state = 'running'
+WHERE id = $1 AND state || '' = 'running'
 RETURNING state
 
 -- name: cancel_requests
@@ -183,7 +185,7 @@ SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel
 
 -- name: make_due_ready
 UPDATE {schema}.task SET state = 'ready'
-WHERE state = 'scheduled' AND id = ANY (ARRAY(
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
     ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ))
