@@ -38,7 +38,7 @@ from synergon.records import (
 )
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
-from synergon.stores import open_store
+from synergon.stores import open_store, shown
 from synergon.stores.base import Store
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.waiters import Waiters
@@ -133,7 +133,7 @@ class Engine(Operations):
         self._users = 0
 
     def __repr__(self) -> str:
-        return f"<Engine {self.settings.url}>"
+        return f"<Engine {shown(self.settings.url)}>"
 
     if not TYPE_CHECKING:  # a type checker says it by itself
 

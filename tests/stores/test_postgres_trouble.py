@@ -178,13 +178,15 @@ async def test_the_printed_sql_makes_what_an_engine_needs() -> None:
 WORKER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
+    f"SELECT, UPDATE ON {SCHEMA}.turn",
     f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.task, {SCHEMA}.history, {SCHEMA}.tally, {SCHEMA}.queue, {SCHEMA}.node",
 )
 PRODUCER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
     f"SELECT, INSERT, UPDATE ON {SCHEMA}.task",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.queue",
+    f"SELECT, INSERT ON {SCHEMA}.queue",
+    f"SELECT, UPDATE ON {SCHEMA}.turn",
     f"SELECT ON {SCHEMA}.history",
 )
 
@@ -196,6 +198,7 @@ async def test_a_worker_needs_no_more_than_the_guide_grants(store: PostgresStore
         await least.open()
         worker = await Worker.start(least)
         await add(least, key="a", on_conflict="replace")
+        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
         (claim,) = await worker.claim()
         assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
         await least.wake(10)
@@ -217,6 +220,7 @@ async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresSto
         least = PostgresStore(url_of_role("producer_role", schema=SCHEMA))
         await least.open()
         await add(least)
+        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
         task_id = await add(least, key="a")
         assert await add(least, key="a", on_conflict="replace") == task_id
         assert (await least.get([task_id]))[0] is not None

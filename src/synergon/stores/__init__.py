@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from synergon.errors import ConfigurationError, NotAvailable
 from synergon.stores.base import Store
+
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@?#]*?):[^/?#]*(?=@)")
 
 
 def open_store(url: str) -> Store:
@@ -33,3 +38,8 @@ def open_store(url: str) -> Store:
             raise ConfigurationError(
                 f"no store is called {scheme!r}; use sqlite:///, postgresql:// or memory://, got {url!r}"
             )
+
+
+def shown(url: str) -> str:
+    """The URL for people to see: without its password."""
+    return _PASSWORD.sub(r"\1", url)

@@ -27,7 +27,7 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
 
 async def insert_in_turn(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """The same, after others who do so: two lists with the same keys in another order would wait for each other."""
-    await session.rows("take_turn", sorted({task.queue for task in tasks}))
+    await session.rows("take_turn")
     return await insert(session, tasks)
 
 

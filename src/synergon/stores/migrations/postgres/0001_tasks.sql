@@ -102,3 +102,8 @@ CREATE TABLE {schema}.node (
     registered_at timestamptz NOT NULL,
     leased_until  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
+
+-- Its one row is locked by whoever stores several tasks with keys at once: two lists with the same keys in another
+-- order would wait for each other.
+CREATE TABLE {schema}.turn (name text PRIMARY KEY);
+INSERT INTO {schema}.turn VALUES ('keys');

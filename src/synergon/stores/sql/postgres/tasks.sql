@@ -68,7 +68,7 @@ RETURNING id, state
 INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT DO NOTHING
 
 -- name: take_turn
-SELECT name FROM {schema}.queue WHERE name = ANY ($1::text[]) ORDER BY name FOR UPDATE
+SELECT name FROM {schema}.turn WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
 UPDATE {schema}.task
