@@ -101,7 +101,10 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
 
 
 async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identity:
-    row = await connection.fetchrow(f"SELECT current_database(), value FROM {schema}.meta WHERE name = 'database_id'")
+    async with connection.transaction():
+        row = await connection.fetchrow(
+            f"SELECT current_database(), value FROM {schema}.meta WHERE name = 'database_id'"
+        )
     assert row is not None, "the schema has no id"
     return Identity(row[0], row[1])
 
@@ -109,7 +112,8 @@ async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identit
 async def version_of(connection: Any, schema: str) -> int | None:
     """The version that the database has; None: there is none."""
     try:
-        value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
+        async with connection.transaction():  # behind a pooler a statement is prepared and run on one server only so
+            value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
     return int(value) if value is not None else None
