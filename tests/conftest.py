@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.postgres_server import store_url
 
 from synergon import Engine
 
@@ -33,6 +34,12 @@ def memory_url() -> str:
 def sqlite_url(tmp_path: Path) -> str:
     """A file that nobody else has."""
     return f"sqlite:///{tmp_path}/tasks.db"
+
+
+@pytest.fixture
+def postgres_url() -> str:
+    """The schema of this test process, emptied."""
+    return store_url()
 
 
 @pytest.fixture(params=("memory", "sqlite"))

@@ -40,7 +40,8 @@ class AttemptLink(Protocol):
 
 
 class OpenTransaction(AbstractContextManager[Any], AbstractAsyncContextManager[Any]):
-    """The body's own transaction. Both `with` and `async with` give the driver's connection.
+    """The body's own transaction. Both `with` and `async with` give the driver's connection: of sqlite3, or of asyncpg
+    (for `with`, in a thread: its execute, executemany, fetch, fetchrow and fetchval without `await`).
 
     It is committed when the body returns, not when the block ends; whatever makes the attempt fail rolls it back.
     """

@@ -39,7 +39,7 @@ from synergon.records import (
 )
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
-from synergon.stores import open_store
+from synergon.stores import open_store, shown
 from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
@@ -138,7 +138,7 @@ class Engine(Operations):
         """This is a child process that runs a body, and a store in memory is in another one."""
 
     def __repr__(self) -> str:
-        return f"<Engine {self.settings.url}>"
+        return f"<Engine {shown(self.settings.url)}>"
 
     if not TYPE_CHECKING:  # a type checker says it by itself
 
@@ -383,7 +383,8 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         tasks = [call.to_new_task() for call in listed]
         if conn is not None:
-            inserted = self.store.insert_on(conn, tasks)
+            await self._announce_queues(tasks)
+            inserted = await self.store.insert_on(conn, tasks) if tasks else []
         else:
             inserted = await self.store.insert(tasks) if tasks else []
             self._tell_node(tasks, inserted)
@@ -405,10 +406,14 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         if conn is None:
             return self.portal.call(lambda: self.enqueue(listed))
+        tasks = [call.to_new_task() for call in listed]
+        self.portal.call(lambda: self._announce_queues(tasks))
         # The caller's connection belongs to the caller's thread, so this happens here.
-        self.portal.call(self._nothing)
-        inserted = self.store.insert_on(conn, [call.to_new_task() for call in listed])
+        inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+
+    async def _announce_queues(self, tasks: Sequence[NewTask]) -> None:
+        await self.store.announce_queues({task.queue for task in tasks})
 
     def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
         """`enqueue_one` for code without an event loop."""

@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.postgres_server import store_url
 from tests.stores.actions import Worker, check_counts
 
 from synergon.errors import NotConnected
 from synergon.stores.base import Store
 from synergon.stores.memory import MemoryStore
+from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgres")
 
 
 def make_folder() -> tempfile.TemporaryDirectory[str]:
@@ -25,8 +27,14 @@ def make_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def make_store(name: str, folder: str) -> Store:
-    """A store that is not open yet; its data, if it keeps any, is in `folder`."""
-    return MemoryStore() if name == "memory" else SqliteStore(f"sqlite:///{folder}/tasks.db")
+    """A store that is not open yet and holds nothing; if it keeps its data in a file, that is in `folder`."""
+    match name:
+        case "memory":
+            return MemoryStore()
+        case "sqlite":
+            return SqliteStore(f"sqlite:///{folder}/tasks.db")
+        case _:
+            return PostgresStore(store_url())
 
 
 @pytest.fixture(params=STORES)

@@ -422,6 +422,12 @@ class SqliteMachine(StoreMachine):
     store_name = "sqlite"
 
 
+class PostgresMachine(StoreMachine):
+    """PostgreSQL beside the model."""
+
+    store_name = "postgres"
+
+
 LONG_ENOUGH_TO_SHRINK = pytest.mark.timeout(600)
 
 TestMemory = LONG_ENOUGH_TO_SHRINK(MemoryMachine.TestCase)
@@ -430,3 +436,5 @@ TestMemory.settings = settings(
 )
 TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
 TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
+TestPostgres = LONG_ENOUGH_TO_SHRINK(PostgresMachine.TestCase)
+TestPostgres.settings = settings(TestMemory.settings, max_examples=25)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import closing
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
-from tests.stores.actions import KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
+from tests.stores.actions import KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of, until
+from tests.stores.callers import Caller, caller_of, write
 
 from synergon.errors import KeyConflict, NotAvailable, OptionError, StoreError
 from synergon.lifecycle import State
 from synergon.records import NewTask, Succeeded
 from synergon.stores.base import BodyTransaction, Store
 from synergon.stores.memory import MemoryStore
+from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
 HOLD_SECONDS = 10.0
@@ -36,7 +40,9 @@ async def test_a_store_without_transactions_says_so_and_what_to_do(store: Store)
     if store.capabilities.transactions:
         pytest.skip("this store has transactions")
     with pytest.raises(NotAvailable, match="sqlite"):
-        store.insert_on(object(), [NewTask(kind=KIND)])
+        await store.insert_on(object(), [NewTask(kind=KIND)])
+    with pytest.raises(NotAvailable, match="sqlite"):
+        store.insert_on_sync(object(), [NewTask(kind=KIND)])
     with pytest.raises(NotAvailable, match="sqlite"):
         await store.begin(HOLD_SECONDS)
 
@@ -45,68 +51,73 @@ def test_the_stores_know_what_they_can() -> None:
     memory, sqlite = MemoryStore.capabilities, SqliteStore.capabilities
     assert (memory.shared, memory.durable, memory.transactions) == (False, False, False)
     assert (sqlite.shared, sqlite.durable, sqlite.transactions) == (True, True, True)
+    postgres = PostgresStore("postgresql://host/database").capabilities
+    assert (postgres.shared, postgres.durable, postgres.transactions) == (True, True, True)
+    assert [memory.listens, sqlite.listens, postgres.listens] == [False, False, True]
 
 
 # ---------------------------------------------------------------- the caller's own transaction
 
 
 @pytest.fixture
-def connection(transactional: Store) -> Iterator[Any]:
-    """A connection of the caller's own to the store's database, with a table of the caller's own."""
-    assert isinstance(transactional, SqliteStore), "tell here how to connect to this store"
-    with closing(sqlite3.connect(transactional.path, isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE mine (word TEXT)")
-        yield connection
+async def caller(transactional: Store) -> AsyncIterator[Caller]:
+    """Somebody with a connection to the store's database and a table of their own."""
+    async with caller_of(transactional) as caller:
+        yield caller
 
 
-async def test_a_task_is_there_when_the_caller_commits(transactional: Store, connection: Any) -> None:
-    connection.execute("BEGIN")
-    connection.execute("INSERT INTO mine VALUES ('mine')")
-    (insertion,) = transactional.insert_on(connection, [NewTask(kind=KIND)])
+async def test_a_task_is_there_when_the_caller_commits(transactional: Store, caller: Caller) -> None:
+    await caller.do("BEGIN")
+    await caller.write("mine")
+    (insertion,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND)])
     assert await listed(transactional) == []
-    connection.execute("COMMIT")
+    await caller.do("COMMIT")
     assert await listed(transactional) == [insertion.id]
     assert insertion.state is State.READY
 
 
-async def test_nothing_is_there_when_the_caller_rolls_back(transactional: Store, connection: Any) -> None:
-    connection.execute("BEGIN")
-    transactional.insert_on(connection, [NewTask(kind=KIND, key="a")])
-    connection.execute("ROLLBACK")
+async def test_nothing_is_there_when_the_caller_rolls_back(transactional: Store, caller: Caller) -> None:
+    await caller.do("BEGIN")
+    await transactional.insert_on(caller.connection, [NewTask(kind=KIND, key="a")])
+    await caller.do("ROLLBACK")
     assert await listed(transactional) == []
     (insertion,) = await transactional.insert([NewTask(kind=KIND, key="a")])
     assert insertion.created
 
 
-async def test_ids_of_a_joined_transaction_are_unique(transactional: Store, connection: Any) -> None:
+async def test_ids_of_a_joined_transaction_are_unique(transactional: Store, caller: Caller) -> None:
     first = await add(transactional)
-    connection.execute("BEGIN")
-    (joined,) = transactional.insert_on(connection, [NewTask(kind=KIND)])
-    connection.execute("COMMIT")
+    await caller.do("BEGIN")
+    (joined,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND)])
+    await caller.do("COMMIT")
     last = await add(transactional)
     assert first < joined.id < last
 
 
-async def test_a_key_conflict_is_seen_inside_the_callers_transaction(transactional: Store, connection: Any) -> None:
+async def test_a_key_conflict_is_seen_inside_the_callers_transaction(transactional: Store, caller: Caller) -> None:
     holder = await add(transactional, key="a")
-    connection.execute("BEGIN")
-    assert transactional.insert_on(connection, [NewTask(kind=KIND, key="a")])[0].id == holder
+    await caller.do("BEGIN")
+    (insertion,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND, key="a")])
+    assert insertion.id == holder
     with pytest.raises(KeyConflict):
-        transactional.insert_on(connection, [NewTask(kind=KIND, key="a", on_conflict="raise")])
-    connection.execute("ROLLBACK")
+        await transactional.insert_on(
+            caller.connection, [NewTask(kind=KIND), NewTask(kind=KIND, key="a", on_conflict="raise")]
+        )
+    await caller.do("COMMIT")
+    assert await listed(transactional) == [holder], "a call that was refused has stored nothing"
 
 
-async def test_a_task_of_the_callers_transaction_can_be_claimed(transactional: Store, connection: Any) -> None:
+async def test_a_task_of_the_callers_transaction_can_be_claimed(transactional: Store, caller: Caller) -> None:
     worker = await Worker.start(transactional)
-    connection.execute("BEGIN")
-    (insertion,) = transactional.insert_on(connection, [NewTask(kind=KIND, queue="brand new")])
-    connection.execute("COMMIT")
+    await caller.do("BEGIN")
+    (insertion,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND, queue="brand new")])
+    await caller.do("COMMIT")
     assert await worker.claim_ids() == [insertion.id]
 
 
-async def test_a_connection_without_a_transaction_is_refused(transactional: Store, connection: Any) -> None:
+async def test_a_connection_without_a_transaction_is_refused(transactional: Store, caller: Caller) -> None:
     with pytest.raises(OptionError):
-        transactional.insert_on(connection, [NewTask(kind=KIND)])
+        await transactional.insert_on(caller.connection, [NewTask(kind=KIND)])
     assert await listed(transactional) == []
 
 
@@ -114,27 +125,23 @@ async def test_a_connection_to_something_else_is_refused(transactional: Store, t
     with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
         other.execute("BEGIN")
         with pytest.raises(OptionError):
-            transactional.insert_on(other, [NewTask(kind=KIND)])
+            await transactional.insert_on(other, [NewTask(kind=KIND)])
     with pytest.raises(OptionError):
-        transactional.insert_on(object(), [NewTask(kind=KIND)])
+        await transactional.insert_on(object(), [NewTask(kind=KIND)])
 
 
 # ---------------------------------------------------------------- a transaction for a body
 
 
 @pytest.fixture
-async def body(transactional: Store, connection: Any) -> AsyncIterator[BodyTransaction]:
+async def body(transactional: Store, caller: Caller) -> AsyncIterator[BodyTransaction]:
     """A transaction in which the body has written a word."""
     await Worker.start(transactional)
     await add(transactional)
     body = await transactional.begin(HOLD_SECONDS)
-    body.connection.execute("INSERT INTO mine VALUES ('by the body')")
+    await write(body.connection, caller.table, "by the body")
     yield body
     await body.rollback()
-
-
-def _words(connection: Any) -> list[str]:
-    return [word for (word,) in connection.execute("SELECT word FROM mine")]
 
 
 @pytest.fixture
@@ -147,53 +154,79 @@ async def claimed(transactional: Store) -> Any:
 
 
 async def test_what_the_body_wrote_its_children_and_its_success_are_one_commit(
-    transactional: Store, claimed: Any, body: BodyTransaction, connection: Any
+    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
 ) -> None:
-    assert _words(connection) == []
+    assert await caller.words() == []
     verdict = await body.finish(settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),))))
     assert verdict.state is State.SUCCEEDED
-    assert _words(connection) == ["by the body"]
+    assert await caller.words() == ["by the body"]
     assert await listed(transactional, kind="child") == list(verdict.child_ids)
     assert await state_of(transactional, claimed.id) is State.SUCCEEDED
 
 
 async def test_a_rollback_undoes_what_the_body_wrote(
-    transactional: Store, claimed: Any, body: BodyTransaction, connection: Any
+    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
 ) -> None:
     await body.rollback()
     await body.rollback()
-    assert _words(connection) == []
+    assert await caller.words() == []
     assert await state_of(transactional, claimed.id) is State.RUNNING
 
 
 async def test_a_rollback_after_the_finish_does_nothing(
-    transactional: Store, claimed: Any, body: BodyTransaction, connection: Any
+    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
 ) -> None:
     await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
     await body.rollback()
-    assert _words(connection) == ["by the body"]
+    assert await caller.words() == ["by the body"]
     assert await state_of(transactional, claimed.id) is State.SUCCEEDED
 
 
-async def test_a_stale_claim_rolls_everything_back(transactional: Store, claimed: Any, connection: Any) -> None:
+async def test_a_stale_claim_rolls_everything_back(transactional: Store, claimed: Any, caller: Caller) -> None:
     await transactional.reap(["before"], 10)
     body = await transactional.begin(HOLD_SECONDS)
-    body.connection.execute("INSERT INTO mine VALUES ('by the body')")
+    await write(body.connection, caller.table, "by the body")
     verdict = await body.finish(settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),))))
     assert verdict.state is None
-    assert _words(connection) == []
+    assert await caller.words() == []
     assert await listed(transactional, kind="child") == []
 
 
+async def _is_over(body: BodyTransaction) -> bool:
+    """Whether the connection has stopped taking statements."""
+    try:
+        answer = body.connection.execute("SELECT 1")
+        if isawaitable(answer):
+            await answer
+    except (sqlite3.DatabaseError, asyncpg.InterfaceError):
+        return True
+    return False
+
+
 async def test_a_transaction_that_is_held_too_long_is_rolled_back(
-    transactional: Store, claimed: Any, connection: Any
+    transactional: Store, claimed: Any, caller: Caller
 ) -> None:
-    body = await transactional.begin(0.01)
-    body.connection.execute("INSERT INTO mine VALUES ('by the body')")
+    body = await transactional.begin(0.2)
+    await write(body.connection, caller.table, "by the body")
     async with asyncio.timeout(5):
         await add(transactional)  # waits until the lock is free again
+        await until(lambda: _is_over(body))
     with pytest.raises(StoreError):
         await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
     await body.rollback()
-    assert _words(connection) == []
+    assert await caller.words() == []
+    assert await state_of(transactional, claimed.id) is State.RUNNING
+
+
+async def test_a_body_that_commits_by_itself_is_found_out(transactional: Store, claimed: Any, caller: Caller) -> None:
+    for own_ending in (["COMMIT"], ["ROLLBACK"], ["COMMIT", "BEGIN"]):
+        body = await transactional.begin(HOLD_SECONDS)
+        if isinstance(transactional, SqliteStore) and "BEGIN" in own_ending:
+            await body.rollback()
+            continue
+        for word in own_ending:
+            await Caller(body.connection, caller.table).do(word)
+        with pytest.raises(StoreError, match="leave that to synergon"):
+            await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+        await body.rollback()
     assert await state_of(transactional, claimed.id) is State.RUNNING

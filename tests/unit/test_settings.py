@@ -90,7 +90,7 @@ def test_a_variable_with_a_value_that_makes_no_sense_is_named(
         Engine(**({} if name == "url" else {"url": "memory://"}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("url", ["mysql://x", "postgresql://x", "sqlite:///"])
+@pytest.mark.parametrize("url", ["mysql://x", "postgresql://x?schema=Bad", "sqlite:///"])
 def test_a_url_from_the_environment_that_no_store_has_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("SYNERGON_URL", url)
     with pytest.raises(SynergonError):

@@ -19,10 +19,9 @@ from synergon import settings
 from synergon.cli.apps import load_engine
 from synergon.engine import Engine
 from synergon.errors import NotAvailable, OptionError, StoreUnavailable
-from synergon.stores import open_store
+from synergon.stores import open_store, shown
 from synergon.stores.base import Store
 from synergon.stores.sqlite import SqliteStore
-from synergon.stores.sqlite import schema as sqlite_schema
 
 PYPROJECT: Final = Path("pyproject.toml")
 
@@ -97,27 +96,27 @@ def refuse_private(engine: Engine, what: str) -> None:
         )
 
 
-def schema_versions(store: Store) -> tuple[int | None, int] | None:
-    """What the database has (None: it does not exist, 0: no tables yet) and what this code wants; None: no schema."""
-    if not isinstance(store, SqliteStore):
-        return None
-    return sqlite_schema.version_at(store.path), len(sqlite_schema.migrations())
-
-
 @contextlib.asynccontextmanager
 async def connected(app: str | None, url: str | None) -> AsyncIterator[Engine]:
     """An engine on the existing database that the command is about."""
     target = find_target(app, url)
     refuse_private(target.engine, "the command line")
-    _refuse_missing(target)
+    await _refuse_missing(target)
     async with target.engine as engine:
         yield engine
 
 
-def _refuse_missing(target: Target) -> None:
+async def _refuse_missing(target: Target) -> None:
     store = store_of(target.engine)
-    if isinstance(store, SqliteStore) and not store.path.exists():
+    versions = await store.schema_versions()
+    if versions is not None and versions.found is None:
         advice = (
             "name one with --app or --url" if target.chosen_by == "default" else "`synergon migrate` would create it"
         )
-        raise StoreUnavailable(f"there is no database {store.path.absolute()}; {advice}")
+        raise StoreUnavailable(f"there is no {_name_of(store)}; {advice}")
+
+
+def _name_of(store: Store) -> str:
+    if isinstance(store, SqliteStore):
+        return f"database {store.path.absolute()}"
+    return f"schema of synergon at {shown(store.url)}"

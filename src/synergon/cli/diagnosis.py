@@ -17,12 +17,13 @@ import msgspec
 import psutil
 
 from synergon import settings
-from synergon.cli.database import Target, schema_versions, store_of
+from synergon.cli.database import Target, store_of
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
 from synergon.records import NodeRecord, QueueRecord, Record
-from synergon.stores.base import Store
+from synergon.stores import shown
+from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
 from synergon.this_process import is_gone
 
@@ -86,7 +87,7 @@ async def diagnose(target: Target) -> Diagnosis:
     facts: dict[str, Any] = {}
     problems = [*_strange_variables(), *_private(store), *_disk_problems(store, facts)]
     try:
-        problems += _schema_problems(store, facts)
+        problems += _schema_problems(store, await store.schema_versions(), facts)
         if facts.get("schema_version") == facts.get("schema_version_wanted"):
             problems += await _look_inside(engine, facts)
     except StoreError as error:
@@ -96,7 +97,7 @@ async def diagnose(target: Target) -> Diagnosis:
         problems=tuple(problems),
         versions=_versions(),
         app=target.app,
-        url=engine.settings.url,
+        url=shown(engine.settings.url),
         chosen_by=target.chosen_by,
         settings=_settings(engine),
         kinds=tuple(_kinds(engine)) if target.app is not None else None,
@@ -109,7 +110,7 @@ async def diagnose(target: Target) -> Diagnosis:
 
 def _versions() -> dict[str, str]:
     found = {"synergon": version("synergon"), "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for package in ("uvloop", "watchfiles"):
+    for package in ("asyncpg", "uvloop", "watchfiles"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -120,12 +121,14 @@ def _versions() -> dict[str, str]:
 def _settings(engine: Engine) -> dict[str, SettingInForce]:
     values = engine.settings
     return {
-        name: SettingInForce(value=_plain(getattr(values, name)), source=source)
+        name: SettingInForce(value=_plain(name, getattr(values, name)), source=source)
         for name, source in values.sources.items()
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    if name == "url":
+        return shown(value)
     return sorted(value) if isinstance(value, frozenset) else value
 
 
@@ -163,14 +166,15 @@ def _private(store: Store) -> Iterator[Finding]:
         )
 
 
-def _schema_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
-    versions = schema_versions(store)
+def _schema_problems(store: Store, versions: SchemaVersions | None, facts: dict[str, Any]) -> Iterator[Finding]:
     if versions is None:
         return
-    found, wanted = versions
+    found, wanted = versions.found, versions.wanted
     facts.update(schema_version=found, schema_version_wanted=wanted)
     if found is None:
-        yield Finding(problem=f"there is no database at {store.url}", advice="`synergon migrate` creates it")
+        yield Finding(
+            problem=f"there is no {_what(store)} at {shown(store.url)}", advice="`synergon migrate` creates it"
+        )
     elif found < wanted:
         yield Finding(
             problem=f"the schema has version {found}, this code wants {wanted}",
@@ -180,6 +184,10 @@ def _schema_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             problem=f"the schema has version {found}, this code knows only {wanted}", advice="upgrade synergon"
         )
+
+
+def _what(store: Store) -> str:
+    return "database" if isinstance(store, SqliteStore) else "schema of synergon"
 
 
 def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:

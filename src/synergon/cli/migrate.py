@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from synergon.cli.database import AppOption, UrlOption, find_target, refuse_private, schema_versions, store_of
+from synergon.cli.database import AppOption, UrlOption, find_target, refuse_private, store_of
 from synergon.cli.output import say
-from synergon.stores.base import Store
-from synergon.stores.sqlite import schema
+from synergon.stores import shown
+from synergon.stores.base import SchemaVersions, Store
 
 
 def migrate(
@@ -26,20 +26,20 @@ def migrate(
     """
     engine = find_target(app, url).engine
     refuse_private(engine, "migrate")
-    if print_sql:
-        say("".join(["BEGIN;\n", *schema.statements(0), "COMMIT;"]))
-        return
     store = store_of(engine)
-    before = schema_versions(store)
-    asyncio.run(_open_and_close(store))
-    after = schema_versions(store)
+    if print_sql:
+        say(store.schema_sql())
+        return
+    before, after = asyncio.run(_migrate(store))
     if before is not None and after is not None:
-        say(_sentence(engine.settings.url, before[0], after[0]))
+        say(_sentence(shown(engine.settings.url), before.found, after.found))
 
 
-async def _open_and_close(store: Store) -> None:
+async def _migrate(store: Store) -> tuple[SchemaVersions | None, SchemaVersions | None]:
+    before = await store.schema_versions()
     await store.open()
     await store.close()
+    return before, await store.schema_versions()
 
 
 def _sentence(url: str, before: int | None, after: int | None) -> str:

@@ -26,6 +26,7 @@ from synergon.cli.supervisor import supervise
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.settings import Settings, from_text
+from synergon.stores import shown
 
 logger = logging.getLogger("synergon.cli")
 
@@ -137,7 +138,7 @@ def _announce(app: str, engine: Engine, settings: Settings) -> None:
     logger.info(
         "%s: store %s, %s (%s), queues %s, concurrency %d",
         app,
-        settings.url,
+        shown(settings.url),
         plural(len(engine.kinds), "kind"),
         ", ".join(sorted(engine.kinds)),
         ", ".join(queues) if queues is not None else "all",

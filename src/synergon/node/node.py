@@ -120,6 +120,8 @@ class Node(Services):
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
         }
+        if store.capabilities.listens:
+            steps["listener"] = self._listen
         self._duties = [Duty(name, step, clock, logger) for name, step in steps.items()]
 
     # ------------------------------------------------------------ start
@@ -209,6 +211,14 @@ class Node(Services):
         if self.runner.running:
             for task_id in await self._store.cancel_requests(self.id):
                 self.runner.stop_one(task_id, Stop.CANCEL)
+
+    async def _listen(self) -> None:
+        await self._store.listen(self._heard)
+
+    def _heard(self, kinds: Iterable[str] | None) -> None:
+        """Somebody's own transaction has brought tasks, ready or due later."""
+        self.scheduler.wake(self._kinds if kinds is None else kinds)
+        self.alarm.look()
 
     def wake(self, kinds: Iterable[str]) -> None:
         """There may be ready tasks of these kinds."""

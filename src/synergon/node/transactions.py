@@ -23,7 +23,7 @@ class NodeTransaction(OpenTransaction):
         with self._lock:
             if self.opened is None:
                 self.opened = self._node.call_from_thread(self._node.begin(), "async with ctx.transaction()")
-        return self.opened.connection
+        return self.opened.blocking_connection
 
     def __exit__(self, *_: object) -> None:
         """Committed or rolled back at the end of the body."""

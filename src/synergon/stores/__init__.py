@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from synergon.errors import ConfigurationError, NotAvailable
 from synergon.stores.base import Store
+
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@?#]*?):[^/?#]*(?=@)")
 
 
 def open_store(url: str) -> Store:
@@ -21,6 +26,20 @@ def open_store(url: str) -> Store:
 
             return MemoryStore(url)
         case "postgresql" | "postgres":
-            raise NotAvailable("postgresql:// is not in this release of synergon; use sqlite:/// or memory://")
+            try:
+                from synergon.stores.postgres import PostgresStore
+            except ModuleNotFoundError as error:
+                raise NotAvailable(
+                    "postgresql:// needs the driver asyncpg; install it with: pip install 'synergon[postgres]'"
+                ) from error
+
+            return PostgresStore(url)
         case _:
-            raise ConfigurationError(f"no store is called {scheme!r}; use sqlite:/// or memory://, got {url!r}")
+            raise ConfigurationError(
+                f"no store is called {scheme!r}; use sqlite:///, postgresql:// or memory://, got {url!r}"
+            )
+
+
+def shown(url: str) -> str:
+    """The URL for people to see: without its password."""
+    return _PASSWORD.sub(r"\1", url)

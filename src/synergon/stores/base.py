@@ -17,7 +17,7 @@ tasks to the history in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,17 @@ class Capabilities:
     """It survives the process."""
     transactions: bool
     """It can join a caller's transaction (`conn=`) and offer one to a body (`ctx.transaction()`)."""
+    listens: bool = False
+    """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaVersions:
+    """How far the database and this code agree."""
+
+    found: int | None
+    """None: there is no database, or no tables of ours in it."""
+    wanted: int
 
 
 class BodyTransaction(Protocol):
@@ -63,6 +74,10 @@ class BodyTransaction(Protocol):
     @property
     def connection(self) -> Any:
         """The driver's own connection; the body must not commit or roll back on it."""
+
+    @property
+    def blocking_connection(self) -> Any:
+        """The same for a body in a thread."""
 
     async def finish(self, settlement: Settlement) -> Verdict:
         """Settle the attempt and commit everything together; stale: roll everything back."""
@@ -101,6 +116,12 @@ class Store(Protocol):
     async def now(self) -> int:
         """The store's clock."""
 
+    async def schema_versions(self) -> SchemaVersions | None:
+        """Look, without opening or changing anything. None: the store has no schema."""
+
+    def schema_sql(self) -> str:
+        """What makes the tables of a new database. `NotAvailable` where there are none."""
+
     # ------------------------------------------------------------ tasks come in
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -112,11 +133,25 @@ class Store(Protocol):
         running task, raise `KeyConflict` and store nothing of this call.
         """
 
-    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Make queues known before tasks in them come by way of a caller's transaction: the first task of a queue
+        must not keep everybody else who uses the queue waiting for that transaction's end."""
+
+    async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """The same inside the caller's own transaction on `connection`, which the caller commits or rolls back.
 
         Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
-        or has no transaction open.
+        or has no transaction open. What the connection itself raises is the caller's.
+        """
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """The same for callers without a loop, on the thread that the connection belongs to; `OptionError` if the
+        connection would have to be awaited."""
+
+    async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
+        """Tell the kinds of tasks that callers' transactions brought, as they are committed; None: any kind.
+
+        Goes on until it is cancelled; raises `StoreUnavailable` when it can hear no more. Only if it `listens`.
         """
 
     # ------------------------------------------------------------ tasks run

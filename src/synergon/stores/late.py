@@ -29,9 +29,9 @@ class LateStore:
         if self._is_open:
             await self._store.close()
 
-    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """The caller's own connection is open already."""
-        return self._store.insert_on(connection, tasks)
+        return self._store.insert_on_sync(connection, tasks)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Any other call of the store, once it is open."""

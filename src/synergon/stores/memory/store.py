@@ -8,7 +8,7 @@ The clock is the host's, and never runs back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -89,6 +89,13 @@ class MemoryStore:
         with self._transaction() as (_, now):
             return now
 
+    async def schema_versions(self) -> None:
+        """There is no schema."""
+
+    def schema_sql(self) -> str:
+        """Not available."""
+        raise NotAvailable(f"{self.url} has no tables to make")
+
     def _transaction(self) -> _Transaction:
         if self._tables is None:
             raise NotConnected(f"the store {self.url} is not open; connect the engine first")
@@ -101,12 +108,23 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return coming.insert(tables, tasks, now)
 
-    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:  # noqa: ARG002  it is the port's
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Nobody waits for anybody here."""
+
+    async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Not available: there is no database whose transaction could be joined."""
+        return self.insert_on_sync(connection, tasks)
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:  # noqa: ARG002  the port's
+        """Not available either."""
         raise NotAvailable(
             f"{self.url} has no transactions to join, so conn= cannot work; "
             "enqueue without it, or use sqlite:/// or postgresql://"
         )
+
+    async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
+        """Not available: nobody's transaction brings anything."""
+        raise NotAvailable(f"{self.url} has nothing to listen to")
 
     # ------------------------------------------------------------ tasks run
 

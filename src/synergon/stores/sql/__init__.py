@@ -14,13 +14,13 @@ _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
 @cache
-def statements(dialect: str) -> Mapping[str, str]:
-    """All statements of one dialect by name."""
+def statements(dialect: str, schema: str = "") -> Mapping[str, str]:
+    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked."""
     found: dict[str, str] = {}
     for file in sorted(files(__name__).joinpath(dialect).iterdir(), key=lambda entry: entry.name):
         for name, text in _split(file.read_text(encoding="utf-8")):
             assert name not in found, f"statement {name} stands twice"
-            found[name] = text
+            found[name] = text.replace("{schema}", schema)
     return MappingProxyType(found)
 
 

@@ -33,7 +33,7 @@ class SqliteBodyTransaction:
     def __init__(
         self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
     ) -> None:
-        self.connection = connection
+        self.connection = self.blocking_connection = connection
         self._path = path
         self._hold_seconds = hold_seconds
         self._on_end = on_end

@@ -44,7 +44,9 @@ def finish(transaction: Transaction, settlements: Sequence[Settlement]) -> list[
     for settlement in settlements:
         row = running.get(settlement.id)
         if row is None or row[1] != settlement.claim_no:
-            verdicts.append(None)
+            known = _already(transaction, settlement)
+            # What this very call has settled is not written yet: that is asked for again at the end.
+            verdicts.append(known if known.state is not None else None)
             continue
         del running[settlement.id]  # a second settlement of the same claim must not be applied again
         _, _, kind, queue, cancel = row

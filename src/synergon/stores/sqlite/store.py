@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from synergon.errors import NotConnected, StoreUnavailable
+from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
 from synergon.lifecycle import State
 from synergon.records import (
     Claim,
@@ -35,7 +35,7 @@ from synergon.records import (
     Verdict,
     Woken,
 )
-from synergon.stores.base import Capabilities
+from synergon.stores.base import Capabilities, SchemaVersions
 from synergon.stores.sqlite import claiming, inserting, nodes, operating, reading, schema, settling
 from synergon.stores.sqlite.body import SqliteBodyTransaction
 from synergon.stores.sqlite.connection import path_of
@@ -73,6 +73,14 @@ class SqliteStore:
             await reader.close()
             await writer.close()
 
+    async def schema_versions(self) -> SchemaVersions:
+        """What the file has and what this code wants."""
+        return SchemaVersions(found=schema.version_at(self.path), wanted=len(schema.migrations()))
+
+    def schema_sql(self) -> str:
+        """What makes the tables."""
+        return "".join(["BEGIN;\n", *schema.statements(0), "COMMIT;"])
+
     def _write(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self._writer is None:
             raise NotConnected(f"the store {self.url} is not open")
@@ -93,9 +101,20 @@ class SqliteStore:
         """Store all of `tasks` or none."""
         return await self._write(inserting.insert, tasks)
 
-    def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert inside the caller's own transaction."""
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """A file has one writer at a time anyway."""
+
+    async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert inside the caller's own transaction, here and now: the connection belongs to this thread."""
         return inserting.insert_on(connection, self.path, tasks)
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """The same for callers without a loop."""
+        return inserting.insert_on(connection, self.path, tasks)
+
+    async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
+        """Not available: a file tells nobody that it has changed."""
+        raise NotAvailable(f"{self.url} cannot be listened to; the sweep finds what others committed")
 
     # ------------------------------------------------------------ tasks run
 

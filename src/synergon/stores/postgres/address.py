@@ -1,0 +1,100 @@
+"""What a `postgresql://` URL says to the driver, and what it says to us."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+from synergon.errors import ConfigurationError
+
+SCHEMA: Final = "synergon"
+POOL: Final = 8
+CALL_SECONDS: Final = 30.0
+
+# Shorter than PostgreSQL would allow: the channel for wake-ups has the same name and an ending.
+_SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
+_OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen")
+_SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the database is, and how to use it."""
+
+    dsn: str
+    place: str
+    """The same for people: without the password."""
+    schema: str = SCHEMA
+    pool: int = POOL
+    """How many connections this process may hold, besides those for its lease, wake-ups and `ctx.transaction()`."""
+    call_seconds: float = CALL_SECONDS
+    """No call takes longer, waiting for a connection included."""
+    is_pooled_elsewhere: bool = False
+    """A transaction-mode pooler stands in between: nothing may outlive a transaction on a connection."""
+    notifies: bool = True
+    """Whoever enqueues in a transaction of their own wakes the nodes with a NOTIFY."""
+
+    @property
+    def listens(self) -> bool:
+        """Nodes LISTEN, which takes a connection that keeps its state."""
+        return self.notifies and not self.is_pooled_elsewhere
+
+    @property
+    def channel(self) -> str:
+        """Where wake-ups are sent."""
+        return f"{self.schema}_wake"
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Split our own parameters off."""
+        parts = urlsplit(url)
+        parameters = parse_qsl(parts.query, keep_blank_values=True)
+        ours = {name: value for name, value in parameters if name in _OURS}
+        theirs = urlencode([(name, value) for name, value in parameters if name not in _OURS])
+        return cls(
+            dsn=urlunsplit(parts._replace(query=theirs)),
+            place=_without_password(parts),
+            schema=_check_schema(ours.get("schema", SCHEMA)),
+            pool=_check_pool(ours.get("pool", str(POOL))),
+            call_seconds=_check_seconds(ours.get("timeout", str(CALL_SECONDS))),
+            is_pooled_elsewhere=_check_switch("pgbouncer", ours.get("pgbouncer", "false")),
+            notifies=_check_switch("listen", ours.get("listen", "true")),
+        )
+
+
+def _without_password(parts: SplitResult) -> str:
+    user, separator, host = parts.netloc.rpartition("@")
+    return f"postgresql://{user.partition(':')[0]}{separator}{host}{parts.path}"
+
+
+def _check_schema(name: str) -> str:
+    if not _SCHEMA_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a schema's name is made of at most 48 small letters, digits and _, and does not begin with pg_, "
+            f"got schema={name!r}"
+        )
+    return name
+
+
+def _check_pool(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise ConfigurationError(f"pool must be a whole number from 1 to 1000, got pool={text!r}")
+    return int(text)
+
+
+def _check_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise ConfigurationError(f"timeout must be a number of seconds from 0 to 3600, got timeout={text!r}")
+    return seconds
+
+
+def _check_switch(name: str, text: str) -> bool:
+    if text.lower() not in _SWITCH:
+        raise ConfigurationError(f"{name} is true or false, got {name}={text!r}")
+    return _SWITCH[text.lower()]

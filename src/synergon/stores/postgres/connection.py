@@ -1,0 +1,155 @@
+"""Connecting, and sharing connections between calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from synergon.errors import NotConnected, StoreUnavailable
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.trouble import translated
+
+CONNECT_SECONDS: Final = 10.0
+
+PLANNING: Final = {
+    # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of that.
+    "enable_seqscan": "off",
+    # Our statements take less time than their compilation would.
+    "jit": "off",
+}
+"""Settings for our own connections."""
+
+
+async def connect(address: Address) -> asyncpg.Connection[Any]:
+    """One connection of its own."""
+    with translated(address):
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(address.dsn, **_driver_settings(address))
+        return connection
+
+
+def _driver_settings(address: Address) -> dict[str, Any]:
+    settings = {"timeout": min(CONNECT_SECONDS, address.call_seconds), "command_timeout": address.call_seconds}
+    if address.is_pooled_elsewhere:
+        # What is prepared or set stays on a server connection, which a transaction-mode pooler gives to somebody else.
+        return {**settings, "statement_cache_size": 0}
+    return settings
+
+
+class Connections:
+    """A pool. Calls that are under way when it is closed are finished first."""
+
+    def __init__(self, address: Address, *, for_strangers: bool = False) -> None:
+        self._address = address
+        self._for_strangers = for_strangers
+        """Whoever uses the connections may leave settings behind, so they are cleaned: one more question each time."""
+        self._pool: asyncpg.Pool[Any] | None = None
+        self._calls = 0
+        self._is_idle = asyncio.Event()
+        self._was_closed = False
+
+    async def open(self) -> None:
+        """Make the first connection; strangers may never come, so theirs is made later."""
+        with translated(self._address):
+            self._pool = await asyncpg.create_pool(
+                self._address.dsn,
+                min_size=0 if self._for_strangers else 1,
+                max_size=self._address.pool,
+                reset=None if self._for_strangers else _leave_as_it_is,
+                server_settings=self._server_settings(),
+                **_driver_settings(self._address),
+            )
+
+    def _server_settings(self) -> dict[str, str] | None:
+        return None if self._for_strangers or self._address.is_pooled_elsewhere else PLANNING
+
+    async def close(self) -> None:
+        """Refuse new calls, finish those under way, then disconnect."""
+        pool, self._pool, self._was_closed = self._pool, None, True
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(self._address.call_seconds):
+                while self._calls:
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are taken."""
+        return self._pool is not None
+
+    def check_open(self) -> asyncpg.Pool[Any]:
+        """The pool, or NotConnected."""
+        if self._pool is None:
+            state = "closed" if self._was_closed else "not open"
+            raise NotConnected(f"the store {self._address.place} is {state}; connect the engine first")
+        return self._pool
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        """A connection for single statements, for as long as a call may take."""
+        pool = self.check_open()
+        self._calls += 1
+        try:
+            with translated(self._address):
+                async with asyncio.timeout(self._address.call_seconds):
+                    connection = await self._acquire(pool)
+                    try:
+                        yield connection
+                    finally:
+                        await pool.release(connection)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._is_idle.set()
+
+    async def take(self) -> PoolConnectionProxy[Any]:
+        """A connection to keep until `give_back`."""
+        pool = self.check_open()
+        with translated(self._address):
+            return await self._acquire(pool)
+
+    async def give_back(self, connection: PoolConnectionProxy[Any]) -> None:
+        """The end of `take`."""
+        if self._pool is not None:
+            with translated(self._address):
+                await self._pool.release(connection)
+
+    async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
+        patience = self._address.call_seconds * 0.9  # the call itself is not over yet, so that it can be told why
+        try:
+            return await pool.acquire(timeout=patience)
+        except TimeoutError as error:
+            if pool.get_size() < pool.get_max_size() or pool.get_idle_size():
+                raise
+            raise StoreUnavailable(
+                f"all {self._address.pool} connections of this process to {self._address.place} were in use for "
+                f"{patience:g} s; do less at once, or allow more with ?pool={self._address.pool * 2}"
+            ) from error
+
+    @asynccontextmanager
+    async def transaction(self, isolation: Any = None) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        """A connection with a transaction, committed at the end."""
+        async with self.use() as connection, connection.transaction(isolation=isolation):
+            yield connection
+
+    @asynccontextmanager
+    async def statement(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
+        """A connection for one statement, which is a transaction by itself.
+
+        The driver prepares it first and then runs it: behind a pooler these meet the same server only inside BEGIN.
+        """
+        async with self.transaction() if self._address.is_pooled_elsewhere else self.use() as connection:
+            yield connection
+
+
+async def _leave_as_it_is(_connection: Any) -> None:
+    """Our own statements leave nothing behind on a connection that would have to be cleaned."""

@@ -1,0 +1,176 @@
+"""The caller's own connection, whichever driver it is of, in the few words that the store's work is written in.
+
+A synchronous connection answers at once, an asynchronous one is awaited; the work above is the same coroutine for
+both. What a driver raises is its own: it is the caller's connection.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from inspect import isawaitable
+from typing import Any, Final
+
+from synergon.errors import OptionError
+
+_PLACE: Final = re.compile(r"\$(\d+)")
+
+PSYCOPG_IDLE: Final = 0
+PSYCOPG_IN_ERROR: Final = 3
+
+
+def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]:
+    """A statement that is written with $1, and its parameters, as a driver of that DB-API `paramstyle` takes them."""
+    match style:
+        case "numeric_dollar":
+            return sql, tuple(parameters)
+        case "pyformat":
+            named = {f"p{number}": value for number, value in enumerate(parameters, 1)}
+            return _PLACE.sub(r"%(p\1)s", sql.replace("%", "%%")), named
+        case "format":
+            order = [int(number) - 1 for number in _PLACE.findall(sql)]
+            return _PLACE.sub("%s", sql.replace("%", "%%")), tuple(parameters[place] for place in order)
+        case _:
+            raise OptionError(f"conn: a driver with the paramstyle {style!r} is not supported; use asyncpg or psycopg")
+
+
+async def settled(value: Any) -> Any:
+    """The value, once it is there."""
+    return await value if isawaitable(value) else value
+
+
+class Driver(ABC):
+    """What a `Session` needs of a connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    @abstractmethod
+    def waits(self) -> bool:
+        """It has to be awaited, so it is of no use without a running loop."""
+
+    @abstractmethod
+    async def check_transaction(self) -> None:
+        """OptionError if what is written now would be committed at once, or never."""
+
+    @abstractmethod
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """All rows, if the statement has any."""
+
+    async def fetchrow(self, sql: str, *parameters: Any) -> Any:
+        """The first row, or None."""
+        rows = await self.fetch(sql, *parameters)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *parameters: Any) -> Any:
+        """The first value, or None."""
+        row = await self.fetchrow(sql, *parameters)
+        return row[0] if row is not None else None
+
+
+class Asyncpg(Driver):
+    """A connection of asyncpg, or a pool's proxy for one."""
+
+    waits = True
+
+    async def check_transaction(self) -> None:
+        """OptionError if none is open."""
+        if not self._connection.is_in_transaction():
+            raise no_transaction("async with conn.transaction(): ...")
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """All rows."""
+        rows: list[Any] = await self._connection.fetch(sql, *parameters)
+        return rows
+
+
+class Psycopg(Driver):
+    """A Connection or an AsyncConnection of psycopg 3."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the asynchronous one."""
+        return isinstance(self._connection, sys.modules["psycopg"].AsyncConnection)
+
+    async def check_transaction(self) -> None:
+        """OptionError if none is open."""
+        status = self._connection.info.transaction_status
+        if status == PSYCOPG_IN_ERROR:
+            raise OptionError("the transaction of conn has failed already; roll it back first")
+        if status == PSYCOPG_IDLE and self._connection.autocommit:
+            raise no_transaction("with conn.transaction(): ...")
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """All rows."""
+        text, values = in_style("pyformat", sql, parameters)
+        cursor = self._connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
+        await settled(cursor.execute(text, values))
+        rows: list[Any] = await settled(cursor.fetchall()) if cursor.description is not None else []
+        await settled(cursor.close())
+        return rows
+
+
+class SqlAlchemy(Driver):
+    """A Connection or Session of SQLAlchemy, synchronous or not, with any driver for PostgreSQL."""
+
+    def __init__(self, connection: Any, *, is_session: bool, waits: bool) -> None:
+        super().__init__(connection)
+        self._is_session = is_session
+        self._waits = waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the asynchronous one."""
+        return self._waits
+
+    async def check_transaction(self) -> None:
+        """OptionError if none is open."""
+        connection = await self._core()
+        if connection.dialect.name != "postgresql":
+            raise OptionError(f"conn is a connection to {connection.dialect.name}, the engine's store is PostgreSQL")
+        proxied = (connection.sync_connection if self._waits else connection).connection
+        if getattr(proxied.dbapi_connection, "autocommit", False) is True:
+            raise no_transaction("use an isolation level other than AUTOCOMMIT")
+
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
+        """All rows."""
+        connection = await self._core()
+        text, values = in_style(connection.dialect.paramstyle, sql, parameters)
+        result = await settled(connection.exec_driver_sql(text, values))
+        return list(result.all()) if result.returns_rows else []
+
+    async def _core(self) -> Any:
+        return await settled(self._connection.connection()) if self._is_session else self._connection
+
+
+def driver_of(connection: Any) -> Driver:
+    """The driver that the connection is of. It was imported by whoever made the connection."""
+    if _is_one(connection, "asyncpg", "Connection") or _is_one(connection, "asyncpg.pool", "PoolConnectionProxy"):
+        return Asyncpg(connection)
+    if _is_one(connection, "psycopg", "Connection", "AsyncConnection"):
+        return Psycopg(connection)
+    if _is_one(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session"):
+        return SqlAlchemy(connection, is_session=True, waits=True)
+    if _is_one(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        return SqlAlchemy(connection, is_session=False, waits=True)
+    if _is_one(connection, "sqlalchemy.orm", "Session", "scoped_session"):
+        return SqlAlchemy(connection, is_session=True, waits=False)
+    if _is_one(connection, "sqlalchemy.engine", "Connection"):
+        return SqlAlchemy(connection, is_session=False, waits=False)
+    raise OptionError(
+        f"conn must be a connection of asyncpg or psycopg 3, or a connection or session of SQLAlchemy, "
+        f"got {type(connection).__module__}.{type(connection).__qualname__}"
+    )
+
+
+def _is_one(connection: Any, module: str, *names: str) -> bool:
+    found = sys.modules.get(module)
+    return found is not None and any(isinstance(connection, getattr(found, name, ())) for name in names)
+
+
+def no_transaction(how: str) -> OptionError:
+    """What to say to whoever would have every statement committed by itself."""
+    return OptionError(f"conn has no transaction open, so nothing would be joined; open one first: {how}")

@@ -1,0 +1,37 @@
+"""The path on which a node's lease is renewed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.trouble import translated
+
+
+class ConnectionLeaseKeeper:
+    """Renews on a connection of its own, which is made again whenever it breaks."""
+
+    def __init__(self, address: Address, renew_sql: str, check_open: Callable[[], object]) -> None:
+        self._address = address
+        self._renew_sql = renew_sql
+        self._check_open = check_open
+        self._connection: asyncpg.Connection[Any] | None = None
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        """Lease from now on; False: the row is gone."""
+        self._check_open()
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._address)
+        with translated(self._address):
+            async with self._connection.transaction():  # a pooler gives each transaction a server, and no less
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease)
+        return status == "UPDATE 1"
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.terminate()

@@ -1,0 +1,129 @@
+"""Creating and migrating the tables, under a lock that every PostgreSQL-compatible database has: a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+import asyncpg
+
+from synergon.errors import SchemaError
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.trouble import translated
+
+MIGRATION_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which database this is, wherever one connects to it from."""
+
+    database: str
+    id: str
+
+
+def migrations(schema: str) -> list[str]:
+    """The scripts, in order; the first makes version 1."""
+    folder = files("synergon.stores").joinpath("migrations/postgres")
+    scripts = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in scripts]
+
+
+def foundation(schema: str) -> str:
+    """What is there before any version: the schema, and the rows that say which version and which database it is."""
+    return (
+        f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
+        f"CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"
+        f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text)\n"
+        "    ON CONFLICT DO NOTHING;"
+    )
+
+
+def whole_sql(schema: str) -> str:
+    """Everything that a new database needs, for people whose engine may not create tables."""
+    version = f"UPDATE {schema}.meta SET value = '{len(migrations(schema))}' WHERE name = 'schema_version';"
+    return "\n\n".join(["BEGIN;", foundation(schema), *migrations(schema), version, "COMMIT;"])
+
+
+async def prepare(address: Address) -> Identity:
+    """Bring the schema to this code's version, beside any number of nodes that do the same."""
+    connection = await connect(address)
+    try:
+        with translated(address):
+            version, wanted = await version_of(connection, address.schema), len(migrations(address.schema))
+            if version is not None and version > wanted:
+                raise _newer(address.schema, version, wanted)
+            if version != wanted:
+                await _migrate_if_allowed(connection, address, version)
+            return await _identity(connection, address.schema)
+    finally:
+        await connection.close()
+
+
+async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Address, version: int | None) -> None:
+    try:
+        await _migrate(connection, address.schema)
+    except asyncpg.InsufficientPrivilegeError as error:
+        found = f"has version {version}" if version else "is not there"
+        raise SchemaError(
+            f"the schema {address.schema!r} of {address.place} {found}, this code needs version "
+            f"{len(migrations(address.schema))}, and this role may not change it ({error}); have its owner run "
+            "`synergon migrate`, or the SQL of `synergon migrate --print-sql`"
+        ) from error
+
+
+async def _migrate(connection: asyncpg.Connection[Any], schema: str) -> None:
+    try:
+        await connection.execute(foundation(schema))
+    except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
+        await connection.execute(foundation(schema))  # two nodes at once: the second finds it made
+    async with connection.transaction():
+        value = await connection.fetchval(
+            f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
+        )
+        version, scripts = int(value), migrations(schema)
+        if version > len(scripts):
+            raise _newer(schema, version, len(scripts))
+        for script in scripts[version:]:
+            await connection.execute(script, timeout=MIGRATION_SECONDS)
+        await connection.execute(
+            f"UPDATE {schema}.meta SET value = $1 WHERE name = 'schema_version'", str(len(scripts))
+        )
+
+
+def _newer(schema: str, version: int, wanted: int) -> SchemaError:
+    return SchemaError(
+        f"the schema {schema!r} was made by a newer synergon: it has version {version}, this code knows {wanted}; "
+        "upgrade synergon, or use another schema"
+    )
+
+
+async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identity:
+    async with connection.transaction():
+        row = await connection.fetchrow(
+            f"SELECT current_database(), value FROM {schema}.meta WHERE name = 'database_id'"
+        )
+    assert row is not None, "the schema has no id"
+    return Identity(row[0], row[1])
+
+
+async def version_of(connection: Any, schema: str) -> int | None:
+    """The version that the database has; None: there is none."""
+    try:
+        async with connection.transaction():  # behind a pooler a statement is prepared and run on one server only so
+            value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return None
+    return int(value) if value is not None else None
+
+
+async def version_at(address: Address) -> int | None:
+    """The version that the database has, for whoever only looks; None: it has no tables of ours."""
+    connection = await connect(address)
+    try:
+        with translated(address):
+            return await version_of(connection, address.schema)
+    finally:
+        await connection.close()

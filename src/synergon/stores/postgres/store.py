@@ -1,0 +1,300 @@
+"""The PostgreSQL store: READ COMMITTED, no advisory locks, correctness by guards in the statements."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from synergon.errors import OptionError
+from synergon.lifecycle import State
+from synergon.records import (
+    Claim,
+    ClaimRequest,
+    Cutoffs,
+    Insertion,
+    Moved,
+    NewNode,
+    NewTask,
+    NodeRecord,
+    QueueRecord,
+    Reaped,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Settlement,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+    Verdict,
+    Woken,
+    from_datetime,
+)
+from synergon.stores.base import Capabilities, SchemaVersions
+from synergon.stores.postgres import claiming, inserting, operating, reading, schema, settling
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.body import PostgresBodyTransaction
+from synergon.stores.postgres.connection import Connections
+from synergon.stores.postgres.drivers import Driver, driver_of
+from synergon.stores.postgres.gathering import Gathering
+from synergon.stores.postgres.joining import insert_on, without_loop
+from synergon.stores.postgres.leasing import ConnectionLeaseKeeper
+from synergon.stores.postgres.listening import listen
+from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.trouble import Contention
+from synergon.stores.sql import statements
+
+Result = TypeVar("Result")
+SHARDS: Final = 64
+CONTENTION_PAUSES: Final = (0.005, 0.02, 0.1)
+
+
+class PostgresStore:
+    """One schema of one database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.address = Address.parse(url)
+        self.capabilities = Capabilities(shared=True, durable=True, transactions=True, listens=self.address.listens)
+        self._sql = statements("postgres", self.address.schema)
+        self._shard = random.randrange(SHARDS)
+        self._connections = Connections(self.address)
+        self._bodies = Connections(self.address, for_strangers=True)
+        self._gathering = Gathering(self._insert)
+        self._identity: schema.Identity | None = None
+        self._known_queues: set[str] = set()
+
+    # ------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Connect, and create or migrate the tables if the role may."""
+        self._identity = await schema.prepare(self.address)
+        await self._connections.open()
+        await self._bodies.open()
+
+    async def close(self) -> None:
+        """Finish the calls under way, then disconnect."""
+        await self._gathering.finished()
+        await self._connections.close()
+        await self._bodies.close()
+
+    async def schema_versions(self) -> SchemaVersions:
+        """What the database has and what this code wants."""
+        return SchemaVersions(
+            found=await schema.version_at(self.address), wanted=len(schema.migrations(self.address.schema))
+        )
+
+    def schema_sql(self) -> str:
+        """What makes the tables."""
+        return schema.whole_sql(self.address.schema)
+
+    async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """One transaction, made again when it met another one in a way that only one of them could survive."""
+        for pause in CONTENTION_PAUSES:
+            try:
+                return await self._write_once(work, *arguments)
+            except Contention:
+                await asyncio.sleep(pause * (0.5 + random.random()))
+        return await self._write_once(work, *arguments)
+
+    async def _write_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        async with self._connections.transaction() as connection:
+            session = Session(connection, self._sql, self._shard)
+            result = await work(session, *arguments)
+            await session.flush()
+            return result
+
+    async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        async with self._connections.statement() as connection:
+            return await work(Session(connection, self._sql, self._shard), *arguments)
+
+    async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """A task moves from one table to another; only one snapshot of both never misses it."""
+        async with self._connections.transaction("repeatable_read") as connection:
+            session = Session(connection, self._sql, self._shard)
+            await session.rows("allow_reading_all")
+            return await work(session, *arguments)
+
+    async def now(self) -> int:
+        """The store's clock."""
+        return from_datetime(await self._statement(lambda session: session.value("now")))
+
+    # ------------------------------------------------------------ tasks come in
+
+    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store all of `tasks` or none."""
+        self._connections.check_open()
+        if all(task.key is None for task in tasks):
+            return await self._gathering.insert(tasks)
+        return await self._insert(tasks)
+
+    async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        if all(task.key is None for task in tasks):
+            await self.announce_queues({task.queue for task in tasks})
+            return await self._statement(inserting.insert_plain, tasks)
+        return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
+
+    async def announce_queues(self, queues: Iterable[str]) -> None:
+        """Make queues known; each is asked about once, because they are never forgotten."""
+        unknown = set(queues) - self._known_queues
+        if unknown:
+            await self._statement(lambda session: session.rows("add_queues", sorted(unknown)))
+            self._known_queues |= unknown
+
+    async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert inside the caller's own transaction."""
+        return await self._insert_on(driver_of(connection), tasks)
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """The same for a synchronous connection."""
+        driver = driver_of(connection)
+        if driver.waits:
+            raise OptionError(
+                f"conn is an asynchronous connection ({type(connection).__name__}), which a *_sync call cannot await; "
+                "use `await ...enqueue(...)`, or a synchronous connection"
+            )
+        return without_loop(self._insert_on(driver, tasks))
+
+    async def _insert_on(self, driver: Driver, tasks: Sequence[NewTask]) -> list[Insertion]:
+        self._connections.check_open()
+        assert self._identity is not None, "an open store knows its database"
+        return await insert_on(driver, self.address, self._identity, self._sql, tasks)
+
+    async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
+        """Tell kinds that came by way of somebody's own transaction."""
+        self._connections.check_open()
+        await listen(self.address, on_kinds)
+
+    # ------------------------------------------------------------ tasks run
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """Take ready tasks; one statement."""
+        return await self._statement(claiming.claim, request)
+
+    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+        """Settle attempts."""
+        return await self._write(settling.finish, settlements)
+
+    async def report(self, reports: Sequence[Report]) -> list[bool]:
+        """Write notes of running attempts."""
+        return await self._write(settling.report, reports)
+
+    async def begin(self, hold_seconds: float) -> PostgresBodyTransaction:
+        """A transaction for a body, on a connection of its own."""
+        return await PostgresBodyTransaction.open(self._bodies, self.address, self._sql, self._shard, hold_seconds)
+
+    async def cancel_requests(self, node_id: str) -> list[int]:
+        """Running tasks of this node that somebody wants cancelled."""
+        rows = await self._statement(lambda session: session.rows("cancel_requests", node_id))
+        return [row["id"] for row in rows]
+
+    # ------------------------------------------------------------ time and death
+
+    async def wake(self, limit: int) -> Woken:
+        """Make due tasks ready and end expired ones."""
+        return await self._write(operating.wake, limit)
+
+    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
+        """Take running tasks from the dead."""
+        return await self._write(operating.reap, gone, limit)
+
+    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
+        """Forget what ended long ago."""
+        return await self._write(operating.prune, cutoffs, limit)
+
+    # ------------------------------------------------------------ nodes
+
+    async def register(self, node: NewNode) -> None:
+        """Make the node known."""
+        await self._write(
+            lambda session: session.run(
+                "register",
+                node.id,
+                node.name,
+                msgspec.json.encode(node.process).decode(),
+                list(node.kinds),
+                list(node.queues) if node.queues is not None else None,
+                node.concurrency,
+                node.version,
+                node.address,
+                node.lease,
+            )
+        )
+
+    async def keeper(self) -> ConnectionLeaseKeeper:
+        """A path for renewing leases: a connection of its own."""
+        self._connections.check_open()
+        return ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
+
+    async def unregister(self, node_id: str) -> None:
+        """Forget the node."""
+        await self._write(lambda session: session.run("unregister", node_id))
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes."""
+        return await self._statement(reading.nodes)
+
+    # ------------------------------------------------------------ operations
+
+    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """End what waits, ask what runs."""
+        return await self._write(operating.cancel, ids, why)
+
+    async def retry(self, ids: Sequence[int]) -> list[Moved]:
+        """Bring ended tasks back."""
+        return await self._write(operating.retry, ids)
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Remove what does not run."""
+        return await self._write(operating.delete, ids)
+
+    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
+        """Change when tasks are due."""
+        return await self._write(operating.reschedule, changes)
+
+    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
+        """Change the order."""
+        return await self._write(operating.set_priority, changes)
+
+    async def pause(self, queues: Sequence[str]) -> list[bool]:
+        """Close queues."""
+        return await self._write(operating.pause, queues)
+
+    async def resume(self, queues: Sequence[str]) -> list[bool]:
+        """Open queues again."""
+        return await self._write(operating.resume, queues)
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
+        """These tasks, live or final."""
+        return await self._snapshot(reading.get, ids)
+
+    async def list_tasks(self, query: TaskQuery) -> TaskPage:
+        """One page, newest first."""
+        async with self._connections.transaction("repeatable_read") as connection:
+            return await reading.list_tasks(connection, self.address.schema, query)
+
+    async def counts(self) -> dict[tuple[str, str, State], int]:
+        """Exact numbers by queue, kind and state."""
+        return await self._snapshot(reading.counts)
+
+    async def queues(self) -> list[QueueRecord]:
+        """All queues with their numbers."""
+        return await self._snapshot(reading.queues)
+
+    async def describe(self) -> dict[str, str]:
+        """Facts for people."""
+        async with self._connections.transaction() as connection:
+            return {
+                "server": f"PostgreSQL {await connection.fetchval('SHOW server_version')}",
+                "database": await connection.fetchval("SELECT current_database()"),
+                "role": await connection.fetchval("SELECT current_user"),
+                "schema": self.address.schema,
+                "schema version": str(await schema.version_of(connection, self.address.schema)),
+                "synchronous_commit": await connection.fetchval("SHOW synchronous_commit"),
+                "fsync": await connection.fetchval("SHOW fsync"),
+            }

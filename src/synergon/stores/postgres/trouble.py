@@ -1,0 +1,81 @@
+"""Reading what PostgreSQL and the network say when something is wrong.
+
+Three kinds: what passes if the call is made again at once (`Contention`), what may pass later, once there is a
+connection again (`StoreUnavailable`), and what stays until somebody does something about it (any other `StoreError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import asyncpg
+
+from synergon.errors import SchemaError, StoreError, StoreUnavailable
+from synergon.stores.postgres.address import Address
+
+
+class Contention(StoreUnavailable):
+    """Two transactions were in each other's way, and PostgreSQL has undone this one."""
+
+
+_CONTENTION: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+_PASSING: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    OSError,  # a TimeoutError is one too
+)
+
+_REFUSED: Final = (asyncpg.PostgresError, asyncpg.InternalClientError)
+
+
+@contextmanager
+def translated(address: Address) -> Iterator[None]:
+    """Our error for the driver's, which tells whether trying again may help."""
+    try:
+        yield
+    except _CONTENTION as error:
+        raise Contention(f"{address.place}: {error}") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise StoreUnavailable(
+            f"{address.place} is read-only ({error}); connect to the primary, for instance with several hosts and "
+            "?target_session_attrs=read-write"
+        ) from error
+    except _PASSING as error:
+        raise StoreUnavailable(f"{address.place} is not available: {_words(error)}") from error
+    except _REFUSED as error:
+        raise _refusal(error, address) from error
+    except asyncpg.InterfaceError as error:
+        if isinstance(error, ValueError):  # an argument that the driver cannot send
+            raise _refusal(error, address) from error
+        # The connection or the pool was closed under the call.
+        raise StoreUnavailable(f"the connection to {address.place} was closed: {error}") from error
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or {"TimeoutError": "it did not answer in time"}.get(type(error).__name__, type(error).__name__)
+
+
+def _refusal(error: Exception, address: Address) -> StoreError:
+    match error:
+        case asyncpg.InvalidAuthorizationSpecificationError():
+            return StoreError(f"{address.place} refuses the role: {error}; check the user and password in the URL")
+        case asyncpg.InvalidCatalogNameError():
+            return StoreError(f"{address.place}: {error}; create it with CREATE DATABASE, or name another one")
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreError(f"{address.place}: {error}; GRANT the role what the guide to PostgreSQL lists")
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
+            return SchemaError(
+                f"the tables in schema {address.schema!r} of {address.place} are missing or too old ({error}); "
+                "run `synergon migrate`"
+            )
+        case _:
+            return StoreError(f"{address.place} refused a statement: {error}")

@@ -1,0 +1,29 @@
+-- name: register
+INSERT INTO {schema}.node (
+    id, name, process, kinds, queues, concurrency, version, address, registered_at, leased_until
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now(), now() + $9::bigint * interval '1 microsecond')
+
+-- name: renew
+UPDATE {schema}.node SET leased_until = now() + $2::bigint * interval '1 microsecond' WHERE id = $1
+
+-- name: unregister
+DELETE FROM {schema}.node WHERE id = $1
+
+-- name: nodes
+SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_left
+FROM {schema}.node ORDER BY registered_at, id
+
+-- name: lock_dead
+-- Locked, so that none of them renews between the look and the move.
+SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
+
+-- name: orphans
+SELECT id, kind, node_id, cancel_requested, attempts, crashes, errors FROM {schema}.task
+WHERE state = 'running' AND (
+    node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
+)
+ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: forget_dead
+DELETE FROM {schema}.node WHERE id = ANY ($1)
+    AND NOT EXISTS (SELECT 1 FROM {schema}.task WHERE state = 'running' AND node_id = node.id)

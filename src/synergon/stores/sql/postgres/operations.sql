@@ -1,0 +1,81 @@
+-- name: live
+SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors FROM {schema}.task
+WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+
+-- name: ended
+SELECT id, kind, queue, state, key FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+
+-- name: request_cancel
+UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_errors
+UPDATE {schema}.task SET errors = $2 WHERE id = $1
+
+-- name: revive
+INSERT INTO {schema}.task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    tags, meta, errors
+)
+SELECT
+    id, kind, queue, 'ready', priority, now(), payload, max_attempts, claim_no, settled_no, key,
+    enqueued_at, overrides, tags, meta, errors
+FROM {schema}.history WHERE id = $1
+ON CONFLICT DO NOTHING
+RETURNING id
+
+-- name: key_holder
+SELECT id FROM {schema}.task WHERE kind = $1 AND key = $2
+
+-- name: forget
+DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'
+
+-- name: forget_ended
+DELETE FROM {schema}.history WHERE id = $1
+
+-- name: reschedule
+UPDATE {schema}.task
+SET run_at = due, state = CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END
+FROM (
+    SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
+    FROM (SELECT now() AS now) AS moment
+) AS clock
+WHERE id = $1 AND state IN ('scheduled', 'ready')
+RETURNING kind, state
+
+-- name: set_priority
+UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' RETURNING kind, state
+
+-- name: prune
+WITH old AS (
+    DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+        SELECT id FROM {schema}.history
+        WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
+        ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING queue, kind
+)
+SELECT queue, kind, count(*) FROM old GROUP BY queue, kind
+
+-- name: pause
+UPDATE {schema}.queue SET paused_at = now() WHERE name = $1 AND paused_at IS NULL
+
+-- name: resume
+UPDATE {schema}.queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT NULL
+
+-- name: queues
+SELECT name, paused_at FROM {schema}.queue ORDER BY name
+
+-- name: allow_reading_all
+-- Who counts reads everything, and a sequential scan is the cheapest way.
+SET LOCAL enable_seqscan = on
+
+-- name: counts
+SELECT queue, kind, state, count(*) FROM {schema}.task GROUP BY queue, kind, state
+UNION ALL
+SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue, kind, state HAVING sum(count) <> 0
+
+-- name: get_live
+SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.* FROM {schema}.task WHERE id = ANY ($1)
+
+-- name: get_ended
+SELECT * FROM {schema}.history WHERE id = ANY ($1)

