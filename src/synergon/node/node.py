@@ -97,7 +97,7 @@ class Node(Services):
             default_timeout=settings.timeout,
             on_free=self._note_free,
         )
-        self._slots: Slots[Attempt] = Slots(self.runner.run)
+        self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
         admission = Admission(self._kinds, self._ledger, settings.queues)
         self.scheduler = Scheduler(store, admission, self._kinds, self._start)
         self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
@@ -326,7 +326,7 @@ class Node(Services):
 
     async def _leave_for_good(self) -> None:
         if self._keeper is not None:
-            await self.loop.run_in_executor(None, self._keeper.stop)
+            await self._keeper.stop()
         try:
             await self._store.unregister(self.id)
         except StoreError as error:
