@@ -1,0 +1,75 @@
+"""Every body that runs anywhere, and what may never be true of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synergon import Context
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One body while it runs."""
+
+    process: Process
+    task_id: int
+    claim_no: int
+    kind: str
+    is_excused: bool = False
+    """Its process stood still, or the store's clock was stepped: nothing could have told it in time to stop."""
+
+    def __str__(self) -> str:
+        return f"task {self.task_id}, claim {self.claim_no}, in {self.process}"
+
+
+class Executions:
+    """What runs now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.live: list[Execution] = []
+
+    @contextmanager
+    def of(self, process: Process, ctx: Context) -> Iterator[None]:
+        """A body runs, from here to the end of the block."""
+        execution = Execution(process, ctx.task_id, ctx.claim_no, ctx.kind)
+        self._world.log(f"{process}: the body of task {ctx.task_id} begins, claim {ctx.claim_no}")
+        self._check(execution)
+        self.live.append(execution)
+        try:
+            yield
+        finally:
+            if execution in self.live:
+                self.live.remove(execution)
+                self._world.log(f"{process}: the body of task {ctx.task_id} ends, claim {ctx.claim_no}")
+
+    def end_all_of(self, process: Process) -> None:
+        """The process is dead, and its bodies with it."""
+        self.live = [execution for execution in self.live if execution.process is not process]
+
+    def excuse(self, process: Process | None = None) -> None:
+        """What runs now (there) could not know that its lease is over."""
+        for execution in self.live:
+            if process in (None, execution.process):
+                execution.is_excused = True
+
+    def in_use(self, process: Process, kind: str | None = None) -> int:
+        """How many bodies run there, of this kind or of all."""
+        return sum(e.process is process and kind in (None, e.kind) for e in self.live)
+
+    def _check(self, new: Execution) -> None:
+        for other in self.live:
+            if other.task_id == new.task_id and not other.is_excused:
+                self._world.fail(f"two executions at once: {new} began while {other} ran")
+        if self.in_use(new.process) >= new.process.settings.concurrency:
+            self._world.fail(f"{new} is one too many for the concurrency of its node")
+        max_running = self._world.kinds[new.kind].policy.max_running
+        if max_running is not None and self.in_use(new.process, new.kind) >= max_running:
+            self._world.fail(f"{new} is one too many for max_running of {new.kind}")

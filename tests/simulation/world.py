@@ -1,0 +1,158 @@
+"""One world: a store, some processes on it, their workload, and what goes wrong, all of it from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tests.simulation import bodies
+from tests.simulation.auditor import Auditor
+from tests.simulation.chaos import Chaos
+from tests.simulation.executions import Executions
+from tests.simulation.patience import Patience
+from tests.simulation.process import HostClock, Process
+from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
+from tests.simulation.workload import Workload
+
+from synergon.errors import SynergonError
+from synergon.lifecycle import FINAL
+from synergon.stores.memory import MemoryStore
+from synergon.task import AnyTask
+
+STORM_SECONDS: Final = 25.0
+"""How long things go wrong and tasks come in."""
+
+CALM_SECONDS: Final = 90.0
+"""How long everything may take to end after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a world."""
+
+    seed: int
+    broken: str | None
+    """The first promise that was not kept."""
+    events: list[str]
+    tasks: int
+    statements: int
+
+
+class World:
+    """Lives for about two virtual minutes, or until a promise is broken."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.chances = random.Random(seed)
+        self.kinds: Mapping[str, AnyTask] = bodies.engine.kinds
+        self.clock = HostClock(self.loop, self.chances)
+        self.processes: list[Process] = []
+        self.can_see_deaths = self.chances.random() < 0.5
+        """One host, whose processes see each other die; else each is on a host of its own."""
+        self.events: list[str] = []
+        self.statements = 0
+        self._dead: set[int] = set()
+        self._broken: str | None = None
+        self._over = asyncio.Event()
+        self._store = MemoryStore(clock=self.clock)
+        self.executions = Executions(self)
+
+    # ------------------------------------------------------------ from the beginning to the end
+
+    def run(self) -> Report:
+        """Let it live."""
+        self.loop.run(self._live())
+        tasks = len(self.auditor.seen)
+        return Report(self.seed, self._broken, self.events, tasks, self.statements)
+
+    async def _live(self) -> None:
+        await self._store.open()
+        assert self._store._tables is not None
+        self.auditor = Auditor(self, self._store._tables)
+        self._next_pid = 1
+        for _ in range(self.chances.choice((1, 2, 2, 3, 3))):
+            self.start_process()
+        self._tasks = [
+            self.loop.create_task(part)
+            for part in (Chaos(self).run(), Workload(self).run(), Patience(self).run(), self._end())
+        ]
+        await self._over.wait()
+
+    async def _end(self) -> None:
+        await asyncio.sleep(STORM_SECONDS)
+        for task in self._tasks[:2]:
+            await task
+        for _ in range(round(CALM_SECONDS)):
+            await asyncio.sleep(1)
+            if all(seen.state in FINAL for seen in self.auditor.seen.values()):
+                self._over.set()
+                return
+        left = [f"{task_id} ({seen.state})" for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]
+        self.fail(f"tasks that never ended: {', '.join(left)}")
+
+    def fail(self, what: str) -> None:
+        """A promise was broken: the world ends here."""
+        if self._broken is None:
+            self._broken = what
+            self.log(f"BROKEN: {what}")
+            self._over.set()
+
+    def log(self, event: str) -> None:
+        """Remember what happened."""
+        self.events.append(f"{self.loop.time():9.4f}  {event}")
+
+    # ------------------------------------------------------------ processes
+
+    def start_process(self) -> None:
+        """Another process with a node."""
+        pid, self._next_pid = self._next_pid, self._next_pid + 1
+        settings = replace(
+            bodies.engine.settings,
+            name=f"node-{pid}",
+            concurrency=self.chances.choice((1, 2, 3, 4)),
+            child_processes=4,
+            lease=6.0,
+        )
+        self.log(f"process {pid} starts")
+        self.processes.append(Process(self, pid, settings, random.Random(self.chances.random())))
+
+    def process_died(self, process: Process, how: str) -> None:
+        """Somebody starts another one soon."""
+        self.log(f"{process} {how}")
+        self.executions.end_all_of(process)
+        self.processes.remove(process)
+        self._dead.add(process.pid)
+        self.loop.call_later(2 * self.chances.random(), self.start_process, context=OUTSIDE.copy())
+
+    def is_gone(self, pid: int) -> bool:
+        """Whether a process can see that this one is dead."""
+        return self.can_see_deaths and pid in self._dead
+
+    # ------------------------------------------------------------ the store
+
+    def apply(self, process: Process, name: str, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+        """Execute a statement, and have it looked at."""
+        self.statements += 1
+        try:
+            answer = _at_once(self._renew(*args) if name == "renew" else getattr(self._store, name)(*args))
+        except SynergonError as error:
+            self.auditor.applied(process, name, args, None, is_done=False)
+            return None, error
+        self.auditor.applied(process, name, args, answer, is_done=True)
+        return answer, None
+
+    async def _renew(self, node_id: str, lease: int) -> bool:
+        return await (await self._store.keeper()).renew(node_id, lease)
+
+
+def _at_once(statement: Any) -> Any:
+    """What a statement of the memory store returns, which never waits for anything."""
+    try:
+        statement.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the memory store has waited for something")
