@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.durations import microseconds
-from synergon.errors import StoreError
+from synergon.errors import StoreError, StoreUnavailable
 from synergon.lifecycle import LIVE, State
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
@@ -29,6 +29,7 @@ from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.slots import Slots
+from synergon.node.strays import Strays
 from synergon.node.watchdog import Watchdog
 from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
@@ -100,6 +101,13 @@ class Node(Services):
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
         admission = Admission(self._kinds, self._ledger, settings.queues)
         self.scheduler = Scheduler(store, admission, self._kinds, self._start)
+        self._strays = Strays(
+            store,
+            clock,
+            known=lambda: self.runner.running.keys() | self.completer.unwritten,
+            settle=self.completer.add,
+            doubt_seconds=settings.lease,
+        )
         self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
         self.reaper = Reaper(
             store,
@@ -184,7 +192,12 @@ class Node(Services):
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        await self.scheduler.step()
+        await self._strays.give_back(self.id)
+        try:
+            await self.scheduler.step()
+        except StoreUnavailable:
+            self._strays.doubt()
+            raise
 
     def _start(self, claims: list[Claim]) -> None:
         if self.scheduler.is_open:
