@@ -6,7 +6,8 @@ compares each change of a row with what that statement may do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation.settling import check_outcome
@@ -37,6 +38,8 @@ MOVES_OF: Final[dict[str, set[tuple[State, State]]]] = {
 """From where to where each statement may take a task."""
 
 READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report"}
+LEASING: Final = {"register", "renew", "unregister", "pause", "resume"}
+"""These touch no task."""
 
 
 class Seen(NamedTuple):
@@ -79,7 +82,7 @@ class Auditor:
         if name in READING:
             return
         before = self.seen
-        changed = self._look()
+        changed = {} if name in LEASING else self._look()
         for task_id, old in changed.items():
             self._world.log(f"{process}: {name}: task {task_id}: {_told(old)} → {_told(self.seen.get(task_id))}")
             self._check_move(name, task_id, old, self.seen.get(task_id))
@@ -89,14 +92,14 @@ class Auditor:
 
     def _look(self) -> dict[int, Seen | None]:
         """What has changed since the last look, with what it was before."""
-        now = {task_id: _see(row) for task_id, row in self._tables.rows.items()}
-        changed: dict[int, Seen | None] = {
-            task_id: self.seen.get(task_id) for task_id, seen in now.items() if self.seen.get(task_id) != seen
-        }
-        changed.update({task_id: old for task_id, old in self.seen.items() if task_id not in now})
-        for task_id in changed:
-            self.moved_at[task_id] = self._world.loop.time()
-        self.seen = now
+        before, rows = self.seen, self._tables.rows
+        fresh = {task_id: Seen._make(row) for task_id, row in _rows(rows) if before.get(task_id) != row}
+        changed = {task_id: before.get(task_id) for task_id in fresh}
+        if len(rows) < len(before) + sum(old is None for old in changed.values()):
+            changed.update({task_id: old for task_id, old in before.items() if task_id not in rows})
+        if changed:
+            self.seen = {task_id: seen for task_id, seen in {**before, **fresh}.items() if task_id in rows}
+            self.moved_at.update(dict.fromkeys(changed, self._world.loop.time()))
         return changed
 
     def fail(self, task_id: int, what: str) -> None:
@@ -247,18 +250,11 @@ class Auditor:
         return self.now > self._leases.get(node_id, 0)
 
 
-def _see(row: Row) -> Seen:
-    return Seen(
-        row.state,
-        row.claim_no,
-        row.attempts,
-        row.crashes,
-        row.cancel_requested,
-        row.node_id,
-        row.reason,
-        row.priority,
-        row.run_at,
-    )
+_peek: Final = attrgetter(*Seen._fields)
+
+
+def _rows(rows: Mapping[int, Row]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    return ((task_id, _peek(row)) for task_id, row in rows.items())
 
 
 def _told(seen: Seen | None) -> str:

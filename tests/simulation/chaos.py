@@ -53,12 +53,12 @@ class Chaos:
         seconds = self._chances.choice((0.5, 4.0, 7.0, 10.0))
         self._world.log(f"{process} stands still for {seconds} s")
         process.is_paused = True
+        self._world.executions.excuse(process)
         self._world.loop.call_later(seconds, self._resume, process)
 
     def _resume(self, process: Process) -> None:
         if process.is_alive:
             self._world.log(f"{process} goes on")
-            self._world.executions.excuse(process)
             process.troubled_at = self._world.loop.time()
             self._world.loop.resume(process)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -86,11 +87,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _drop_the_rest(self) -> None:
         """Here and now, and not whenever the garbage collector comes by."""
-        for task in self._tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is what is wanted
-                with suppress(RuntimeError):  # it would like to await something more
-                    task.get_coro().close()  # type: ignore[union-attr]  # only a done task has none
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some have not even begun
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is what is wanted
+                    with suppress(RuntimeError):  # it would like to await something more
+                        task.get_coro().close()  # type: ignore[union-attr]  # only a done task has none
+            self._tasks.clear()
         self._ready.clear()
         self._timers.clear()
 

@@ -23,6 +23,9 @@ QUEUES: Final = ("default", "side")
 ENDS: Final = ("return", "return", "return", "fail", "snooze", "retry_after", "discard", "cancel")
 
 
+Act = Callable[["Process"], Coroutine[Any, Any, None]]
+
+
 class Workload:
     """Tasks come in bursts; operators interfere. Each does so through some process, and shares its troubles."""
 
@@ -31,7 +34,7 @@ class Workload:
         self._chances = world.chances
         self._pause_seconds = self._chances.choice((0.3, 1.0, 2.0))
         self._poison = self._chances.choice((0.0, 0.0, 0.05))
-        self._operations: tuple[Callable[[Process], Coroutine[Any, Any, object]], ...] = (
+        self._operations: tuple[Act, ...] = (
             self._cancel,
             self._cancel,
             self._retry,
@@ -50,15 +53,15 @@ class Workload:
             if world.processes:
                 process = chances.choice(world.processes)
                 act = self._enqueue if chances.random() < 0.6 else chances.choice(self._operations)
-                process.start(self._try(act(process)))
+                process.start(self._try(act, process))
         await asyncio.sleep(max(40 - world.loop.time(), 0))
         for queue in QUEUES:
             world.apply(world.processes[0], "resume", ([queue],)) if world.processes else None
 
     @staticmethod
-    async def _try(action: Coroutine[Any, Any, object]) -> None:
+    async def _try(act: Act, process: Process) -> None:
         with suppress(SynergonError):  # a caller would see it
-            await action
+            await act(process)
 
     # ------------------------------------------------------------ producers
 

@@ -25,8 +25,8 @@ from synergon.task import AnyTask
 STORM_SECONDS: Final = 25.0
 """How long things go wrong and tasks come in."""
 
-CALM_SECONDS: Final = 90.0
-"""How long everything may take to end after that."""
+STANDSTILL_SECONDS: Final = 30.0
+"""How long it may take after that until something more ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,12 @@ class World:
         await asyncio.sleep(STORM_SECONDS)
         for task in self._tasks[:2]:
             await task
-        for _ in range(round(CALM_SECONDS)):
+        while left := [task_id for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]:
             await asyncio.sleep(1)
-            if all(seen.state in FINAL for seen in self.auditor.seen.values()):
-                self._over.set()
+            if self.loop.time() - max(self.auditor.moved_at.values()) > STANDSTILL_SECONDS:
+                self.fail(f"tasks that never ended: {', '.join(f'{id} ({self.auditor.seen[id].state})' for id in left)}")
                 return
-        left = [f"{task_id} ({seen.state})" for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]
-        self.fail(f"tasks that never ended: {', '.join(left)}")
+        self._over.set()
 
     def fail(self, what: str) -> None:
         """A promise was broken: the world ends here."""
