@@ -14,7 +14,7 @@ from tests.simulation.settling import check_outcome
 
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Claim, ClaimRequest, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
+from synergon.records import Claim, ClaimRequest, HandedBack, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -223,6 +223,8 @@ class Auditor:
         wrong = check_outcome(settlement.outcome, old, new)
         if wrong is not None:
             self.fail(settlement.id, wrong)
+        if isinstance(settlement.outcome, HandedBack) and (settlement.id, old.claim_no) in self._world.executions.returned:
+            self.fail(settlement.id, "its body had returned, and it was handed back")
         if isinstance(settlement.outcome, Succeeded) and new.state is State.SUCCEEDED:
             return len(settlement.outcome.children)
         return 0

@@ -45,6 +45,18 @@ def stubborn(script: Script, ctx: Context) -> Any:
     return _perform(script, ctx)
 
 
+@engine.task(retry=2, timeout=20)
+async def patient(script: Script, ctx: Context) -> int:
+    """A coroutine that outlives a lease."""
+    return await _perform(_long(script), ctx)
+
+
+@engine.task(retry=2, timeout=20)
+def heavy(script: Script, ctx: Context) -> Any:
+    """A thread that outlives a lease."""
+    return _perform(_long(script), ctx)
+
+
 @engine.task(retry=2, timeout=3, runs_in="process")
 async def remote(script: Script, ctx: Context) -> int:
     """A child process."""
@@ -55,6 +67,10 @@ async def remote(script: Script, ctx: Context) -> int:
 async def single(script: Script, ctx: Context) -> int:
     """No second attempt, and a queue of its own."""
     return await _perform(script, ctx)
+
+
+def _long(script: Script) -> Script:
+    return msgspec.structs.replace(script, seconds=2 * script.seconds + 2)
 
 
 async def _perform(script: Script, ctx: Context) -> int:

@@ -59,16 +59,16 @@ class Chaos:
     def _resume(self, process: Process) -> None:
         if process.is_alive:
             self._world.log(f"{process} goes on")
-            process.troubled_at = self._world.loop.time()
+            process.trouble()
             self._world.loop.resume(process)
 
     def _step_clock(self, process: Process) -> None:
         seconds = self._chances.choice((-5.0, -1.0, 1.0, 5.0, 20.0))
         self._world.log(f"the store's clock steps by {seconds} s")
         self._world.clock.stepped_seconds += seconds
-        self._world.executions.excuse()
+        self._world.clock_stepped_at = self._world.loop.time()
         for each in self._world.processes:
-            each.troubled_at = self._world.loop.time() + max(-seconds, 0)
+            each.trouble(abs(seconds))
 
     def _storm(self, process: Process) -> None:
         weather = Weather(
@@ -95,4 +95,4 @@ class Chaos:
     def _calm(self, process: Process, weather: Weather) -> None:
         if process.connection.weather is weather:
             process.connection.weather = CALM
-            process.troubled_at = self._world.loop.time()
+            process.trouble()

@@ -23,7 +23,7 @@ class Execution:
     claim_no: int
     kind: str
     is_excused: bool = False
-    """Its process stood still, or the store's clock was stepped: nothing could have told it in time to stop."""
+    """Its process stood still: nothing could have told it in time to stop."""
 
     def __str__(self) -> str:
         return f"task {self.task_id}, claim {self.claim_no}, in {self.process}"
@@ -35,6 +35,8 @@ class Executions:
     def __init__(self, world: World) -> None:
         self._world = world
         self.live: list[Execution] = []
+        self.returned: set[tuple[int, int]] = set()
+        """The claims whose bodies have returned."""
 
     @contextmanager
     def of(self, process: Process, ctx: Context) -> Iterator[None]:
@@ -45,6 +47,8 @@ class Executions:
         self.live.append(execution)
         try:
             yield
+            if process.is_alive and not (process.node and process.node.was_abandoned):
+                self.returned.add((ctx.task_id, ctx.claim_no))
         finally:
             if execution in self.live:
                 self.live.remove(execution)
@@ -54,19 +58,26 @@ class Executions:
         """The process is dead, and its bodies with it."""
         self.live = [execution for execution in self.live if execution.process is not process]
 
-    def excuse(self, process: Process | None = None) -> None:
-        """What runs now (there) could not know that its lease is over."""
+    def excuse(self, process: Process) -> None:
+        """What runs there now could not know that its lease is over."""
         for execution in self.live:
-            if process in (None, execution.process):
+            if execution.process is process:
                 execution.is_excused = True
 
     def in_use(self, process: Process, kind: str | None = None) -> int:
         """How many bodies run there, of this kind or of all."""
         return sum(e.process is process and kind in (None, e.kind) for e in self.live)
 
+    def _is_excused(self, execution: Execution) -> bool:
+        """Also the body that would not end while its process does, and all for as long as leases last by a clock that
+        was stepped."""
+        node = execution.process.node
+        has_stepped = self._world.loop.time() < self._world.clock_stepped_at + 2 * execution.process.settings.lease
+        return execution.is_excused or has_stepped or (node is not None and node.was_abandoned)
+
     def _check(self, new: Execution) -> None:
         for other in self.live:
-            if other.task_id == new.task_id and not other.is_excused:
+            if other.task_id == new.task_id and not self._is_excused(other):
                 self._world.fail(f"two executions at once: {new} began while {other} ran")
         if self.in_use(new.process) >= new.process.settings.concurrency:
             self._world.fail(f"{new} is one too many for the concurrency of its node")

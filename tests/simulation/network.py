@@ -81,13 +81,14 @@ class Connection:
         until_there = 0.0002 + 0.002 * chance()
         until_back = 0.0
         if not weather.is_calm:
-            process.troubled_at = loop.time()
             if weather.is_cut or chance() < weather.lost:
+                process.trouble(GIVEN_UP_SECONDS)
                 loop.call_later(GIVEN_UP_SECONDS * chance(), self._give_up, answer, context=OUTSIDE)
                 return await answer
             if chance() < weather.slow:
                 until_there += weather.slowest_seconds * chance()
                 until_back = weather.slowest_seconds * chance()
+            process.trouble(until_there + until_back)
         is_answer_lost = chance() < weather.answer_lost
         parcel = Parcel(name, args, answer, is_answer_lost, until_back)
         loop.call_later(until_there, self._arrive, parcel, context=OUTSIDE)

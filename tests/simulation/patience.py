@@ -33,7 +33,7 @@ class Patience:
         waiting = {task_id for task_id, seen in auditor.seen.items() if seen.state is State.READY}
         neglected = {task_id: free for task_id in waiting if (free := self._who_is_free(task_id)) is not None}
         self._neglected_since = {
-            task_id: max(self._neglected_since.get(task_id, now), auditor.moved_at[task_id], process.troubled_at)
+            task_id: max(self._neglected_since.get(task_id, now), auditor.moved_at[task_id], process.troubled_until)
             for task_id, process in neglected.items()
         }
         for task_id, since in self._neglected_since.items():
@@ -48,7 +48,7 @@ class Patience:
         if row.task.queue in world.auditor.paused:
             return None
         free = [process for process in world.processes if process.is_healthy and self._has_room(process, row.task.kind)]
-        return min(free, key=lambda process: process.troubled_at, default=None)
+        return min(free, key=lambda process: process.troubled_until, default=None)
 
     def _has_room(self, process: Process, kind: str) -> bool:
         executions, max_running = self._world.executions, self._world.kinds[kind].policy.max_running

@@ -63,7 +63,7 @@ class Process(Owner):
         self.connection = Connection(self)
         self.executor = SimulatedExecutor(self)
         self.is_stopping = False
-        self.troubled_at = 0.0
+        self.troubled_until = 0.0
         """When something last went wrong for it."""
         self._context = contextvars.Context()
         self._context.run(OWNER.set, self)
@@ -112,7 +112,11 @@ class Process(Owner):
                 failures += 1
                 await asyncio.sleep(failures)
         self.node = node
-        self.troubled_at = self.world.loop.time()
+        self.trouble()
+
+    def trouble(self, seconds: float = 0.0) -> None:
+        """Something goes wrong for it, for so long."""
+        self.troubled_until = max(self.troubled_until, self.world.loop.time() + seconds)
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop the node in order; then the process ends."""

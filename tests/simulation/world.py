@@ -53,6 +53,7 @@ class World:
         self.processes: list[Process] = []
         self.can_see_deaths = self.chances.random() < 0.5
         """One host, whose processes see each other die; else each is on a host of its own."""
+        self.clock_stepped_at = -1000.0
         self.events: list[str] = []
         self.statements = 0
         self._dead: set[int] = set()
