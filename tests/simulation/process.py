@@ -32,9 +32,9 @@ EPOCH_MICROSECONDS: Final = 1_700_000_000_000_000
 class HostClock:
     """The clock of the one host that the database runs on; operators may step it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, chances: random.Random) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, chances: random.Random | None = None) -> None:
         self._loop = loop
-        self._chances = chances
+        self._chances = chances or random.Random(0)
         self.stepped_seconds = 0.0
 
     def monotonic(self) -> float:

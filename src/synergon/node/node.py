@@ -148,6 +148,7 @@ class Node(Services):
         """Become a node under a new id, with a lease of its own."""
         node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
         settings = self._settings
+        asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
         await self._store.register(
             NewNode(
                 id=self.id,
@@ -167,6 +168,7 @@ class Node(Services):
             settings.lease,
             self._clock,
             self._logger,
+            asked_at=asked_at,
             on_lost=self._fence,
             # What runs after the node has joined again, under another id, is not this lease's business.
             is_quiet=lambda: self.id != node_id or not self.runner.running,
@@ -200,9 +202,9 @@ class Node(Services):
             raise
 
     def _start(self, claims: list[Claim]) -> None:
-        if self.scheduler.is_open:
+        if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
-        else:  # the node was told to stop, or lost its lease, while the claim was under way
+        else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
             self._give_back(claims)
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
