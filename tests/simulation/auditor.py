@@ -223,7 +223,10 @@ class Auditor:
         wrong = check_outcome(settlement.outcome, old, new)
         if wrong is not None:
             self.fail(settlement.id, wrong)
-        if isinstance(settlement.outcome, HandedBack) and (settlement.id, old.claim_no) in self._world.executions.returned:
+        if (
+            isinstance(settlement.outcome, HandedBack)
+            and (settlement.id, old.claim_no) in self._world.executions.returned
+        ):
             self.fail(settlement.id, "its body had returned, and it was handed back")
         if isinstance(settlement.outcome, Succeeded) and new.state is State.SUCCEEDED:
             return len(settlement.outcome.children)

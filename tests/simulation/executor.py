@@ -114,7 +114,12 @@ class Child(ChildRun):
         task_type = self._process.world.kinds[job.kind]
         arguments = task_type.signature.decode(job.payload)
         context = Context(
-            SilentLink(), task_id=job.task_id, kind=job.kind, queue=job.queue, attempt=job.attempt, claim_no=job.claim_no
+            SilentLink(),
+            task_id=job.task_id,
+            kind=job.kind,
+            queue=job.queue,
+            attempt=job.attempt,
+            claim_no=job.claim_no,
         )
         for name in task_type.signature.injected:
             arguments[name] = context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -26,6 +26,7 @@ from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
 Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
 
 
 def finish_without_fence(patch: Patch) -> None:
@@ -35,9 +36,7 @@ def finish_without_fence(patch: Patch) -> None:
     def finish_any(tables: Tables, settlement: Settlement, now: int) -> Verdict:
         row = tables.rows.get(settlement.id)
         claim_no = settlement.claim_no if row is None else row.claim_no
-        return finish_one(
-            tables, Settlement(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now
-        )
+        return finish_one(tables, Settlement(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now)
 
     patch.setattr(attempts, "_finish_one", finish_any)
 
@@ -190,7 +189,7 @@ def reap_by_a_fast_clock(patch: Patch) -> None:
     patch.setattr("synergon.stores.memory.store.upkeep.reap", too_early)
 
 
-MUTANTS: Final = (
+MUTANTS: Final[tuple[Mutant, ...]] = (
     finish_without_fence,
     reaper_without_recheck,
     lease_renewed_too_late,
