@@ -100,5 +100,5 @@ async def _end(script: Script, ctx: Context, process: Any) -> int:
             process.die("was taken down by a body")
             await asyncio.sleep(0)
     for number in range(script.children):
-        await ctx.enqueue(polite.call(Script(seconds=0.1 * number)))
+        await ctx.enqueue(engine.call("polite", script=Script(seconds=0.1 * number)))
     return ctx.attempt

@@ -20,7 +20,7 @@ from synergon.node.child import ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildKilled, ChildRun
 from synergon.node.executors import Keeper
 from synergon.node.outcomes import describe, find_control
-from synergon.records import Progress, ProcessIdentity
+from synergon.records import ProcessIdentity, Progress
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -93,7 +93,7 @@ class Child(ChildRun):
     def __init__(self, job: bytes, on_message: Callable[[bytes], Any], is_fresh: bool, process: Process) -> None:
         super().__init__(job, on_message=on_message, is_fresh=is_fresh)
         self._process = process
-        self._task = process.start_apart(self._answer(_JOB.decode(job)))
+        self._task = process.start_apart(self._perform(_JOB.decode(job)))
         self._task.add_done_callback(self._settle)
 
     def kill(self) -> None:
@@ -109,7 +109,7 @@ class Child(ChildRun):
         else:
             self.finish(msgspec.json.encode(task.result()))
 
-    async def _answer(self, job: ChildJob) -> ChildAnswer:
+    async def _perform(self, job: ChildJob) -> ChildAnswer:
         IN_CHILD.set(True)
         task_type = self._process.world.kinds[job.kind]
         arguments = task_type.signature.decode(job.payload)
@@ -125,7 +125,7 @@ class Child(ChildRun):
             arguments[name] = context
         try:
             value = await task_type.function(**arguments)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it is told to the parent
             control = find_control(error)
             if control is not None:
                 return ChildAnswer(control=_told(control))
@@ -160,5 +160,5 @@ def _told(control: Control) -> ChildControl:
 async def _ended(body: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     try:
         return await body, None
-    except BaseException as error:  # whatever the body raised is its outcome
+    except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
         return None, error

@@ -7,16 +7,17 @@ they were asked for; when none is left, time jumps to the next timer.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import heapq
 import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from contextvars import Context, ContextVar
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 Value = TypeVar("Value")
+Args = TypeVarTuple("Args")
 
 
 class Owner:
@@ -29,16 +30,17 @@ class Owner:
         """What came due while it was paused."""
 
 
-OWNER: Final[contextvars.ContextVar[Owner | None]] = contextvars.ContextVar("owner", default=None)
+OWNER: Final[ContextVar[Owner | None]] = ContextVar("owner", default=None)
 
-OUTSIDE: Final = contextvars.Context()
+OUTSIDE: Final = Context()
 """The context of what belongs to nobody."""
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
     """As much of an event loop as code behind the ports needs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._now = 0.0
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -93,7 +95,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is what is wanted
                     with suppress(RuntimeError):  # it would like to await something more
-                        task.get_coro().close()  # type: ignore[union-attr]  # only a done task has none
+                        task.get_coro().close()
             self._tasks.clear()
         self._ready.clear()
         self._timers.clear()
@@ -103,21 +105,33 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Args]], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
@@ -128,7 +142,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(
-        self, coro: Generator[Any, None, Value] | Coroutine[Any, Any, Value], *, name: Any = None, context: Any = None
+        self,
+        coro: Generator[Any, None, Value] | Coroutine[Any, Any, Value],
+        *,
+        name: object = None,
+        context: Context | None = None,
     ) -> asyncio.Task[Value]:
         task: asyncio.Task[Value] = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
         self._tasks.append(task)  # kept: what belongs to a dead process must not be tidied up in the middle
@@ -141,10 +159,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return events._get_running_loop() is self
 
     def is_closed(self) -> bool:
-        return False
-
-    def get_debug(self) -> bool:
-        return False
+        """Nothing of the operating system is open."""
+        return not self.is_running()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")

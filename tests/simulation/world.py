@@ -90,9 +90,8 @@ class World:
         while left := [task_id for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]:
             await asyncio.sleep(1)
             if self.loop.time() - max(self.auditor.moved_at.values()) > STANDSTILL_SECONDS:
-                self.fail(
-                    f"tasks that never ended: {', '.join(f'{id} ({self.auditor.seen[id].state})' for id in left)}"
-                )
+                told = (f"{task_id} ({self.auditor.seen[task_id].state})" for task_id in left)
+                self.fail(f"tasks that never ended: {', '.join(told)}")
                 return
         self._over.set()
 
