@@ -69,6 +69,8 @@ class Auditor:
         self.accepted: set[tuple[int, int]] = set()
         self.owners: dict[str, Process] = {}
         """Whose node ids these are."""
+        self.owed: dict[Process, dict[str, float]] = {}
+        """The kinds of which a node's last claim has left some, and when."""
         self._leases: dict[str, int] = {}
         self._wanted_cancelled: set[int] = set()
 
@@ -169,25 +171,39 @@ class Auditor:
         request = args[0]
         if self.is_over(request.node_id):
             self._world.fail(f"{process} claims as node {request.node_id} without a lease")
-        expected = self._first_in_order(request, before)
+        eligible = self._in_order(before)
+        expected = self._first_of(eligible, request)
+        self._note_leftovers(process, request, set(eligible) - set(expected))
         if [claim.id for claim in claims] != expected or set(expected) != changed.keys():
             self._world.fail(f"{process} was given {[claim.id for claim in claims]} instead of {expected}")
         for claim in claims:
             if claim.max_attempts is not None and claim.attempts > claim.max_attempts:
                 self.fail(claim.id, f"attempt {claim.attempts} of {claim.max_attempts}")
 
-    def _first_in_order(self, request: ClaimRequest, before: dict[int, Seen]) -> list[int]:
+    def _in_order(self, before: dict[int, Seen]) -> list[int]:
+        """What may be claimed at all."""
+        ready = [task_id for task_id, seen in before.items() if seen.state is State.READY]
+        ready.sort(key=lambda task_id: (-before[task_id].priority, task_id))
+        return [task_id for task_id in ready if self.is_open(self.row(task_id))]
+
+    def _first_of(self, eligible: list[int], request: ClaimRequest) -> list[int]:
         rooms = {room.kind: room.count for room in request.rooms}
         taken: list[int] = []
-        for task_id in sorted(before, key=lambda task_id: (-before[task_id].priority, task_id)):
-            row = self._tables.rows[task_id]
-            kind, is_expired = row.task.kind, row.expires_at is not None and row.expires_at <= self.now
-            if before[task_id].state is not State.READY or row.task.queue in self.paused or is_expired:
-                continue
+        for task_id in eligible:
+            kind = self.row(task_id).task.kind
             if rooms.get(kind, 0) > 0 and len(taken) < request.limit:
                 rooms[kind] -= 1
                 taken.append(task_id)
         return taken
+
+    def _note_leftovers(self, process: Process, request: ClaimRequest, left: set[int]) -> None:
+        """A node that had no room for more of a kind must come back for them."""
+        owed = self.owed.setdefault(process, {})
+        kinds = {self.row(task_id).task.kind for task_id in left}
+        for room in request.rooms:
+            owed.pop(room.kind, None)
+            if room.kind in kinds:
+                owed[room.kind] = self._world.loop.time()
 
     def _check_finish(
         self,
@@ -249,6 +265,10 @@ class Auditor:
     def row(self, task_id: int) -> Row:
         """The task itself."""
         return self._tables.rows[task_id]
+
+    def is_open(self, row: Row) -> bool:
+        """Whether a ready task may be claimed."""
+        return row.task.queue not in self.paused and (row.expires_at is None or row.expires_at > self.now)
 
     def is_over(self, node_id: str) -> bool:
         """Whether the node has no lease."""

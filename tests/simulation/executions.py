@@ -45,6 +45,7 @@ class Executions:
         self._world.log(f"{process}: the body of task {ctx.task_id} begins, claim {ctx.claim_no}")
         self._check(execution)
         self.live.append(execution)
+        process.busy_at = self._world.loop.time()
         try:
             yield
             if process.is_alive and not (process.node and process.node.was_abandoned):
@@ -52,6 +53,7 @@ class Executions:
         finally:
             if execution in self.live:
                 self.live.remove(execution)
+                process.busy_at = self._world.loop.time()
                 self._world.log(f"{process}: the body of task {ctx.task_id} ends, claim {ctx.claim_no}")
 
     def end_all_of(self, process: Process) -> None:

@@ -17,6 +17,7 @@ from synergon.node.lease import Lease
 from synergon.node.node import Node
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
+from synergon.node.scheduler import Scheduler
 from synergon.node.strays import Strays
 from synergon.records import HandedBack, Retrying, Settlement, Verdict
 from synergon.stores.base import LeaseKeeper
@@ -157,6 +158,11 @@ def max_running_ignored(patch: Patch) -> None:
     patch.setattr(Admission, "_room", lambda self, kind, free: free)
 
 
+def leftovers_forgotten(patch: Patch) -> None:
+    """What there was no room for is found by the next sweep at the earliest."""
+    patch.setattr(Scheduler, "_note_leftovers", lambda self, request, claims: None)
+
+
 def unknown_claims_kept(patch: Patch) -> None:
     """A claim whose answer was lost is forgotten."""
     patch.setattr(Strays, "doubt", lambda self: None)
@@ -164,7 +170,7 @@ def unknown_claims_kept(patch: Patch) -> None:
 
 def closed_after_joining_again(patch: Patch) -> None:
     """A node that has lost its lease joins again and claims nothing ever after."""
-    patch.setattr("synergon.node.scheduler.Scheduler.reopen", lambda self: None)
+    patch.setattr(Scheduler, "reopen", lambda self: None)
 
 
 def youngest_first(patch: Patch) -> None:
@@ -202,6 +208,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     settlement_applied_twice,
     crash_not_charged,
     max_running_ignored,
+    leftovers_forgotten,
     unknown_claims_kept,
     closed_after_joining_again,
     youngest_first,

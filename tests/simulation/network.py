@@ -83,7 +83,7 @@ class Connection:
         if not weather.is_calm:
             if weather.is_cut or chance() < weather.lost:
                 process.trouble(GIVEN_UP_SECONDS)
-                loop.call_later(GIVEN_UP_SECONDS * chance(), self._give_up, answer, context=OUTSIDE)
+                loop.call_later(GIVEN_UP_SECONDS * chance(), _answer, answer, None, _no_answer(), context=OUTSIDE)
                 return await answer
             if chance() < weather.slow:
                 until_there += weather.slowest_seconds * chance()
@@ -99,14 +99,13 @@ class Connection:
         result, error = world.apply(self._process, parcel.name, parcel.args)
         if parcel.is_answer_lost:
             world.log(f"{self._process}: the answer to {parcel.name} is lost")
-            world.loop.call_later(GIVEN_UP_SECONDS / 2, self._give_up, parcel.answer, context=OUTSIDE)
+            world.loop.call_later(GIVEN_UP_SECONDS / 2, _answer, parcel.answer, None, _no_answer(), context=OUTSIDE)
         else:
             world.loop.call_later(parcel.until_back, _answer, parcel.answer, result, error, context=OUTSIDE)
 
-    @staticmethod
-    def _give_up(answer: asyncio.Future[Any]) -> None:
-        if not answer.done():
-            answer.set_exception(StoreUnavailable("the store does not answer"))
+
+def _no_answer() -> StoreUnavailable:
+    return StoreUnavailable("the store does not answer")
 
 
 def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -114,6 +113,7 @@ def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
         return
     if error is not None:
         answer.set_exception(error)
+        answer.exception()  # a process that has died meanwhile will not look at it
     else:
         answer.set_result(result)
 

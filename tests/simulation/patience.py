@@ -1,4 +1,8 @@
-"""No task waits ready for longer than sweep and lease together while a node that could run it has room."""
+"""No task waits ready for longer than sweep and lease together while a node that could run it has room.
+
+And a node that left tasks behind because it was full comes back for them as soon as it is not: a release wakes whoever
+waits.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LOOK_SECONDS: Final = 0.5
+RELEASE_SECONDS: Final = 0.2
+"""How long a node may take to claim again after a body has ended."""
+RECOVERY_SECONDS: Final = 8.0
+"""How long a node may be slow after a trouble."""
 
 
 class Patience:
@@ -27,6 +35,8 @@ class Patience:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._look()
+            for process in self._world.processes:
+                self._look_for_leftovers(process)
 
     def _look(self) -> None:
         now, auditor = self._world.loop.time(), self._world.auditor
@@ -41,11 +51,28 @@ class Patience:
             if now - since > SWEEP_SECONDS + process.settings.lease:
                 self._world.fail(f"task {task_id} waits since {since:.1f} although {process} is free")
 
+    def _look_for_leftovers(self, process: Process) -> None:
+        now = self._world.loop.time()
+        if not process.is_healthy or now - process.troubled_until < RECOVERY_SECONDS:
+            return
+        for kind, since in self._world.auditor.owed.get(process, {}).items():
+            is_free = self._has_room(process, kind) and now - max(process.busy_at, since) > RELEASE_SECONDS
+            if is_free and self._is_waiting(kind, since):
+                self._world.fail(f"{process} left tasks of {kind} behind, has room again, and does not come back")
+
+    def _is_waiting(self, kind: str, since: float) -> bool:
+        auditor = self._world.auditor
+        return any(
+            seen.state is State.READY and auditor.moved_at[task_id] < since and auditor.is_open(row)
+            for task_id, seen in auditor.seen.items()
+            if (row := auditor.row(task_id)).task.kind == kind
+        )
+
     def _who_is_free(self, task_id: int) -> Process | None:
         """The process that has been well for longest among those that could run it."""
         world = self._world
         row = world.auditor.row(task_id)
-        if row.task.queue in world.auditor.paused:
+        if not world.auditor.is_open(row):
             return None
         free = [process for process in world.processes if process.is_healthy and self._has_room(process, row.task.kind)]
         return min(free, key=lambda process: process.troubled_until, default=None)

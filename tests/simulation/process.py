@@ -65,6 +65,8 @@ class Process(Owner):
         self.is_stopping = False
         self.troubled_until = 0.0
         """When something last went wrong for it."""
+        self.busy_at = 0.0
+        """When a body last began or ended there."""
         self._context = contextvars.Context()
         self._context.run(OWNER.set, self)
         self.node: Node | None = None

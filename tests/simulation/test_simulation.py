@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import Final
 
 import pytest
@@ -14,8 +13,6 @@ from tests.simulation.world import World
 
 SEEDS: Final = 200
 SLICES: Final = 8
-BUDGET_SECONDS: Final = 30.0
-"""How long the hunt for one mutant may take; every one is caught in a fraction of that."""
 
 
 @pytest.mark.parametrize("first", range(SLICES))
@@ -28,12 +25,7 @@ def test_every_promise_is_kept_whatever_goes_wrong(first: int) -> None:
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_auditor_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    until = time.monotonic() + BUDGET_SECONDS
-    for seed in range(500):
-        if World(seed).run().broken is not None:
-            return
-        assert time.monotonic() < until, f"{seed + 1} worlds have not shown it"
-    pytest.fail("500 worlds have not shown it")
+    assert any(World(seed).run().broken for seed in range(500)), "500 worlds have not shown it"
 
 
 def test_a_seed_replays_exactly_also_in_another_process() -> None:

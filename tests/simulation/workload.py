@@ -12,6 +12,7 @@ from tests.simulation.bodies import Script
 
 from synergon.durations import microseconds
 from synergon.errors import SynergonError
+from synergon.lifecycle import State
 from synergon.records import NewTask, Reprioritizing, Rescheduling
 
 if TYPE_CHECKING:
@@ -99,11 +100,14 @@ class Workload:
 
     # ------------------------------------------------------------ operators
 
-    def _some_task(self) -> int:
-        return self._chances.choice(sorted(self._world.auditor.seen) or [0])
+    def _some_task(self, state: State | None = None) -> int:
+        """Any task; now and then one that is in this state."""
+        seen = self._world.auditor.seen
+        wanted = sorted(task_id for task_id in seen if seen[task_id].state is state and self._chances.random() < 0.5)
+        return self._chances.choice(wanted or sorted(seen) or [0])
 
     async def _cancel(self, process: Process) -> None:
-        task_id = self._some_task()
+        task_id = self._some_task(State.RUNNING)
         await process.store.cancel([task_id])
         if process.node is not None:
             process.node.cancel(task_id)

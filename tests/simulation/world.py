@@ -67,6 +67,8 @@ class World:
     def run(self) -> Report:
         """Let it live."""
         self.loop.run(self._live())
+        for complaint in self.loop.complaints:
+            self.fail(complaint)
         tasks = len(self.auditor.seen)
         return Report(self.seed, self._broken, self.events, tasks, self.statements)
 
