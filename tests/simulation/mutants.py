@@ -25,6 +25,7 @@ from synergon.stores.memory import attempts, upkeep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
+from synergon.waiters import Waiters
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -163,6 +164,15 @@ def leftovers_forgotten(patch: Patch) -> None:
     patch.setattr(Scheduler, "_note_leftovers", lambda self, request, claims: None)
 
 
+def waiters_told_once(patch: Patch) -> None:
+    """Whoever waits looks once, and is told only of what this node has ended itself."""
+
+    async def rest(self: Waiters) -> None:
+        await self._wake.wait()
+
+    patch.setattr(Waiters, "_rest", rest)
+
+
 def unknown_claims_kept(patch: Patch) -> None:
     """A claim whose answer was lost is forgotten."""
     patch.setattr(Strays, "doubt", lambda self: None)
@@ -209,6 +219,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     crash_not_charged,
     max_running_ignored,
     leftovers_forgotten,
+    waiters_told_once,
     unknown_claims_kept,
     closed_after_joining_again,
     youngest_first,

@@ -1,6 +1,6 @@
 """No task waits ready for longer than sweep and lease together while a node that could run it has room.
 
-And a node that left tasks behind because it was full comes back for them as soon as it is not: a release wakes whoever
+Nor is anybody left waiting for the end of a task that has ended. And a node that left tasks behind because it was full comes back for them as soon as it is not: a release wakes whoever
 waits.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from synergon.lifecycle import State
+from synergon.lifecycle import FINAL, State
 from synergon.node.node import SWEEP_SECONDS
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Patience:
             self._look()
             for process in self._world.processes:
                 self._look_for_leftovers(process)
+                self._look_for_the_untold(process)
 
     def _look(self) -> None:
         now, auditor = self._world.loop.time(), self._world.auditor
@@ -59,6 +60,16 @@ class Patience:
             is_free = self._has_room(process, kind) and now - max(process.busy_at, since) > RELEASE_SECONDS
             if is_free and self._is_waiting(kind, since):
                 self._world.fail(f"{process} left tasks of {kind} behind, has room again, and does not come back")
+
+    def _look_for_the_untold(self, process: Process) -> None:
+        """Whoever waits for a task is told of its end."""
+        auditor = self._world.auditor
+        for task_id in process.waits_for:
+            has_ended = task_id not in auditor.seen or auditor.seen[task_id].state in FINAL
+            since = max(auditor.moved_at[task_id], process.troubled_until)
+            is_late = self._world.loop.time() - since > SWEEP_SECONDS + process.settings.lease
+            if has_ended and is_late and process.is_healthy:
+                self._world.fail(f"{process} waits for task {task_id}, which has ended, and was not told")
 
     def _is_waiting(self, kind: str, since: float) -> bool:
         auditor = self._world.auditor

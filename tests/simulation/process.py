@@ -13,11 +13,12 @@ from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
-from synergon.errors import StoreUnavailable
-from synergon.node.node import Node
+from synergon.errors import StoreUnavailable, TaskDeleted
+from synergon.node.node import SWEEP_SECONDS, Node
 from synergon.records import ProcessIdentity
 from synergon.settings import Settings
 from synergon.stores.base import Store
+from synergon.waiters import Waiters
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -62,6 +63,9 @@ class Process(Owner):
         self.identity = ProcessIdentity(host="host", boot_id="boot", pid_namespace="", pid=pid, started=float(pid))
         self.connection = Connection(self)
         self.executor = SimulatedExecutor(self)
+        self.waiters = Waiters(self.store.get, self.clock, SWEEP_SECONDS)
+        self.waits_for: set[int] = set()
+        """The tasks whose ends somebody in the process waits for."""
         self.is_stopping = False
         self.troubled_until = 0.0
         """When something last went wrong for it."""
@@ -102,7 +106,7 @@ class Process(Owner):
             self.clock,
             self.executor,
             LOGGER,
-            on_ended=lambda ids: None,
+            on_ended=self.waiters.tell,
             may_exit=True,
         )
         failures = 0
@@ -119,6 +123,16 @@ class Process(Owner):
     def trouble(self, seconds: float = 0.0) -> None:
         """Something goes wrong for it, for so long."""
         self.troubled_until = max(self.troubled_until, self.world.loop.time() + seconds)
+
+    async def wait_for(self, task_id: int) -> None:
+        """Wait until the task has ended, or is deleted."""
+        self.waits_for.add(task_id)
+        try:
+            record = await self.waiters.wait(task_id)
+            assert record.state.is_final
+        except TaskDeleted:
+            pass
+        self.waits_for.discard(task_id)
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop the node in order; then the process ends."""

@@ -68,10 +68,12 @@ class Workload:
 
     async def _enqueue(self, process: Process) -> None:
         tasks = [self._new_task() for _ in range(self._chances.choice((1, 1, 2, 5)))]
-        await process.store.insert(tasks)
+        inserted = await process.store.insert(tasks)
         if process.node is not None:
             process.node.wake({task.kind for task in tasks})
             process.node.alarm.look()
+        if self._chances.random() < 0.3:
+            await process.wait_for(inserted[0].id)
 
     def _new_task(self) -> NewTask:
         chances = self._chances

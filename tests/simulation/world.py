@@ -95,7 +95,17 @@ class World:
                 told = (f"{task_id} ({self.auditor.seen[task_id].state})" for task_id in left)
                 self.fail(f"tasks that never ended: {', '.join(told)}")
                 return
+        await self._stop_all()
         self._over.set()
+
+    async def _stop_all(self) -> None:
+        """A node that stops in order leaves nothing behind."""
+        for process in list(self.processes):
+            node = process.node
+            await asyncio.wait([process.start(process.stop(1.0))], timeout=60)
+            left = {record.id for record in await self._store.nodes()}
+            if node is not None and (process.is_alive or node.id in left):
+                self.fail(f"{process} was to stop, and its node is still there")
 
     def fail(self, what: str) -> None:
         """A promise was broken: the world ends here."""
