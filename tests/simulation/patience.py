@@ -1,7 +1,7 @@
-"""No task waits ready for longer than sweep and lease together while a node that could run it has room.
+"""Nobody waits for nothing.
 
-Nor is anybody left waiting for the end of a task that has ended. And a node that left tasks behind because it was full comes back for them as soon as it is not: a release wakes whoever
-waits.
+No task waits ready for longer than sweep and lease together while a node that could run it has room. A node that left
+tasks behind because it was full comes back for them as soon as it is not. Whoever waits for a task is told of its end.
 """
 
 from __future__ import annotations
