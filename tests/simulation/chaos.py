@@ -32,7 +32,7 @@ class Chaos:
         """Do harm until the time is over, then let everything heal."""
         loop, chances = self._world.loop, self._chances
         while self._faults and loop.time() < UNTIL:
-            await asyncio.sleep(chances.expovariate(1 / self._rate_seconds))
+            await asyncio.sleep(min(chances.expovariate(1 / self._rate_seconds), UNTIL))
             if self._world.processes and loop.time() < UNTIL:
                 chances.choice(self._faults)(chances.choice(self._world.processes))
         await asyncio.sleep(max(UNTIL - loop.time(), 0) + 12)

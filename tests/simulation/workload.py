@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNTIL: Final = 20.0
+QUIET_AT: Final = 46.0
+"""When the slowest statement of a process that stood still for longest has arrived."""
 QUEUES: Final = ("default", "side")
 ENDS: Final = ("return", "return", "return", "fail", "snooze", "retry_after", "discard", "cancel")
 
@@ -55,9 +57,10 @@ class Workload:
                 process = chances.choice(world.processes)
                 act = self._enqueue if chances.random() < 0.6 else chances.choice(self._operations)
                 process.start(self._try(act, process))
-        await asyncio.sleep(max(40 - world.loop.time(), 0))
-        for queue in QUEUES:
-            world.apply(world.processes[0], "resume", ([queue],)) if world.processes else None
+        await asyncio.sleep(max(QUIET_AT - world.loop.time(), 0))
+        if not world.processes:
+            world.start_process()
+        world.apply(world.processes[0], "resume", (QUEUES,))
 
     @staticmethod
     async def _try(act: Act, process: Process) -> None:

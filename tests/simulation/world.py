@@ -22,11 +22,8 @@ from synergon.lifecycle import FINAL
 from synergon.stores.memory import MemoryStore
 from synergon.task import AnyTask
 
-STORM_SECONDS: Final = 25.0
-"""How long things go wrong and tasks come in."""
-
 STANDSTILL_SECONDS: Final = 30.0
-"""How long it may take after that until something more ends."""
+"""How long nothing may move, once nothing goes wrong any more, while tasks have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +76,17 @@ class World:
         self._next_pid = 1
         for _ in range(self.chances.choice((1, 2, 2, 3, 3))):
             self.start_process()
-        self._tasks = [
-            self.loop.create_task(part)
-            for part in (Chaos(self).run(), Workload(self).run(), Patience(self).run(), self._end())
-        ]
+        for part in (Patience(self).run(), self._pass(Chaos(self), Workload(self))):
+            self.loop.create_task(part).add_done_callback(self._check_part)
         await self._over.wait()
 
-    async def _end(self) -> None:
-        await asyncio.sleep(STORM_SECONDS)
-        for task in self._tasks[:2]:
-            await task
+    def _check_part(self, part: asyncio.Task[None]) -> None:
+        if not part.cancelled() and part.exception() is not None:
+            self.fail(f"the simulator itself is broken: {part.exception()!r}")
+
+    async def _pass(self, chaos: Chaos, workload: Workload) -> None:
+        """Let things happen, then heal, then see that everything ends."""
+        await asyncio.gather(chaos.run(), workload.run())
         while left := [task_id for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]:
             await asyncio.sleep(1)
             if self.loop.time() - max(self.auditor.moved_at.values()) > STANDSTILL_SECONDS:
