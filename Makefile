@@ -1,11 +1,12 @@
 # Everything works on a fresh machine with Python 3.11 or newer: the environment is made on first use.
 PYTHON ?= python3
 VENV   := .venv
+SEEDS  ?= 1000
 BIN    := $(VENV)/bin
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format simulate bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
@@ -21,6 +22,9 @@ check: $(VENV)/.check  ## format, lint and types, without changing anything
 format: $(VENV)/.check  ## format, and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+simulate: $(VENV)/.test  ## worlds full of faults: SEEDS=10000, or SEED=7 for everything that happened in one
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: $(VENV)/.bench  ## the figures, beside Huey and bare SQLite
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

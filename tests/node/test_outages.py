@@ -101,6 +101,31 @@ async def test_an_outcome_whose_answer_was_lost_counts_once(new_engine: NewEngin
     assert (record.attempts, len(record.errors)) == (2, 1)
 
 
+async def test_a_task_whose_claim_was_made_and_not_answered_is_given_back_and_runs(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, sweep=0.05)
+    stores = make_troubled(engine)
+    lost: list[Any] = []
+
+    @engine.task
+    async def note(ctx: Context) -> tuple[int, int]:
+        return ctx.claim_no, ctx.attempt
+
+    async def lose_the_first_claims(call: Callable[[], Awaitable[Any]]) -> Any:
+        claims = await call()
+        if claims and not lost:
+            lost.append(claims)
+            raise StoreUnavailable("the answer was lost")
+        return claims
+
+    async with engine.worker():
+        stores[-1].cause("claim", lose_the_first_claims)
+        handle = await note.enqueue()
+        assert tuple(await handle.result(PATIENCE_SECONDS)) == (2, 1)
+        assert (await handle.status()).crashes == 0
+
+
 async def test_claims_go_on_when_the_store_is_back(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url)
     stores = make_troubled(engine)

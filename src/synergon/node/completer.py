@@ -45,6 +45,7 @@ class Completer:
         self._on_ready = on_ready
         self._on_scheduled = on_scheduled
         self._pending: list[Settlement] = []
+        self._writing: list[Settlement] = []
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
@@ -61,6 +62,11 @@ class Completer:
         self._pending.append(settlement)
         self._is_flushed.clear()
         self._event.set()
+
+    @property
+    def unwritten(self) -> set[int]:
+        """The tasks whose outcomes have no verdict yet."""
+        return {settlement.id for settlement in (*self._writing, *self._pending)}
 
     def progressed(self, attempt: Attempt) -> None:
         """Have the attempt's progress written soon."""
@@ -82,8 +88,10 @@ class Completer:
         self._event.clear()
         while self._pending:
             batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+            self._writing = batch
             for settlement, verdict in zip(batch, await self._write(batch), strict=True):
                 self.announce(settlement, verdict)
+            self._writing = []
             self._on_ended([settlement.id for settlement in batch])
         self._is_flushed.set()
 

@@ -19,7 +19,7 @@ from synergon.this_process import is_gone, this_process
 class Keeper(Protocol):
     """A loop that runs beside everything else."""
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End it, and wait for that."""
 
 
@@ -112,11 +112,11 @@ class ThreadKeeper:
         self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End it, and wait for that."""
         with suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

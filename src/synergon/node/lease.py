@@ -37,6 +37,7 @@ class Lease:
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
+        asked_at: float,
         on_lost: Callable[[str], None],
         is_quiet: Callable[[], bool],
         exit_process: Callable[[int], None],
@@ -49,13 +50,18 @@ class Lease:
         self._on_lost = on_lost
         self._is_quiet = is_quiet
         self._exit_process = exit_process
-        self._valid_until = clock.monotonic() + seconds
+        self._valid_until = asked_at + seconds
         self.is_lost = False
 
     @property
     def beat_seconds(self) -> float:
         """How often the lease is renewed."""
         return self._seconds / PARTS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others may have taken over; true before the loop has found out, if the process stood still."""
+        return self.is_lost or self._clock.monotonic() >= self._valid_until
 
     async def keep(self, end: asyncio.Event) -> None:
         """Renew until told to end; then, or when the lease is lost, return."""
@@ -81,10 +87,11 @@ class Lease:
     async def _renew(self, keeper: LeaseKeeper) -> bool:
         """False: the lease is lost, or so nearly over that it must be treated so."""
         asked_at = self._clock.monotonic()
-        if asked_at > self._valid_until:
+        patience = self._valid_until - self.beat_seconds - asked_at
+        if patience <= 0:  # a longer wait would be at the cost of the bodies that have to end before the lease does
             return False
         try:
-            async with asyncio.timeout(max(self._valid_until - self.beat_seconds - asked_at, self.beat_seconds)):
+            async with asyncio.timeout(patience):
                 is_known = await keeper.renew(self._node_id, microseconds(self._seconds))
         except (StoreError, TimeoutError) as error:
             self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")
@@ -102,7 +109,7 @@ class Lease:
         while self._clock.monotonic() < exit_at and not end.is_set():
             if self._is_quiet():
                 return
-            await self._clock.sleep(0.02)
+            await self._clock.sleep(min(0.02, exit_at - self._clock.monotonic()))
         if not self._is_quiet() and not end.is_set():
             self._logger.critical("a body would not end before the lease was over; this process exits")
             self._exit_process(EXIT_CODE)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.durations import microseconds
-from synergon.errors import StoreError, SynergonError
+from synergon.errors import StoreError, StoreUnavailable, SynergonError
 from synergon.lifecycle import LIVE, State
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
@@ -29,6 +29,7 @@ from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.slots import Slots
+from synergon.node.strays import Strays
 from synergon.node.watchdog import Watchdog
 from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
@@ -98,9 +99,16 @@ class Node(Services):
             default_timeout=settings.timeout,
             on_free=self._note_free,
         )
-        self._slots: Slots[Attempt] = Slots(self.runner.run)
+        self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
         admission = Admission(self._kinds, self._ledger, settings.queues)
         self.scheduler = Scheduler(store, admission, self._kinds, self._start)
+        self._strays = Strays(
+            store,
+            clock,
+            known=lambda: self.runner.running.keys() | self.completer.unwritten,
+            settle=self.completer.add,
+            doubt_seconds=settings.lease,
+        )
         self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
         self.reaper = Reaper(
             store,
@@ -143,6 +151,7 @@ class Node(Services):
         """Become a node under a new id, with a lease of its own."""
         node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
         settings = self._settings
+        asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
         await self._store.register(
             NewNode(
                 id=self.id,
@@ -162,6 +171,7 @@ class Node(Services):
             settings.lease,
             self._clock,
             self._logger,
+            asked_at=asked_at,
             on_lost=self._fence,
             # What runs after the node has joined again, under another id, is not this lease's business.
             is_quiet=lambda: self.id != node_id or not self.runner.running,
@@ -187,12 +197,17 @@ class Node(Services):
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        await self.scheduler.step()
+        await self._strays.give_back(self.id)
+        try:
+            await self.scheduler.step()
+        except StoreUnavailable:
+            self._strays.doubt()
+            raise
 
     def _start(self, claims: list[Claim]) -> None:
-        if self.scheduler.is_open:
+        if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
-        else:  # the node was told to stop, or lost its lease, while the claim was under way
+        else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
             self._give_back(claims)
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
@@ -345,7 +360,7 @@ class Node(Services):
 
     async def _leave_for_good(self) -> None:
         if self._keeper is not None:
-            await self.loop.run_in_executor(None, self._keeper.stop)
+            await self._keeper.stop()
         try:
             await self._store.unregister(self.id)
         except StoreError as error:

@@ -9,12 +9,13 @@ before it goes on, so bodies that wait do so beside each other.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from sys import getrefcount
 from typing import Final, Generic, TypeVar
+
+from synergon.clock import Clock
 
 Work = TypeVar("Work")
 
@@ -28,8 +29,9 @@ BURST_SECONDS: Final = 0.005
 class Slots(Generic[Work]):
     """Runs `run(work)` for everything submitted, in order, with no limit of its own: admission has set it."""
 
-    def __init__(self, run: Callable[[Work], Awaitable[None]]) -> None:
+    def __init__(self, run: Callable[[Work], Awaitable[None]], clock: Clock) -> None:
         self._run = run
+        self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
         self._pending: deque[Work] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -81,7 +83,7 @@ class Slots(Generic[Work]):
         """Run what waits until nothing does; False if a body left this slot unfit for another."""
         task = asyncio.current_task()
         assert task is not None
-        began = time.monotonic()
+        began = self._monotonic()
         while self._pending:
             work = self._pending.popleft()
             if self._pending:
@@ -92,7 +94,7 @@ class Slots(Generic[Work]):
             if task.cancelling() or getrefcount(task) > holders or copy_context() != pristine:
                 self._start_more()
                 return False
-            if time.monotonic() - began > BURST_SECONDS:
+            if self._monotonic() - began > BURST_SECONDS:
                 await asyncio.sleep(0)
-                began = time.monotonic()
+                began = self._monotonic()
         return True

@@ -1,0 +1,227 @@
+"""Ways to break the engine on purpose: what the auditor must notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from synergon.errors import StoreUnavailable
+from synergon.lifecycle import State
+from synergon.node.admission import Admission
+from synergon.node.attempt import Attempt
+from synergon.node.completer import Completer
+from synergon.node.lease import Lease
+from synergon.node.node import Node
+from synergon.node.reaper import Reaper
+from synergon.node.runner import Runner
+from synergon.node.scheduler import Scheduler
+from synergon.node.strays import Strays
+from synergon.records import HandedBack, Retrying, Settlement, Verdict
+from synergon.stores.base import LeaseKeeper
+from synergon.stores.memory import attempts, upkeep
+from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+from synergon.waiters import Waiters
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
+
+
+def finish_without_fence(patch: Patch) -> None:
+    """Any claim's outcome is taken, as long as the task runs."""
+    finish_one = attempts._finish_one
+
+    def finish_any(tables: Tables, settlement: Settlement, now: int) -> Verdict:
+        row = tables.rows.get(settlement.id)
+        claim_no = settlement.claim_no if row is None else row.claim_no
+        return finish_one(tables, Settlement(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now)
+
+    patch.setattr(attempts, "_finish_one", finish_any)
+
+
+def reaper_without_recheck(patch: Patch) -> None:
+    """A node that was late when the reaper looked is taken for dead, although it may have renewed since."""
+
+    def gone(self: Reaper) -> list[str]:
+        return [node.id for node in self._nodes if node.lease_left < 4 * self._beat_seconds]
+
+    patch.setattr(Reaper, "_gone", gone)
+
+
+def lease_renewed_too_late(patch: Patch) -> None:
+    """The node counts its lease from the answer, and believes in it to the very end and beyond."""
+
+    async def renew(self: Lease, keeper: LeaseKeeper) -> bool:
+        try:
+            is_known = await keeper.renew(self._node_id, round(self._seconds * 1_000_000))
+        except StoreUnavailable:
+            return self._clock.monotonic() < self._valid_until + self._seconds
+        self._valid_until = self._clock.monotonic() + self._seconds
+        return is_known
+
+    patch.setattr(Lease, "_renew", renew)
+
+
+def node_never_fenced(patch: Patch) -> None:
+    """A node that has lost its lease lets its bodies run on."""
+
+    def rejoin_only(self: Node, node_id: str) -> None:
+        self._rejoining = self.loop.create_task(self._join())
+
+    patch.setattr(Node, "_fence", rejoin_only)
+
+
+def cancel_forgotten_at_retry(patch: Patch) -> None:
+    """A body that fails after somebody wanted it cancelled is tried again."""
+    settle = attempts._settle
+
+    def forget(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple[int, ...]:
+        if isinstance(settlement.outcome, Retrying):
+            row.cancel_requested = False
+        return settle(tables, row, settlement, now)
+
+    patch.setattr(attempts, "_settle", forget)
+
+
+def slot_freed_at_timeout(patch: Patch) -> None:
+    """A thread that runs past its deadline is not waited for."""
+    in_thread = Runner._in_thread
+
+    async def impatient(self: Runner, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]) -> Any:
+        body = asyncio.ensure_future(in_thread(self, attempt, positional, arguments))
+        await asyncio.wait([body], timeout=attempt.timeout)
+        return body.result() if body.done() else (None, TimeoutError())
+
+    patch.setattr(Runner, "_in_thread", impatient)
+
+
+def claim_from_paused_queues(patch: Patch) -> None:
+    """Pausing a queue has no effect."""
+
+    def all_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
+        yield from tables.lanes.get(kind, {}).values()
+
+    patch.setattr(attempts, "_open_lanes", all_lanes)
+
+
+def attempt_charged_at_hand_back(patch: Patch) -> None:
+    """A shutdown costs the task an attempt."""
+    charge = attempts._charge
+
+    def charge_more(row: Row, settlement: Settlement, now: int) -> None:
+        if not isinstance(settlement.outcome, HandedBack):
+            charge(row, settlement, now)
+
+    patch.setattr(attempts, "_charge", charge_more)
+
+
+def outcomes_dropped_in_outages(patch: Patch) -> None:
+    """The completer tries once."""
+
+    async def write_once(self: Completer, batch: list[Settlement]) -> list[Verdict]:
+        try:
+            return await self._store.finish(batch)
+        except StoreUnavailable:
+            return [Verdict(settlement.id, None) for settlement in batch]
+
+    patch.setattr(Completer, "_write", write_once)
+
+
+def settlement_applied_twice(patch: Patch) -> None:
+    """A settlement that is repeated because its answer was lost counts again."""
+    already = attempts._already
+
+    def again(row: Row | None, settlement: Settlement) -> Verdict:
+        if row is not None and row.settled_no == settlement.claim_no and row.state is State.READY:
+            row.give_attempt_back()
+        if row is not None and row.settled_no == settlement.claim_no and row.state is State.SCHEDULED:
+            row.attempts += 1
+        return already(row, settlement)
+
+    patch.setattr(attempts, "_already", again)
+
+
+def crash_not_charged(patch: Patch) -> None:
+    """The reaper gives work back for nothing, so a poisonous task kills nodes for ever."""
+
+    def charge_nothing(self: Row, error: Any, now: int) -> None:
+        self.give_attempt_back()
+
+    patch.setattr(Row, "charge_crash", charge_nothing)
+
+
+def max_running_ignored(patch: Patch) -> None:
+    """A node claims as many of a kind as it has slots."""
+    patch.setattr(Admission, "_room", lambda self, kind, free: free)
+
+
+def leftovers_forgotten(patch: Patch) -> None:
+    """What there was no room for is found by the next sweep at the earliest."""
+    patch.setattr(Scheduler, "_note_leftovers", lambda self, request, claims: None)
+
+
+def waiters_told_once(patch: Patch) -> None:
+    """Whoever waits looks once, and is told only of what this node has ended itself."""
+
+    async def rest(self: Waiters) -> None:
+        await self._wake.wait()
+
+    patch.setattr(Waiters, "_rest", rest)
+
+
+def unknown_claims_kept(patch: Patch) -> None:
+    """A claim whose answer was lost is forgotten."""
+    patch.setattr(Strays, "doubt", lambda self: None)
+
+
+def closed_after_joining_again(patch: Patch) -> None:
+    """A node that has lost its lease joins again and claims nothing ever after."""
+    patch.setattr(Scheduler, "reopen", lambda self: None)
+
+
+def youngest_first(patch: Patch) -> None:
+    """Among equals the last one in is the first one out."""
+
+    def pop_last(self: Lane, head: tuple[int, int]) -> Row:
+        if len(self._line) > 1 and self._counts(self._line[-1], self._line_priority) and not self._heap:
+            return self._line.pop()
+        return pop(self, head)
+
+    pop = Lane.pop
+    patch.setattr(Lane, "pop", pop_last)
+
+
+def reap_by_a_fast_clock(patch: Patch) -> None:
+    """The reaper's statement is early by half a lease."""
+    reap = upkeep.reap
+
+    def too_early(tables: Tables, gone: Any, limit: int, now: int) -> Any:
+        return reap(tables, gone, limit, now + 3_000_000)
+
+    patch.setattr("synergon.stores.memory.store.upkeep.reap", too_early)
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    finish_without_fence,
+    reaper_without_recheck,
+    lease_renewed_too_late,
+    node_never_fenced,
+    cancel_forgotten_at_retry,
+    slot_freed_at_timeout,
+    claim_from_paused_queues,
+    attempt_charged_at_hand_back,
+    outcomes_dropped_in_outages,
+    settlement_applied_twice,
+    crash_not_charged,
+    max_running_ignored,
+    leftovers_forgotten,
+    waiters_told_once,
+    unknown_claims_kept,
+    closed_after_joining_again,
+    youngest_first,
+    reap_by_a_fast_clock,
+)

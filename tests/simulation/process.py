@@ -1,0 +1,148 @@
+"""One simulated process: its life, its sense of time, and the node in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tests.simulation.executor import SimulatedExecutor
+from tests.simulation.network import Connection
+from tests.simulation.virtual_loop import OWNER, Owner
+
+from synergon.errors import StoreUnavailable, TaskDeleted
+from synergon.node.node import SWEEP_SECONDS, Node
+from synergon.records import ProcessIdentity
+from synergon.settings import Settings
+from synergon.stores.base import Store
+from synergon.waiters import Waiters
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+LOGGER: Final = logging.getLogger("tests.simulation.node")
+LOGGER.propagate = False
+LOGGER.addHandler(logging.NullHandler())
+
+EPOCH_MICROSECONDS: Final = 1_700_000_000_000_000
+
+
+class HostClock:
+    """The clock of the one host that the database runs on; operators may step it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chances: random.Random | None = None) -> None:
+        self._loop = loop
+        self._chances = chances or random.Random(0)
+        self.stepped_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> int:
+        return EPOCH_MICROSECONDS + round((self._loop.time() + self.stepped_seconds) * 1_000_000)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def chance(self) -> float:
+        return self._chances.random()
+
+
+class Process(Owner):
+    """A node and everything it has started. When it dies, all of that stops where it is."""
+
+    def __init__(self, world: World, pid: int, settings: Settings, chances: random.Random) -> None:
+        super().__init__()
+        self.world = world
+        self.pid = pid
+        self.settings = settings
+        self.clock = HostClock(world.loop, chances)
+        self.identity = ProcessIdentity(host="host", boot_id="boot", pid_namespace="", pid=pid, started=float(pid))
+        self.connection = Connection(self)
+        self.executor = SimulatedExecutor(self)
+        self.waiters = Waiters(self.store.get, self.clock, SWEEP_SECONDS)
+        self.waits_for: set[int] = set()
+        """The tasks whose ends somebody in the process waits for."""
+        self.is_stopping = False
+        self.troubled_until = 0.0
+        """When something last went wrong for it."""
+        self.busy_at = 0.0
+        """When a body last began or ended there."""
+        self._context = contextvars.Context()
+        self._context.run(OWNER.set, self)
+        self.node: Node | None = None
+        self.start(self._begin())
+
+    def __str__(self) -> str:
+        return f"process {self.pid}"
+
+    @property
+    def store(self) -> Store:
+        """The store as this process sees it."""
+        return cast(Store, self.connection)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it should be working."""
+        node = self.node
+        return self.is_alive and not self.is_paused and not self.is_stopping and node is not None
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Do this in the process."""
+        return self.world.loop.create_task(work, context=self._context)
+
+    def start_apart(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """The same, with context variables of its own."""
+        return self.world.loop.create_task(work, context=self._context.copy())
+
+    async def _begin(self) -> None:
+        node = Node(
+            self.store,
+            self.world.kinds,
+            self.settings,
+            self.clock,
+            self.executor,
+            LOGGER,
+            on_ended=self.waiters.tell,
+            may_exit=True,
+        )
+        failures = 0
+        while True:
+            try:
+                await node.start()
+                break
+            except StoreUnavailable:
+                failures += 1
+                await asyncio.sleep(failures)
+        self.node = node
+        self.trouble()
+
+    def trouble(self, seconds: float = 0.0) -> None:
+        """Something goes wrong for it, for so long."""
+        self.troubled_until = max(self.troubled_until, self.world.loop.time() + seconds)
+
+    async def wait_for(self, task_id: int) -> None:
+        """Wait until the task has ended, or is deleted."""
+        self.waits_for.add(task_id)
+        try:
+            record = await self.waiters.wait(task_id)
+            assert record.state.is_final
+        except TaskDeleted:
+            pass
+        self.waits_for.discard(task_id)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop the node in order; then the process ends."""
+        self.is_stopping = True
+        if self.node is not None:
+            await self.node.stop(grace_seconds)
+        self.die("has stopped")
+
+    def die(self, how: str) -> None:
+        """End now, whatever it does."""
+        if self.is_alive:
+            self.is_alive = False
+            self.world.process_died(self, how)

@@ -1,0 +1,91 @@
+"""The lease on virtual time: a node is out before others may take over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from tests.simulation.process import HostClock
+from tests.simulation.virtual_loop import VirtualLoop
+
+from synergon.node.lease import Lease
+from synergon.stores.base import LeaseKeeper
+
+LEASE_SECONDS = 30.0
+
+
+class SilentKeeper:
+    """A path to a store that never answers."""
+
+    async def renew(self, node_id: str, lease: int) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def open_silent_keeper() -> LeaseKeeper:
+    return SilentKeeper()
+
+
+class Fate:
+    """What a lease did to its node, and when."""
+
+    def __init__(self, story: Callable[[Lease, HostClock], Awaitable[None]], *, has_bodies: bool) -> None:
+        self.lost_at: float | None = None
+        self.exited_at: float | None = None
+        self._loop = VirtualLoop()
+        self._has_bodies = has_bodies
+        self._loop.run(self._live(story))
+
+    async def _live(self, story: Callable[[Lease, HostClock], Awaitable[None]]) -> None:
+        clock = HostClock(self._loop)
+        lease = Lease(
+            open_silent_keeper,
+            "n",
+            LEASE_SECONDS,
+            clock,
+            logging.LoggerAdapter(logging.getLogger("tests.simulation.node")),
+            asked_at=clock.monotonic(),
+            on_lost=self._lose,
+            is_quiet=lambda: not self._has_bodies,
+            exit_process=self._exit,
+        )
+        await story(lease, clock)
+
+    def _lose(self, node_id: str) -> None:
+        self.lost_at = self._loop.time()
+
+    def _exit(self, code: int) -> None:
+        self.exited_at = self._loop.time()
+
+
+def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_the_end() -> None:
+    async def keep(lease: Lease, clock: HostClock) -> None:
+        await lease.keep(asyncio.Event())
+
+    fate = Fate(keep, has_bodies=True)
+    assert (fate.lost_at, fate.exited_at) == (25.0, 30.0)
+
+
+def test_a_lease_counts_from_before_it_was_asked_for() -> None:
+    async def keep_late(lease: Lease, clock: HostClock) -> None:
+        await clock.sleep(20)  # so long did the store take to answer the registration
+        await lease.keep(asyncio.Event())
+
+    assert Fate(keep_late, has_bodies=False).lost_at == 25.0
+
+
+def test_a_lease_is_over_before_anybody_has_noticed() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    async def stand_still(lease: Lease, clock: HostClock) -> None:
+        await clock.sleep(29)
+        seen.append((lease.is_over, lease.is_lost))
+        await clock.sleep(1)
+        seen.append((lease.is_over, lease.is_lost))
+
+    Fate(stand_still, has_bodies=False)
+    assert seen == [(False, False), (True, False)]

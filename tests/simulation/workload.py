@@ -1,0 +1,137 @@
+"""Who enqueues tasks, and who operates on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation import bodies
+from tests.simulation.bodies import Script
+
+from synergon.durations import microseconds
+from synergon.errors import SynergonError
+from synergon.lifecycle import State
+from synergon.records import NewTask, Reprioritizing, Rescheduling
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+UNTIL: Final = 20.0
+QUIET_AT: Final = 46.0
+"""When the slowest statement of a process that stood still for longest has arrived."""
+QUEUES: Final = ("default", "side")
+ENDS: Final = ("return", "return", "return", "fail", "snooze", "retry_after", "discard", "cancel")
+
+
+Act = Callable[["Process"], Coroutine[Any, Any, None]]
+
+
+class Workload:
+    """Tasks come in bursts; operators interfere. Each does so through some process, and shares its troubles."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chances = world.chances
+        self._pause_seconds = self._chances.choice((0.3, 1.0, 2.0))
+        self._poison = self._chances.choice((0.0, 0.0, 0.05))
+        self._operations: tuple[Act, ...] = (
+            self._cancel,
+            self._cancel,
+            self._retry,
+            self._reschedule,
+            self._delete,
+            self._set_priority,
+            self._pause,
+            self._resume,
+        )
+
+    async def run(self) -> None:
+        """Work until the time is over, then open all queues."""
+        world, chances = self._world, self._chances
+        while world.loop.time() < UNTIL:
+            await asyncio.sleep(chances.expovariate(1 / self._pause_seconds))
+            if world.processes:
+                process = chances.choice(world.processes)
+                act = self._enqueue if chances.random() < 0.6 else chances.choice(self._operations)
+                process.start(self._try(act, process))
+        await asyncio.sleep(max(QUIET_AT - world.loop.time(), 0))
+        if not world.processes:
+            world.start_process()
+        world.apply(world.processes[0], "resume", (QUEUES,))
+
+    @staticmethod
+    async def _try(act: Act, process: Process) -> None:
+        with suppress(SynergonError):  # a caller would see it
+            await act(process)
+
+    # ------------------------------------------------------------ producers
+
+    async def _enqueue(self, process: Process) -> None:
+        tasks = [self._new_task() for _ in range(self._chances.choice((1, 1, 2, 5)))]
+        inserted = await process.store.insert(tasks)
+        if process.node is not None:
+            process.node.wake({task.kind for task in tasks})
+            process.node.alarm.look()
+        if self._chances.random() < 0.3:
+            await process.wait_for(inserted[0].id)
+
+    def _new_task(self) -> NewTask:
+        chances = self._chances
+        kind = chances.choice(sorted(self._world.kinds))
+        options: dict[str, Any] = {}
+        if chances.random() < 0.3:
+            options["priority"] = chances.choice((-1, 1, 5))
+        if chances.random() < 0.2:
+            options["delay"] = chances.choice((0.5, 2.0, 6.0))
+        if chances.random() < 0.15:
+            options["expires_in"] = chances.choice((0.5, 3.0))
+        if chances.random() < 0.2:
+            options["key"] = f"key-{chances.randrange(3)}"
+            options["on_conflict"] = chances.choice(("return", "replace", "raise"))
+        call = bodies.engine.call(kind, script=self._script())
+        return (call.with_options(**options) if options else call).to_new_task()
+
+    def _script(self) -> Script:
+        chances = self._chances
+        return Script(
+            seconds=chances.choice((0.0, 0.05, 0.5, 2.5, 4.5)),
+            end="crash" if chances.random() < self._poison else chances.choice(ENDS),
+            children=chances.choice((0, 0, 0, 2)),
+            failures=chances.choice((0, 0, 0, 1)),
+        )
+
+    # ------------------------------------------------------------ operators
+
+    def _some_task(self, state: State | None = None) -> int:
+        """Any task; now and then one that is in this state."""
+        seen = self._world.auditor.seen
+        wanted = sorted(task_id for task_id in seen if seen[task_id].state is state and self._chances.random() < 0.5)
+        return self._chances.choice(wanted or sorted(seen) or [0])
+
+    async def _cancel(self, process: Process) -> None:
+        task_id = self._some_task(State.RUNNING)
+        await process.store.cancel([task_id])
+        if process.node is not None:
+            process.node.cancel(task_id)
+
+    async def _retry(self, process: Process) -> None:
+        await process.store.retry([self._some_task()])
+
+    async def _delete(self, process: Process) -> None:
+        await process.store.delete([self._some_task()])
+
+    async def _reschedule(self, process: Process) -> None:
+        delay = microseconds(self._chances.choice((0.0, 1.0, 3.0)))
+        await process.store.reschedule([Rescheduling(id=self._some_task(), delay=delay)])
+
+    async def _set_priority(self, process: Process) -> None:
+        await process.store.set_priority([Reprioritizing(id=self._some_task(), priority=self._chances.randrange(9))])
+
+    async def _pause(self, process: Process) -> None:
+        await process.store.pause([self._chances.choice(QUEUES)])
+
+    async def _resume(self, process: Process) -> None:
+        await process.store.resume([self._chances.choice(QUEUES)])

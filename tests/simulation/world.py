@@ -1,0 +1,169 @@
+"""One world: a store, some processes on it, their workload, and what goes wrong, all of it from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tests.simulation import bodies
+from tests.simulation.auditor import Auditor
+from tests.simulation.chaos import Chaos
+from tests.simulation.executions import Executions
+from tests.simulation.patience import Patience
+from tests.simulation.process import HostClock, Process
+from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
+from tests.simulation.workload import Workload
+
+from synergon.errors import SynergonError
+from synergon.lifecycle import FINAL
+from synergon.stores.memory import MemoryStore
+from synergon.task import AnyTask
+
+STANDSTILL_SECONDS: Final = 30.0
+"""How long nothing may move, once nothing goes wrong any more, while tasks have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a world."""
+
+    seed: int
+    broken: str | None
+    """The first promise that was not kept."""
+    events: list[str]
+    tasks: int
+    statements: int
+
+
+class World:
+    """Lives for about two virtual minutes, or until a promise is broken."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.chances = random.Random(seed)
+        self.kinds: Mapping[str, AnyTask] = bodies.engine.kinds
+        self.clock = HostClock(self.loop, self.chances)
+        self.processes: list[Process] = []
+        self.can_see_deaths = self.chances.random() < 0.5
+        """One host, whose processes see each other die; else each is on a host of its own."""
+        self.clock_stepped_at = -1000.0
+        self.events: list[str] = []
+        self.statements = 0
+        self._dead: set[int] = set()
+        self._broken: str | None = None
+        self._over = asyncio.Event()
+        self._store = MemoryStore(clock=self.clock)
+        self.executions = Executions(self)
+
+    # ------------------------------------------------------------ from the beginning to the end
+
+    def run(self) -> Report:
+        """Let it live."""
+        self.loop.run(self._live())
+        for complaint in self.loop.complaints:
+            self.fail(complaint)
+        tasks = len(self.auditor.seen)
+        return Report(self.seed, self._broken, self.events, tasks, self.statements)
+
+    async def _live(self) -> None:
+        await self._store.open()
+        assert self._store._tables is not None
+        self.auditor = Auditor(self, self._store._tables)
+        self._next_pid = 1
+        for _ in range(self.chances.choice((1, 2, 2, 3, 3))):
+            self.start_process()
+        for part in (Patience(self).run(), self._pass(Chaos(self), Workload(self))):
+            self.loop.create_task(part).add_done_callback(self._check_part)
+        await self._over.wait()
+
+    def _check_part(self, part: asyncio.Task[None]) -> None:
+        if not part.cancelled() and part.exception() is not None:
+            self.fail(f"the simulator itself is broken: {part.exception()!r}")
+
+    async def _pass(self, chaos: Chaos, workload: Workload) -> None:
+        """Let things happen, then heal, then see that everything ends."""
+        await asyncio.gather(chaos.run(), workload.run())
+        while left := [task_id for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]:
+            await asyncio.sleep(1)
+            if self.loop.time() - max(self.auditor.moved_at.values()) > STANDSTILL_SECONDS:
+                told = (f"{task_id} ({self.auditor.seen[task_id].state})" for task_id in left)
+                self.fail(f"tasks that never ended: {', '.join(told)}")
+                return
+        await self._stop_all()
+        self._over.set()
+
+    async def _stop_all(self) -> None:
+        """A node that stops in order leaves nothing behind."""
+        for process in list(self.processes):
+            node = process.node
+            await asyncio.wait([process.start(process.stop(1.0))], timeout=60)
+            left = {record.id for record in await self._store.nodes()}
+            if node is not None and (process.is_alive or node.id in left):
+                self.fail(f"{process} was to stop, and its node is still there")
+
+    def fail(self, what: str) -> None:
+        """A promise was broken: the world ends here."""
+        if self._broken is None:
+            self._broken = what
+            self.log(f"BROKEN: {what}")
+            self._over.set()
+
+    def log(self, event: str) -> None:
+        """Remember what happened."""
+        self.events.append(f"{self.loop.time():9.4f}  {event}")
+
+    # ------------------------------------------------------------ processes
+
+    def start_process(self) -> None:
+        """Another process with a node."""
+        pid, self._next_pid = self._next_pid, self._next_pid + 1
+        settings = replace(
+            bodies.engine.settings,
+            name=f"node-{pid}",
+            concurrency=self.chances.choice((1, 2, 3, 4)),
+            child_processes=4,
+            lease=6.0,
+        )
+        self.log(f"process {pid} starts")
+        self.processes.append(Process(self, pid, settings, random.Random(self.chances.random())))
+
+    def process_died(self, process: Process, how: str) -> None:
+        """Somebody starts another one soon."""
+        self.log(f"{process} {how}")
+        self.executions.end_all_of(process)
+        self.processes.remove(process)
+        self._dead.add(process.pid)
+        self.loop.call_later(2 * self.chances.random(), self.start_process, context=OUTSIDE.copy())
+
+    def is_gone(self, pid: int) -> bool:
+        """Whether a process can see that this one is dead."""
+        return self.can_see_deaths and pid in self._dead
+
+    # ------------------------------------------------------------ the store
+
+    def apply(self, process: Process, name: str, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+        """Execute a statement, and have it looked at."""
+        self.statements += 1
+        try:
+            answer = _at_once(self._renew(*args) if name == "renew" else getattr(self._store, name)(*args))
+        except SynergonError as error:
+            self.auditor.applied(process, name, args, None, is_done=False)
+            return None, error
+        self.auditor.applied(process, name, args, answer, is_done=True)
+        return answer, None
+
+    async def _renew(self, node_id: str, lease: int) -> bool:
+        return await (await self._store.keeper()).renew(node_id, lease)
+
+
+def _at_once(statement: Any) -> Any:
+    """What a statement of the memory store returns, which never waits for anything."""
+    try:
+        statement.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the memory store has waited for something")
