@@ -148,11 +148,6 @@ class Engine(Operations):
                 raise NotAvailable(f"engine.{name} ({LATER[name]}) is not in this release of synergon")
             raise AttributeError(f"an Engine has no attribute {name!r}")
 
-    def become_child(self, url: str) -> None:
-        """In a child process: work on the database that the parent works on, whatever the settings here say."""
-        self.is_in_child = True
-        self.settings = self.settings.changed({"url": url}, "parent process")
-
     # ------------------------------------------------------------ kinds
 
     @overload

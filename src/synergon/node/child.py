@@ -121,7 +121,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
     )
     try:
         task_type = _find(job)
-        task_type.engine.become_child(job.url)
+        _settle_in(task_type.engine, job.url)
         arguments = task_type.signature.decode(job.payload)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None), is_misfit=True)
@@ -136,6 +136,12 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
             control=_control(find_control(error)),
             wants_transaction=isinstance(error, NoTransactionHere),
         )
+
+
+def _settle_in(engine: Engine, url: str) -> None:
+    """Work on the database that the parent works on, whatever the settings here say."""
+    engine.is_in_child = True
+    engine.settings = engine.settings.changed({"url": url}, "parent process")
 
 
 def _find(job: ChildJob) -> AnyTask:
