@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -17,6 +18,7 @@ class NodeTransaction(OpenTransaction):
     def __init__(self, node: Services) -> None:
         self._node = node
         self._lock = threading.Lock()
+        self._opening = asyncio.Lock()
         self.opened: BodyTransaction | None = None
 
     def __enter__(self) -> Any:
@@ -29,8 +31,9 @@ class NodeTransaction(OpenTransaction):
         """Committed or rolled back at the end of the body."""
 
     async def __aenter__(self) -> Any:
-        if self.opened is None:
-            self.opened = await self._node.begin()
+        async with self._opening:  # two at once in one body would wait for each other
+            if self.opened is None:
+                self.opened = await self._node.begin()
         return self.opened.connection
 
     async def __aexit__(self, *_: object) -> None:
