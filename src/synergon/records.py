@@ -59,6 +59,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     """JSON object."""
+    origin: str | None = None
+    """The engine that is told when the task has ended."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
@@ -105,6 +107,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     overrides: bytes | None
     tags: tuple[str, ...]
     meta: bytes | None
+    origin: str | None = None
 
 
 # ---------------------------------------------------------------- outcomes

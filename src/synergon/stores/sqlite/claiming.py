@@ -44,11 +44,11 @@ def _of_kind(transaction: Transaction, kind: str, queues: list[str], limit: int)
 
 
 def _order(row: tuple[Any, ...]) -> tuple[int, int]:
-    return -row[11], row[0]
+    return -row[-1], row[0]
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, _ = row
+    task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, _ = row
     return Claim(
         task_id,
         claim_no + 1,
@@ -61,6 +61,7 @@ def _claim(row: tuple[Any, ...]) -> Claim:
         overrides,
         decode_tags(tags) if tags else (),
         meta,
+        origin,
     )
 
 
