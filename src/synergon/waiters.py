@@ -44,6 +44,10 @@ class Waiters:
             self._wake.set()
             self._start()
 
+    def tell_all(self) -> None:
+        """Any of them may have ended."""
+        self.tell(list(self._futures))
+
     def close(self, error: Exception) -> None:
         """Nobody can wait any longer."""
         if self._sweeper is not None:

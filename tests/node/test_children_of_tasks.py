@@ -38,7 +38,9 @@ async def test_children_are_stored_with_the_success_of_their_parent_and_then_run
     assert ran == [1, 2, 3]
 
 
-@pytest.mark.parametrize("end", ["failure", "discard", "cancel", "snooze", "timeout", "retry", "cancelled from outside"])
+@pytest.mark.parametrize(
+    "end", ["failure", "discard", "cancel", "snooze", "timeout", "retry", "cancelled from outside"]
+)
 async def test_a_parent_that_does_not_succeed_has_no_children(engine: Engine, end: str) -> None:
     gate = Gate()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
-from synergon.clock import Clock
+from synergon.clock import Clock, new_id
 from synergon.durations import microseconds
 from synergon.errors import StoreError
 from synergon.lifecycle import LIVE, State
@@ -24,20 +25,21 @@ from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
+from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.slots import Slots
 from synergon.node.watchdog import Watchdog
-from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
+from synergon.peering.peers import Peers
+from synergon.peering.post import Lane
+from synergon.peering.wire import LOOK, Message
+from synergon.records import Claim, HandedBack, NewNode, NodeRecord, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
 from synergon.version import VERSION
-
-SWEEP_SECONDS: Final = 1.0
-"""How often a node looks for what nobody told it about."""
 
 LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
@@ -58,6 +60,7 @@ class Node(Services):
         logger: logging.Logger,
         *,
         on_ended: Callable[[Iterable[int]], None],
+        peers: Peers | None = None,
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -68,9 +71,16 @@ class Node(Services):
         self._clock = clock
         self._executor = executor
         self._on_ended = on_ended
+        self._peers = peers
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
+        self._pace = Pace(settings.sweep, clock)
+        self._address: str | None = None
+        self._origins: dict[int, str] = {}
+        """Whom to tell of the end of what runs here."""
+        self._expected = 0
+        """How many tasks the next claim is expected to take."""
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -84,7 +94,7 @@ class Node(Services):
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
         self.completer = Completer(
-            store, clock, logger, on_ended=self._on_ended, on_ready=self.wake, on_scheduled=self.due_in
+            store, clock, logger, on_ended=self._tell_ended, on_ready=self.made_ready, on_scheduled=self.due_in
         )
         self.runner = Runner(
             self._kinds,
@@ -98,17 +108,20 @@ class Node(Services):
             on_free=self._note_free,
         )
         self._slots: Slots[Attempt] = Slots(self.runner.run)
-        admission = Admission(self._kinds, self._ledger, settings.queues)
-        self.scheduler = Scheduler(store, admission, self._kinds, self._start)
-        self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
+        self._admission = Admission(self._kinds, self._ledger, settings.queues)
+        self.scheduler = Scheduler(
+            store, self._admission, self._kinds, self._start, on_surplus=lambda kinds: self._tell_peers(Counter(kinds))
+        )
+        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended)
         self.reaper = Reaper(
             store,
             self._executor,
             clock,
             logger,
             beat_seconds=settings.lease / PARTS,
-            on_ready=self.wake,
+            on_ready=self.made_ready,
             on_ended=self._on_ended,
+            on_nodes=self._learn,
         )
         steps = {
             "completer": self.completer.step,
@@ -127,6 +140,9 @@ class Node(Services):
 
     async def start(self) -> None:
         """Register, and begin to work."""
+        if self._peers is not None:
+            self._address = await self._peers.serve()
+            self._peers.resident = self
         await self._join()
         for duty in self._duties:
             duty.start()
@@ -140,7 +156,7 @@ class Node(Services):
 
     async def _join(self) -> None:
         """Become a node under a new id, with a lease of its own."""
-        node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
+        node_id = self.id = new_id(self._clock)
         settings = self._settings
         await self._store.register(
             NewNode(
@@ -152,8 +168,11 @@ class Node(Services):
                 concurrency=settings.concurrency,
                 lease=microseconds(settings.lease),
                 version=VERSION,
+                address=self._address,
             )
         )
+        if self._peers is not None:
+            self._peers.say_hello()
         self.scheduler.node_id = self.runner.node_id = self.id
         self._lease = Lease(
             self._store.keeper,
@@ -187,8 +206,12 @@ class Node(Services):
             await self._clock.sleep(pause_after(1))
             return
         await self.scheduler.step()
+        self._expected = 0
 
     def _start(self, claims: list[Claim]) -> None:
+        if self._peers is not None:
+            self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
+            self._peers.tell_started(claim.kind for claim in claims)
         if self.scheduler.is_open:
             self._slots.submit(self.runner.admit(claims))
         else:  # the node was told to stop, or lost its lease, while the claim was under way
@@ -204,7 +227,9 @@ class Node(Services):
             self._freed.set()
 
     async def _sweep(self) -> None:
-        await self._clock.sleep(self._settings.sweep or SWEEP_SECONDS)
+        await self._pace.rest()
+        is_busy = bool(self.runner.running)
+        self._pace.adapt(is_restless=is_busy or self._peers is None or not self._peers.is_healthy)
         self.scheduler.wake_all()
         self.alarm.look()
         if self.runner.running:
@@ -219,9 +244,69 @@ class Node(Services):
         self.scheduler.wake(self._kinds if kinds is None else kinds)
         self.alarm.look()
 
-    def wake(self, kinds: Iterable[str]) -> None:
-        """There may be ready tasks of these kinds."""
-        self.scheduler.wake(kinds)
+    def watch(self) -> None:
+        """Somebody's own transaction may bring tasks, and nobody will tell."""
+        self._pace.watch()
+
+    # ------------------------------------------------------------ peers
+
+    @property
+    def free(self) -> int:
+        """How many tasks could start here."""
+        return self._ledger.free if self.scheduler.is_open else 0
+
+    def announce(self, work: Mapping[Lane, int]) -> None:
+        """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
+        self.scheduler.wake(kind for kind, _ in work)
+        if self._peers is not None:
+            self._peers.tell_new({lane: count for lane, count in self._beyond_room(work).items() if count})
+
+    def made_ready(self, kinds: Iterable[str]) -> None:
+        """The same where the queues are not known: one task for each time that a kind is named."""
+        self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
+
+    def _beyond_room(self, work: Mapping[Lane, int]) -> dict[Lane, int]:
+        beyond: dict[Lane, int] = {}
+        for (kind, queue), count in work.items():
+            room = 0
+            if self.scheduler.is_open and self._admission.serves(kind, queue):
+                room = max(min(self._admission.room(kind), self._ledger.free - self._expected), 0)
+            self._expected += min(room, count)
+            beyond[kind, queue] = max(count - room, 0)
+        return beyond
+
+    def _tell_peers(self, kinds: Mapping[str, int]) -> None:
+        if self._peers is not None:
+            self._peers.tell_new({(kind, None): count for kind, count in kinds.items()})
+
+    def _tell_ended(self, ids: Iterable[int]) -> None:
+        self._on_ended(ids)
+        if self._peers is None or not self._origins:
+            return
+        told: dict[str, list[int]] = {}
+        for task_id in ids:
+            origin = self._origins.pop(task_id, None)
+            if origin is not None:
+                told.setdefault(origin, []).append(task_id)
+        for origin, its_ids in told.items():
+            self._peers.tell_done(origin, its_ids)
+
+    def _learn(self, nodes: list[NodeRecord]) -> None:
+        if self._peers is not None:
+            self._peers.learn(nodes)
+
+    def heard(self, news: Message) -> None:
+        """A peer has said this; none of it is believed, all of it is a reason to look."""
+        self.scheduler.wake(news.new)
+        if news.due:
+            self.alarm.look()
+        if news.control or LOOK in news.cancel:
+            self._pace.watch()
+            self._pace.look_now()
+        for task_id in news.cancel:
+            self.cancel(task_id)
+
+    # ------------------------------------------------------------ what else there is to do
 
     def due_in(self, seconds: float) -> None:
         """Something is due after `seconds`."""
@@ -337,6 +422,9 @@ class Node(Services):
             self._rejoining.cancel()
         if self._keeper is not None:
             await self.loop.run_in_executor(None, self._keeper.stop)
+        if self._peers is not None:
+            self._peers.say_goodbye()
+            self._peers.resident = None
         try:
             await self._store.unregister(self.id)
         except StoreError as error:
