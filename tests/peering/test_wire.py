@@ -61,7 +61,7 @@ def test_a_message_never_exceeds_the_limit() -> None:
 
 def test_another_version_is_refused_by_name() -> None:
     body = msgspec.json.encode({"v": PROTOCOL + 1, "new": ["of another shape"]})
-    with pytest.raises(WireError, match="speaks version 2 .* this node speaks 1"):
+    with pytest.raises(WireError, match=r"speaks version 2 .* this node speaks 1"):
         decode(body)
 
 
