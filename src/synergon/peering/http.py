@@ -68,6 +68,10 @@ class HttpTransport:
             host = self._reachable_host()
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    async def prepare(self) -> None:
+        """Load the client."""
+        await self._client()
+
     async def send(self, address: str, envelope: Envelope) -> bytes:
         """POST it, once."""
         session = await self._client()

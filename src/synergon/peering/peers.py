@@ -73,10 +73,12 @@ class Peers:
         self._seal: Seal | None = None
         self._opening = asyncio.Lock()
         self._started: Counter[str] = Counter()
+        self._preparing: asyncio.Task[None] | None = None
         self._post = Post(
             self._read_nodes,
             self._send,
             transport.schemes,
+            self._prepare,
             lambda: self._own_ids,
             clock,
             logger,
@@ -107,6 +109,10 @@ class Peers:
                 self._seal = Seal(await self._store.secret(), self._time.now)
             return self._seal
 
+    def _prepare(self) -> None:
+        if self._preparing is None:
+            self._preparing = asyncio.get_running_loop().create_task(self._transport.prepare())
+
     def say_hello(self) -> None:
         """Everybody should look at the node table, where this engine has appeared."""
         self._post.give_all(message(hello=self._hello()))
@@ -123,6 +129,8 @@ class Peers:
     async def close(self) -> None:
         """Say what is still to be said, to those who listen, and end."""
         await self._post.close(LAST_SECONDS)
+        if self._preparing is not None:
+            await asyncio.wait([self._preparing])
         await self._transport.close()
 
     @property

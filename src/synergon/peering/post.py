@@ -26,6 +26,7 @@ Lane = tuple[str, str | None]
 LEAST_REFRESH_SECONDS: Final = 0.2
 """How often the node table is read at the most because nobody is known who runs a kind."""
 STRANGERS_KEPT: Final = 1000
+FAILURES_TO_MENTION: Final = 3
 
 
 class Post:
@@ -36,6 +37,7 @@ class Post:
         read_nodes: Callable[[], Awaitable[list[NodeRecord]]],
         send: Callable[[Peer, Message], Awaitable[Message]],
         schemes: tuple[str, ...],
+        on_company: Callable[[], None],
         own_ids: Callable[[], Collection[str]],
         clock: Clock,
         logger: logging.Logger,
@@ -45,6 +47,7 @@ class Post:
         self.directory = Directory(schemes)
         self._read_nodes = read_nodes
         self._send = send
+        self._on_company = on_company
         self._own_ids = own_ids
         self._clock = clock
         self._logger = logger
@@ -103,6 +106,8 @@ class Post:
         came, gone = self.directory.update(nodes, self._own_ids())
         for peer in gone:
             self.forget(peer.id)
+        if came:
+            self._on_company()
         for peer in came:
             letter = self._strangers.pop(peer.id, None)
             if letter is not None:
@@ -213,9 +218,7 @@ class Post:
         peer = self.directory.get(peer_id)
         if peer is None:
             return
-        if peer.is_failing:
-            self._logger.info("peer %s at %s answers again", peer_id, peer.address)
-            peer.is_failing = False
+        peer.is_failing = False
         if answer.free is not None:
             peer.free = answer.free
             if answer.free == 0 and self.directory.has_room(sent.new):
@@ -223,12 +226,16 @@ class Post:
 
     def _failed(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
         peer = self.directory.get(peer_id)
-        if peer is None or failures > 1:
+        if peer is None:
             return
-        self._logger.warning("peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error)
-        peer.is_failing = True
-        self._offer_again(sent, peer_id)
-        self.refresh_soon()
+        if failures == FAILURES_TO_MENTION:  # one that has just left fails too, and is forgotten before this
+            self._logger.warning(
+                "peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error
+            )
+        if failures == 1:
+            peer.is_failing = True
+            self._offer_again(sent, peer_id)
+            self.refresh_soon()
 
     # ------------------------------------------------------------ end
 

@@ -34,6 +34,9 @@ class Transport(Protocol):
     async def serve(self, deliver: Deliver) -> str | None:
         """Begin to take messages; the address that peers should use, None if there is none. Idempotent."""
 
+    async def prepare(self) -> None:
+        """There is somebody to send to: do ahead what the first message would have to wait for."""
+
     async def send(self, address: str, envelope: Envelope) -> bytes:
         """Bring it there and return the answer; SendError if that did not work."""
 
