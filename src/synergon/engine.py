@@ -234,6 +234,7 @@ class Engine(Operations):
             on_done=waiters.tell,
             on_any_done=waiters.tell_all,
         )
+        self._peers.look_around()
         self._doorplate = Doorplate(
             self._peers,
             store,

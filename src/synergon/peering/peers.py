@@ -26,6 +26,7 @@ from synergon.records import NodeRecord
 from synergon.stores.base import Store
 from synergon.version import VERSION
 
+MOMENT_SECONDS: Final = 0.5
 LAST_SECONDS: Final = 0.5
 """How long an engine that closes goes on telling what it has to tell."""
 
@@ -67,12 +68,14 @@ class Peers:
         self._kinds = kinds
         self._store = store
         self._transport = transport
+        self._clock = clock
         self._on_done = on_done
         self._on_any_done = on_any_done
         self._time = StoreTime(store, clock)
         self._seal: Seal | None = None
         self._opening = asyncio.Lock()
         self._started: Counter[str] = Counter()
+        self._looking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._post = Post(
             self._read_nodes,
@@ -109,6 +112,15 @@ class Peers:
                 self._seal = Seal(await self._store.secret(), self._time.now)
             return self._seal
 
+    def look_around(self) -> None:
+        """Get to know the peers before there is anything to tell; those who connect for a moment only are spared it."""
+        self._looking = asyncio.get_running_loop().create_task(self._look_around())
+
+    async def _look_around(self) -> None:
+        await self._clock.sleep(MOMENT_SECONDS)
+        if not self._post.directory.is_loaded:
+            self._post.refresh_soon()
+
     def _prepare(self) -> None:
         if self._preparing is None:
             self._preparing = asyncio.get_running_loop().create_task(self._transport.prepare())
@@ -128,6 +140,8 @@ class Peers:
 
     async def close(self) -> None:
         """Say what is still to be said, to those who listen, and end."""
+        if self._looking is not None:
+            self._looking.cancel()
         await self._post.close(LAST_SECONDS)
         if self._preparing is not None:
             await asyncio.wait([self._preparing])

@@ -20,7 +20,7 @@ async def first(ctx: Context) -> None:
 
 
 async def second(ctx: Context) -> None:
-    ctx.enqueue(engine.call("third").with_options(key="the last one"))
+    ctx.enqueue(engine.call("third"))
 
 
 async def third() -> float:
