@@ -105,6 +105,8 @@ class Operations:
             self.node.cancel(task_id)
         if self.peers is not None and moved.node_id is not None:
             self.peers.tell_cancel(moved.node_id, task_id)
+        if self.peers is not None and moved.origin is not None:
+            self.peers.tell_done(moved.origin, [task_id], seek=True)
         self.waiters.tell([task_id])
         return moved.done
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support import Gate, make_troubled, until, until_state
 
-from synergon import Context, Engine, State
+from synergon import Context, Engine, State, TaskCancelled
 from synergon.peering.pipe import PipeNetwork
 
 RARELY = 3600
@@ -100,6 +100,21 @@ async def test_a_cancel_reaches_the_node_that_runs_the_task(new_peer: Callable[.
         assert record.state is State.CANCELLED
 
 
+async def test_whoever_waits_is_told_of_a_cancel_elsewhere(new_peer: Callable[..., Engine]) -> None:
+    operator, producer = new_peer(), new_peer()
+    async with operator, producer:
+        (handle,) = await producer.enqueue([producer.call("unknown")])
+        waiting = asyncio.ensure_future(handle.result(timeout=10))
+
+        async def has_a_row() -> bool:
+            return len(await producer.store.nodes()) == 1
+
+        await until(has_a_row)
+        await operator.cancel(handle.id)
+        with pytest.raises(TaskCancelled):
+            await waiting
+
+
 async def test_a_queue_that_is_resumed_elsewhere_is_served_at_once(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
 
@@ -178,9 +193,12 @@ async def test_a_peer_that_was_broken_is_used_again_without_a_restart(
 
     async with worker.worker(), producer:
         assert worker.peers is not None
-        network.broken.add(str(worker.peers.address))
         (handle,) = await producer.enqueue([producer.call("quick")])
-        await until(lambda: network.sent >= 2)
+        await handle.result(timeout=10)  # the worker has looked at everything that there was
+        network.broken.add(str(worker.peers.address))
+        sent = network.sent
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await until(lambda: network.sent >= sent + 3)
         assert (await handle.status()).state is State.READY
         network.broken.clear()
         await handle.result(timeout=10)

@@ -9,7 +9,7 @@ from typing import Final
 
 from synergon.clock import Clock
 from synergon.durations import microseconds
-from synergon.errors import StoreError
+from synergon.errors import OptionError, StoreError
 from synergon.peering.peers import Peers
 from synergon.records import NewNode, ProcessIdentity
 from synergon.stores.base import LeaseKeeper, Store
@@ -42,10 +42,12 @@ class Doorplate:
         self._lease_seconds = lease_seconds
         self._task: asyncio.Task[None] | None = None
         self._is_up = False
+        self._is_hopeless = False
+        """There is no way to be reached."""
 
     def put_up(self) -> None:
         """Become reachable, beside everything else."""
-        if self._task is None:
+        if self._task is None and not self._is_hopeless:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def take_down(self) -> None:
@@ -59,8 +61,9 @@ class Doorplate:
                 await self._store.unregister(self._peers.engine_id)
 
     async def _keep(self) -> None:
-        address = await self._peers.serve()
-        if address is None:  # nobody could call
+        address = await self._address()
+        if address is None:
+            self._task = None  # whoever waits next tries again, if there is hope
             return
         keeper = await self._store.keeper()
         try:
@@ -69,6 +72,17 @@ class Doorplate:
                 await self._clock.sleep(self._lease_seconds / PARTS)
         finally:
             await keeper.close()
+
+    async def _address(self) -> str | None:
+        try:
+            address = await self._peers.serve()
+        except StoreError:
+            return None
+        except OptionError as error:
+            self._logger.warning("results of other processes are found by looking only: %s", error)
+            address = None
+        self._is_hopeless = address is None
+        return address
 
     async def _keep_up(self, keeper: LeaseKeeper, address: str) -> None:
         try:

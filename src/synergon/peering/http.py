@@ -49,18 +49,19 @@ class HttpTransport:
         self._server: Any = None
         self._address: str | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._is_importing = asyncio.Lock()
+        self._starting = asyncio.Lock()
 
     async def serve(self, deliver: Deliver) -> str | None:
         """Bind and listen, unless the user's own server does."""
         if self._listen is None:
             return self._advertise
-        if self._server is None:
-            bound = _bind(*self._listen)
-            await asyncio.to_thread(_import_server)  # takes a while
-            self._server = await _started(peer_app(deliver), bound)
-            self._address = self._advertise or self._published(bound)
-        return self._address
+        async with self._starting:
+            if self._server is None:
+                bound = _bind(*self._listen)
+                await asyncio.to_thread(_import_server)  # takes a while
+                self._server = await _started(peer_app(deliver), bound)
+                self._address = self._advertise or self._published(bound)
+            return self._address
 
     def _published(self, bound: socket.socket) -> str:
         host, port = bound.getsockname()[:2]
@@ -88,7 +89,7 @@ class HttpTransport:
         return answer
 
     async def _client(self) -> aiohttp.ClientSession:
-        async with self._is_importing:
+        async with self._starting:
             if self._session is None:
                 # It takes a while to import, and only those who have peers need it.
                 await asyncio.to_thread(_client_error)

@@ -167,15 +167,15 @@ class Peers:
         """These were taken here; it is said along with the next message, not in one of its own."""
         self._started.update(kinds)
 
-    def tell_done(self, origin: str, ids: Collection[int]) -> None:
-        """Tasks that came from there may have ended."""
+    def tell_done(self, origin: str, ids: Collection[int], *, seek: bool = False) -> None:
+        """Tasks that came from there may have ended. Who is not known waits for nothing; `seek` to be sure of it."""
         if origin not in self._own_ids:
-            self._post.give(origin, message(done=tuple(ids)))
+            self._post.give(origin, message(done=tuple(ids)), seek=seek)
 
     def tell_cancel(self, node_id: str, task_id: int) -> None:
         """Somebody wants a task cancelled that runs there."""
         if node_id not in self._own_ids:
-            self._post.give(node_id, message(cancel=(task_id,)))
+            self._post.give(node_id, message(cancel=(task_id,)), seek=True)
 
     def tell_control(self) -> None:
         """Something has changed that every node should read again."""

@@ -76,13 +76,15 @@ class Post:
         self._scheduled.update(kinds)
         self._route_soon()
 
-    def give(self, peer_id: str, letter: Message) -> None:
-        """For this peer; if it is not known, for when it is, should that be soon."""
+    def give(self, peer_id: str, letter: Message, *, seek: bool = False) -> None:
+        """For this peer; if it is not known, for when it is, should that be soon. `seek`: it is worth a look."""
         peer = self.directory.get(peer_id)
         if peer is not None:
             self._outbox(peer).add(letter)
         elif self.directory.is_loaded:
             self._keep_for_stranger(peer_id, letter)
+            if seek:
+                self.refresh_soon()
         else:
             self._letters.append((peer_id, letter))
             self._route_soon()
