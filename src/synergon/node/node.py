@@ -25,6 +25,7 @@ from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
+from synergon.node.neighbours import Neighbours
 from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
@@ -35,7 +36,7 @@ from synergon.node.watchdog import Watchdog
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, HandedBack, NewNode, NodeRecord, Progress, Settlement
+from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -77,10 +78,6 @@ class Node(Services):
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
         self._address: str | None = None
-        self._origins: dict[int, str] = {}
-        """Whom to tell of the end of what runs here."""
-        self._expected = 0
-        """How many tasks the next claim is expected to take."""
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -108,9 +105,10 @@ class Node(Services):
             on_free=self._note_free,
         )
         self._slots: Slots[Attempt] = Slots(self.runner.run)
-        self._admission = Admission(self._kinds, self._ledger, settings.queues)
+        admission = Admission(self._kinds, self._ledger, settings.queues)
+        self._neighbours = Neighbours(self._peers, admission)
         self.scheduler = Scheduler(
-            store, self._admission, self._kinds, self._start, on_surplus=lambda kinds: self._tell_peers(Counter(kinds))
+            store, admission, self._kinds, self._start, on_surplus=self._neighbours.offer_surplus
         )
         self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended)
         self.reaper = Reaper(
@@ -121,7 +119,7 @@ class Node(Services):
             beat_seconds=settings.lease / PARTS,
             on_ready=self.made_ready,
             on_ended=self._on_ended,
-            on_nodes=self._learn,
+            on_nodes=self._neighbours.learn,
         )
         steps = {
             "completer": self.completer.step,
@@ -206,12 +204,10 @@ class Node(Services):
             await self._clock.sleep(pause_after(1))
             return
         await self.scheduler.step()
-        self._expected = 0
+        self._neighbours.claim_is_over()
 
     def _start(self, claims: list[Claim]) -> None:
-        if self._peers is not None:
-            self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
-            self._peers.tell_started(claim.kind for claim in claims)
+        self._neighbours.started(claims)
         if self.scheduler.is_open:
             self._slots.submit(self.runner.admit(claims))
         else:  # the node was told to stop, or lost its lease, while the claim was under way
@@ -228,8 +224,7 @@ class Node(Services):
 
     async def _sweep(self) -> None:
         await self._pace.rest()
-        is_busy = bool(self.runner.running)
-        self._pace.adapt(is_restless=is_busy or self._peers is None or not self._peers.is_healthy)
+        self._pace.adapt(is_restless=bool(self.runner.running) or not self._neighbours.are_well)
         self.scheduler.wake_all()
         self.alarm.look()
         if self.runner.running:
@@ -258,42 +253,15 @@ class Node(Services):
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
         self.scheduler.wake(kind for kind, _ in work)
-        if self._peers is not None:
-            self._peers.tell_new({lane: count for lane, count in self._beyond_room(work).items() if count})
+        self._neighbours.offer(work, is_open=self.scheduler.is_open)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
         self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
 
-    def _beyond_room(self, work: Mapping[Lane, int]) -> dict[Lane, int]:
-        beyond: dict[Lane, int] = {}
-        for (kind, queue), count in work.items():
-            room = 0
-            if self.scheduler.is_open and self._admission.serves(kind, queue):
-                room = max(min(self._admission.room(kind), self._ledger.free - self._expected), 0)
-            self._expected += min(room, count)
-            beyond[kind, queue] = max(count - room, 0)
-        return beyond
-
-    def _tell_peers(self, kinds: Mapping[str, int]) -> None:
-        if self._peers is not None:
-            self._peers.tell_new({(kind, None): count for kind, count in kinds.items()})
-
     def _tell_ended(self, ids: Iterable[int]) -> None:
         self._on_ended(ids)
-        if self._peers is None or not self._origins:
-            return
-        told: dict[str, list[int]] = {}
-        for task_id in ids:
-            origin = self._origins.pop(task_id, None)
-            if origin is not None:
-                told.setdefault(origin, []).append(task_id)
-        for origin, its_ids in told.items():
-            self._peers.tell_done(origin, its_ids)
-
-    def _learn(self, nodes: list[NodeRecord]) -> None:
-        if self._peers is not None:
-            self._peers.learn(nodes)
+        self._neighbours.ended(ids)
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
