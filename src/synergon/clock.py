@@ -24,6 +24,11 @@ class Clock(Protocol):
         """A number in [0, 1)."""
 
 
+def new_id(clock: Clock) -> str:
+    """An id that nobody else has."""
+    return f"{int(clock.chance() * 2**48):012x}{int(clock.chance() * 2**48):012x}"
+
+
 class SystemClock:
     """The real one."""
 

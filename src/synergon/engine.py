@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 import msgspec
 
 from synergon import settings as engine_settings
-from synergon.clock import Clock, SystemClock
+from synergon.clock import Clock, SystemClock, new_id
 from synergon.context import Context
 from synergon.durations import Duration, seconds
 from synergon.errors import (
@@ -27,9 +27,18 @@ from synergon.errors import (
 from synergon.handle import Handle
 from synergon.lifecycle import State
 from synergon.node.executors import Executor, LocalExecutor
-from synergon.node.node import SWEEP_SECONDS, Node
+from synergon.node.lease import PARTS
+from synergon.node.node import Node
+from synergon.node.pace import SHORTEST_SECONDS
 from synergon.operations import Operations
 from synergon.options import TaskOptions
+from synergon.peering.doorplate import Doorplate
+from synergon.peering.http import peer_app
+from synergon.peering.opening import default_transport
+from synergon.peering.peers import Peers
+from synergon.peering.post import Lane
+from synergon.peering.seal import Envelope
+from synergon.peering.transport import Refused, Transport
 from synergon.policies import Retention
 from synergon.portal import Portal
 from synergon.records import (
@@ -43,8 +52,12 @@ from synergon.stores import open_store, shown
 from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
+from synergon.this_process import this_process
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -90,18 +103,12 @@ class Engine(Operations):
         child_memory: Size | None = UNSET,
         resources: Any = UNSET,
         labels: Any = UNSET,
-        listen: Any = UNSET,
-        advertise: Any = UNSET,
-        transport: Any = UNSET,
+        listen: str | None = UNSET,
+        advertise: str | None = UNSET,
+        transport: Transport | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
-        for option, value in {
-            "resources": resources,
-            "labels": labels,
-            "listen": listen,
-            "advertise": advertise,
-            "transport": transport,
-        }.items():
+        for option, value in {"resources": resources, "labels": labels}.items():
             if value is not UNSET:
                 raise NotAvailable(f"Engine: the option {option!r} is not in this release of synergon")
         self.settings: Settings = engine_settings.load(
@@ -118,8 +125,11 @@ class Engine(Operations):
                 "child_processes": child_processes,
                 "child_tasks": child_tasks,
                 "child_memory": child_memory,
+                "listen": listen,
+                "advertise": advertise,
             }
         )
+        self._transport = transport
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.clock: Clock = SystemClock()
@@ -128,10 +138,13 @@ class Engine(Operations):
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
         self._make_node: Callable[..., Node] = Node
         self._make_waiters: Callable[..., Waiters] = Waiters
+        self._make_transport: Callable[[Settings], Transport | None] = default_transport
         self._make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
         self._store: Store | None = None
         self._waiters: Waiters | None = None
         self._node: Node | None = None
+        self._peers: Peers | None = None
+        self._doorplate: Doorplate | None = None
         self._users = 0
         self._stopping: asyncio.Future[None] | None = None
         self.is_in_child = False
@@ -208,7 +221,8 @@ class Engine(Operations):
             self._users -= 1
             raise
         self._store = store
-        self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SWEEP_SECONDS)
+        self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SHORTEST_SECONDS)
+        self._meet_peers(store, self._waiters)
         self.portal.attach(asyncio.get_running_loop())
         return self
 
@@ -218,6 +232,43 @@ class Engine(Operations):
                 "this engine is connected on another event loop, which `with engine:` or a *_sync call has started; "
                 "use run_sync() beside those, or another Engine"
             )
+
+    def _meet_peers(self, store: Store, waiters: Waiters) -> None:
+        transport = self._transport or self._make_transport(self.settings)
+        if transport is None:
+            return
+        settings, clock = self.settings, self.clock
+        self._peers = Peers(
+            new_id(clock),
+            self.kinds,
+            store,
+            transport,
+            clock,
+            self.logger,
+            refresh_seconds=settings.lease / PARTS,
+            on_done=waiters.tell,
+            on_any_done=waiters.tell_all,
+        )
+        self._peers.look_around()
+        self._doorplate = Doorplate(
+            self._peers,
+            store,
+            this_process(),
+            clock,
+            self.logger,
+            name=settings.name,
+            lease_seconds=settings.lease,
+        )
+
+    def peer_app(self) -> Starlette:
+        """An ASGI app that hears peers under `/peer/v1`, to mount in another one; give its address as `advertise` and
+        `listen="off"`."""
+        return peer_app(self._hear)
+
+    def _hear(self, envelope: Envelope) -> bytes:
+        if self._peers is None:
+            raise Refused(503, "this engine is not connected")
+        return self._peers.receive(envelope)
 
     async def close(self) -> None:
         """Undo one `connect`; the last one disconnects."""
@@ -264,10 +315,14 @@ class Engine(Operations):
         store, waiters = self._store, self._waiters
         if store is None or waiters is None:
             return
-        self._store = self._waiters = None
+        peers, doorplate = self._peers, self._doorplate
+        self._store = self._waiters = self._peers = self._doorplate = None
         self._users = 0
         self.portal.attach(None)
         waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
+        if peers is not None and doorplate is not None:
+            await doorplate.take_down()
+            await peers.close()
         await store.close()
 
     def _grace(self, grace: Any) -> float | None:
@@ -330,6 +385,7 @@ class Engine(Operations):
             executor,
             self.logger,
             on_ended=self.waiters.tell,
+            peers=self._peers,
             may_exit=may_exit,
         )
         self._node = node
@@ -357,6 +413,11 @@ class Engine(Operations):
         return self._node
 
     @property
+    def peers(self) -> Peers | None:
+        """The other engines on this store; None while not connected, or if nobody else could be there."""
+        return self._peers
+
+    @property
     def store(self) -> Store:
         """The connected store; NotConnected if there is none."""
         if self._store is None:
@@ -376,13 +437,14 @@ class Engine(Operations):
         """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
         listed = _listed(calls)
         conn = _one_connection(listed, conn)
-        tasks = [call.to_new_task() for call in listed]
+        tasks = [call.to_new_task(self._origin) for call in listed]
         if conn is not None:
             await self._announce_queues(tasks)
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
+            self._let_watch()
         else:
             inserted = await self.store.insert(tasks) if tasks else []
-            self._tell_node(tasks, inserted)
+            self._announce(tasks, inserted)
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
     async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
@@ -390,9 +452,9 @@ class Engine(Operations):
         if call.placement.conn is not None:
             handles: list[Handle[Value]] = await self.enqueue([call])
             return handles[0]
-        task = call.to_new_task()
+        task = call.to_new_task(self._origin)
         inserted = await self.store.insert((task,))
-        self._tell_node((task,), inserted)
+        self._announce((task,), inserted)
         return self._handle(call, inserted[0])
 
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
@@ -401,14 +463,29 @@ class Engine(Operations):
         conn = _one_connection(listed, conn)
         if conn is None:
             return self.portal.call(lambda: self.enqueue(listed))
-        tasks = [call.to_new_task() for call in listed]
-        self.portal.call(lambda: self._announce_queues(tasks))
+        tasks = [call.to_new_task(self._origin) for call in listed]
+        self.portal.call(lambda: self._announce_queues(tasks, watch=True))
         # The caller's connection belongs to the caller's thread, so this happens here.
         inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
-    async def _announce_queues(self, tasks: Sequence[NewTask]) -> None:
+    async def _announce_queues(self, tasks: Sequence[NewTask], *, watch: bool = False) -> None:
         await self.store.announce_queues({task.queue for task in tasks})
+        if watch:
+            self._let_watch()
+
+    def _let_watch(self) -> None:
+        """Tasks come when the caller commits, and not every store tells then: nodes should look often for a while."""
+        if self.store.capabilities.listens:
+            return
+        if self._node is not None:
+            self._node.watch()
+        if self._peers is not None:
+            self._peers.tell_control()
+
+    @property
+    def _origin(self) -> str | None:
+        return None if self._peers is None else self._peers.id
 
     def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
         """`enqueue_one` for code without an event loop."""
@@ -419,17 +496,19 @@ class Engine(Operations):
     def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
         return Handle(self, insertion.id, created=insertion.created, task_type=call.task_type)
 
-    def _tell_node(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
-        node = self._node
-        if node is None:
-            return
-        node.wake(
-            {task.kind for task, insertion in zip(tasks, inserted, strict=True) if insertion.state == State.READY}
-        )
+    def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
+        """Wake whoever could start these: the node here, and peers."""
+        ready: dict[Lane, int] = {}
+        later: set[str] = set()
         for task, insertion in zip(tasks, inserted, strict=True):
+            if insertion.state == State.READY:
+                lane = (task.kind, task.queue)
+                ready[lane] = ready.get(lane, 0) + 1
             if task.expires_in is not None or insertion.state == State.SCHEDULED:
-                node.alarm.look()
-                break
+                later.add(task.kind)
+        self._announce_ready(ready)
+        if later:
+            self._announce_later(later)
 
     # ------------------------------------------------------------ waiting
 
@@ -438,6 +517,8 @@ class Engine(Operations):
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
+                if self._node is None and self._doorplate is not None:
+                    self._doorplate.put_up()
                 return await self.waiters.wait(task_id)
         except ResultTimeout:  # whoever waited knew before that there was no use in it
             raise

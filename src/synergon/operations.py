@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,8 @@ from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, Ta
 from synergon.lifecycle import State
 from synergon.node.node import Node
 from synergon.options import check_moment, check_name, check_priority
+from synergon.peering.peers import Peers
+from synergon.peering.post import Lane
 from synergon.records import (
     Moved,
     NodeRecord,
@@ -42,6 +44,11 @@ class Operations:
     @property
     def node(self) -> Node | None:
         """The node that runs in this process, if any."""
+        raise NotImplementedError
+
+    @property
+    def peers(self) -> Peers | None:
+        """The other engines on this store; None if nobody else could be there."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ reading
@@ -88,8 +95,8 @@ class Operations:
         return await self.store.queues()
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
-        return await self.store.nodes()
+        """All registered nodes. Engines that only wait for results have rows too; they run nothing and are no nodes."""
+        return [node for node in await self.store.nodes() if node.concurrency]
 
     # ------------------------------------------------------------ operations
 
@@ -103,6 +110,10 @@ class Operations:
             raise _not_found(task_id)
         if self.node is not None:
             self.node.cancel(task_id)
+        if self.peers is not None and moved.node_id is not None:
+            self.peers.tell_cancel(moved.node_id, task_id)
+        if self.peers is not None and moved.origin is not None:
+            self.peers.tell_done(moved.origin, [task_id], seek=True)
         self.waiters.tell([task_id])
         return moved.done
 
@@ -114,7 +125,8 @@ class Operations:
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
             )
         self._check(moved, "retried", "only an ended task can be")
-        self._wake([moved.kind])
+        if moved.kind is not None:
+            self._announce_ready({(moved.kind, None): 1})
 
     async def delete(self, task_id: int) -> None:
         """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
@@ -134,9 +146,10 @@ class Operations:
         )
         (moved,) = await self.store.reschedule([change])
         self._check(moved, "rescheduled", "only a scheduled or ready task can be")
-        self._wake([moved.kind])
-        if self.node is not None:
-            self.node.alarm.look()
+        if moved.kind is not None:
+            self._announce_later([moved.kind])
+            if moved.state is State.READY:
+                self._announce_ready({(moved.kind, None): 1})
 
     async def set_priority(self, task_id: int, priority: int) -> None:
         """Change the priority of a task that has not started."""
@@ -155,11 +168,23 @@ class Operations:
         (changed,) = await self.store.resume([check_name(queue, "queue")])
         if self.node is not None:
             self.node.scheduler.wake_all()
+        if self.peers is not None:
+            self.peers.tell_control()
         return changed
 
-    def _wake(self, kinds: Iterable[str | None]) -> None:
+    def _announce_ready(self, work: Mapping[Lane, int]) -> None:
+        """There are so many tasks to start in these lanes."""
         if self.node is not None:
-            self.node.wake([kind for kind in kinds if kind is not None])
+            self.node.announce(work)
+        elif self.peers is not None:
+            self.peers.tell_new(work)
+
+    def _announce_later(self, kinds: Iterable[str]) -> None:
+        """Tasks of these kinds are due, or expire, some time: somebody must watch the clock for them."""
+        if self.node is not None:
+            self.node.alarm.look()
+        elif self.peers is not None:
+            self.peers.tell_scheduled(kinds)
 
     @staticmethod
     def _check(moved: Moved, what: str, advice: str) -> None:

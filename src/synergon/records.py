@@ -64,6 +64,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     """JSON object."""
+    origin: str | None = None
+    """The engine that is told when the task has ended."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
@@ -110,6 +112,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     overrides: bytes | None
     tags: tuple[str, ...]
     meta: bytes | None
+    origin: str | None = None
 
 
 # ---------------------------------------------------------------- outcomes
@@ -234,6 +237,8 @@ class Moved(Record, frozen=True, kw_only=True):
     kind: str | None = None
     node_id: str | None = None
     """The node that runs it, for a cancel of a running task."""
+    origin: str | None = None
+    """The engine to tell of the end, for a cancel that was the end."""
     key_holder: int | None = None
     """A retry was refused because this live task holds the unique key."""
 

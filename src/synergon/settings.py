@@ -21,11 +21,14 @@ from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
 from synergon.sizes import size_bytes
 
-LATER: Final = ("resources", "labels", "listen", "advertise", "transport")
+LATER: Final = ("resources", "labels")
 """Settings that are coming; until they work they are refused, not ignored."""
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
+
+AUTO: Final = "auto"
+"""As the store needs it."""
 
 _pyproject: Path | None = None
 
@@ -49,6 +52,10 @@ class Settings:
     """After how many bodies a child process is replaced."""
     child_memory: int | None = None
     """With how much resident memory, in bytes, a child process is replaced after its body; None: never."""
+    listen: str | None = AUTO
+    """Where to hear from peers, `host:port`; None: nowhere."""
+    advertise: str | None = None
+    """The address that peers are told, where it is not the one that is listened on."""
     sources: Mapping[str, str]
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
@@ -164,6 +171,23 @@ def _check_retention(value: Any) -> Retention:
     return value
 
 
+def _check_listen(value: Any) -> str | None:
+    if value is None or value == "off":
+        return None
+    host, separator, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if value != AUTO and not (host and separator and port.isdigit() and int(port) <= 65535):
+        raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
+    return str(value)
+
+
+def _check_advertise(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise OptionError(f"advertise must be an address like http://10.0.0.5:7700, got {value!r}")
+    return value
+
+
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "url": _check_url,
     "name": lambda value: check_name(value, "name"),
@@ -176,5 +200,7 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "retention": _check_retention,
     "child_processes": lambda value: check_count(value, "child_processes"),
     "child_tasks": lambda value: check_count(value, "child_tasks"),
+    "listen": _check_listen,
+    "advertise": _check_advertise,
     "child_memory": lambda value: None if value is None else size_bytes(value, "child_memory"),
 }

@@ -54,15 +54,22 @@ class Call(Generic[Value]):
             self.task_type.check_placement(placement)
         return Call(self.kind, self.payload, placement, self.task_type)
 
-    def to_new_task(self) -> NewTask:
-        """What the store is given: the call's own options, else the kind's."""
+    def to_new_task(self, origin: str | None = None) -> NewTask:
+        """What the store is given: the call's own options, else the kind's; `origin` is told of the end."""
         placement = self.placement
         policy = self.task_type.policy if self.task_type is not None else None
         attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
         queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
         priority = placement.priority if placement.priority is not None else (policy.priority if policy else 0)
         if placement is DEFAULT_PLACEMENT:
-            return NewTask(kind=self.kind, queue=queue, payload=self.payload, priority=priority, max_attempts=attempts)
+            return NewTask(
+                kind=self.kind,
+                queue=queue,
+                payload=self.payload,
+                priority=priority,
+                max_attempts=attempts,
+                origin=origin,
+            )
         return NewTask(
             kind=self.kind,
             queue=queue,
@@ -77,6 +84,7 @@ class Call(Generic[Value]):
             on_conflict=placement.on_conflict,
             tags=placement.tags,
             meta=placement.meta,
+            origin=origin,
         )
 
 

@@ -23,6 +23,7 @@ class Waiters:
         self._told: set[int] = set()
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
+        self._sweep_at = 0.0
 
     async def wait(self, task_id: int) -> TaskRecord:
         """The final record of the task."""
@@ -44,6 +45,10 @@ class Waiters:
             self._wake.set()
             self._start()
 
+    def tell_all(self) -> None:
+        """Any of them may have ended."""
+        self.tell(list(self._futures))
+
     def close(self, error: Exception) -> None:
         """Nobody can wait any longer."""
         if self._sweeper is not None:
@@ -59,10 +64,13 @@ class Waiters:
 
     async def _sweep(self) -> None:
         while self._futures:
-            ids, self._told = sorted(self._told), set()
+            is_due = self._clock.monotonic() >= self._sweep_at
+            ids, self._told = sorted(self._futures if is_due else self._told), set()
             self._wake.clear()
+            if is_due:  # however many are told of meanwhile, the others are looked at in time
+                self._sweep_at = self._clock.monotonic() + self._sweep_seconds
             try:
-                await self._look(ids or sorted(self._futures))
+                await self._look(ids)
             except Exception:  # noqa: BLE001  whatever it is, somebody waits
                 self._told.update(ids)
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
@@ -72,7 +80,7 @@ class Waiters:
 
     async def _rest(self) -> None:
         try:
-            async with asyncio.timeout(self._sweep_seconds):
+            async with asyncio.timeout(max(self._sweep_at - self._clock.monotonic(), 0)):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from synergon.lifecycle import FINAL, State
-from synergon.node.node import SWEEP_SECONDS
+from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

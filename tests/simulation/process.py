@@ -14,7 +14,8 @@ from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
 from synergon.errors import StoreUnavailable, TaskDeleted
-from synergon.node.node import SWEEP_SECONDS, Node
+from synergon.node.node import Node
+from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
 from synergon.records import ProcessIdentity
 from synergon.settings import Settings
 from synergon.stores.base import Store

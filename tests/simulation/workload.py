@@ -73,7 +73,7 @@ class Workload:
         tasks = [self._new_task() for _ in range(self._chances.choice((1, 1, 2, 5)))]
         inserted = await process.store.insert(tasks)
         if process.node is not None:
-            process.node.wake({task.kind for task in tasks})
+            process.node.made_ready([task.kind for task in tasks])
             process.node.alarm.look()
         if self._chances.random() < 0.3:
             await process.wait_for(inserted[0].id)

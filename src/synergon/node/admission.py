@@ -17,20 +17,28 @@ class Admission:
         self._ledger = ledger
         self._queues = queues
 
+    def serves(self, kind: str, queue: str | None) -> bool:
+        """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
+        return kind in self._kinds and (self._queues is None or queue in self._queues)
+
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
         free = self._ledger.free
         if free <= 0:
             return None
-        rooms = [Room(kind=kind, count=self._room(kind, free)) for kind in wanted]
+        rooms = [Room(kind=kind, count=self.room(kind)) for kind in wanted]
         rooms = [room for room in rooms if room.count > 0]
+        in_processes = [room for room in rooms if self._kinds[room.kind].policy.runs_in == "process"]
+        if len(in_processes) > 1:  # they share the places of child processes, so they are asked for together and alone
+            rooms, free = in_processes, min(free, self._ledger.processes_free)
         if not rooms:
             return None
         return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
 
-    def _room(self, kind: str, free: int) -> int:
+    def room(self, kind: str) -> int:
+        """How many tasks of this kind could start now."""
         policy = self._kinds[kind].policy
-        room = free
+        room = self._ledger.free
         if policy.max_running is not None:
             room = min(room, policy.max_running - self._ledger.by_kind[kind])
         if policy.runs_in == "process":

@@ -174,7 +174,7 @@ class Completer:
             self._tell_children(settlement.outcome)
 
     def _tell_children(self, outcome: Succeeded) -> None:
-        self._on_ready({child.kind for child in outcome.children})
+        self._on_ready([child.kind for child in outcome.children])
         self._on_scheduled(0.0)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
-from synergon.clock import Clock
+from synergon.clock import Clock, new_id
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable, SynergonError
 from synergon.lifecycle import LIVE, State
@@ -24,6 +25,8 @@ from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
+from synergon.node.neighbours import Neighbours
+from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
@@ -31,14 +34,14 @@ from synergon.node.scheduler import Scheduler
 from synergon.node.slots import Slots
 from synergon.node.strays import Strays
 from synergon.node.watchdog import Watchdog
+from synergon.peering.peers import Peers
+from synergon.peering.post import Lane
+from synergon.peering.wire import LOOK, Message
 from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
 from synergon.version import VERSION
-
-SWEEP_SECONDS: Final = 1.0
-"""How often a node looks for what nobody told it about."""
 
 LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
@@ -59,6 +62,7 @@ class Node(Services):
         logger: logging.Logger,
         *,
         on_ended: Callable[[Iterable[int]], None],
+        peers: Peers | None = None,
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -69,9 +73,12 @@ class Node(Services):
         self._clock = clock
         self._executor = executor
         self._on_ended = on_ended
+        self._peers = peers
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
+        self._pace = Pace(settings.sweep, clock)
+        self._address: str | None = None
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -85,7 +92,7 @@ class Node(Services):
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
         self.completer = Completer(
-            store, clock, logger, on_ended=self._on_ended, on_ready=self.wake, on_scheduled=self.due_in
+            store, clock, logger, on_ended=self._tell_ended, on_ready=self.made_ready, on_scheduled=self.due_in
         )
         self.runner = Runner(
             self._kinds,
@@ -101,7 +108,10 @@ class Node(Services):
         )
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
         admission = Admission(self._kinds, self._ledger, settings.queues)
-        self.scheduler = Scheduler(store, admission, self._kinds, self._start)
+        self._neighbours = Neighbours(self._peers, admission)
+        self.scheduler = Scheduler(
+            store, admission, self._kinds, self._start, on_surplus=self._neighbours.offer_surplus
+        )
         self._strays = Strays(
             store,
             clock,
@@ -109,15 +119,16 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self.alarm = Alarm(store, clock, logger, on_ready=self.wake, on_ended=self._on_ended)
+        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended)
         self.reaper = Reaper(
             store,
             self._executor,
             clock,
             logger,
             beat_seconds=settings.lease / PARTS,
-            on_ready=self.wake,
+            on_ready=self.made_ready,
             on_ended=self._on_ended,
+            on_nodes=self._neighbours.learn,
         )
         steps = {
             "completer": self.completer.step,
@@ -136,6 +147,9 @@ class Node(Services):
 
     async def start(self) -> None:
         """Register, and begin to work."""
+        if self._peers is not None:
+            self._address = await self._peers.serve()
+            self._peers.resident = self
         await self._join()
         for duty in self._duties:
             duty.start()
@@ -149,7 +163,7 @@ class Node(Services):
 
     async def _join(self) -> None:
         """Become a node under a new id, with a lease of its own."""
-        node_id = self.id = f"{int(self._clock.chance() * 2**48):012x}{int(self._clock.chance() * 2**48):012x}"
+        node_id = self.id = new_id(self._clock)
         settings = self._settings
         asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
         await self._store.register(
@@ -162,8 +176,11 @@ class Node(Services):
                 concurrency=settings.concurrency,
                 lease=microseconds(settings.lease),
                 version=VERSION,
+                address=self._address,
             )
         )
+        if self._peers is not None:
+            self._peers.say_hello()
         self.scheduler.node_id = self.runner.node_id = self.id
         self._lease = Lease(
             self._store.keeper,
@@ -203,8 +220,10 @@ class Node(Services):
         except StoreUnavailable:
             self._strays.doubt()
             raise
+        self._neighbours.claim_is_over()
 
     def _start(self, claims: list[Claim]) -> None:
+        self._neighbours.started(claims)
         if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
         else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
@@ -220,7 +239,8 @@ class Node(Services):
             self._freed.set()
 
     async def _sweep(self) -> None:
-        await self._clock.sleep(self._settings.sweep or SWEEP_SECONDS)
+        await self._pace.rest()
+        self._pace.adapt(is_restless=bool(self.runner.running) or not self._neighbours.are_well)
         self.scheduler.wake_all()
         self.alarm.look()
         if self.runner.running:
@@ -235,9 +255,42 @@ class Node(Services):
         self.scheduler.wake(self._kinds if kinds is None else kinds)
         self.alarm.look()
 
-    def wake(self, kinds: Iterable[str]) -> None:
-        """There may be ready tasks of these kinds."""
-        self.scheduler.wake(kinds)
+    def watch(self) -> None:
+        """Somebody's own transaction may bring tasks, and nobody will tell."""
+        self._pace.watch()
+
+    # ------------------------------------------------------------ peers
+
+    @property
+    def free(self) -> int:
+        """How many tasks could start here."""
+        return self._ledger.free if self.scheduler.is_open else 0
+
+    def announce(self, work: Mapping[Lane, int]) -> None:
+        """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
+        self.scheduler.wake(kind for kind, _ in work)
+        self._neighbours.offer(work, is_open=self.scheduler.is_open)
+
+    def made_ready(self, kinds: Iterable[str]) -> None:
+        """The same where the queues are not known: one task for each time that a kind is named."""
+        self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
+
+    def _tell_ended(self, ids: Iterable[int]) -> None:
+        self._on_ended(ids)
+        self._neighbours.ended(ids)
+
+    def heard(self, news: Message) -> None:
+        """A peer has said this; none of it is believed, all of it is a reason to look."""
+        self.scheduler.wake(news.new)
+        if news.due:
+            self.alarm.look()
+        if news.control or LOOK in news.cancel:
+            self._pace.watch()
+            self._pace.look_now()
+        for task_id in news.cancel:
+            self.cancel(task_id)
+
+    # ------------------------------------------------------------ what else there is to do
 
     def due_in(self, seconds: float) -> None:
         """Something is due after `seconds`."""
@@ -361,6 +414,9 @@ class Node(Services):
     async def _leave_for_good(self) -> None:
         if self._keeper is not None:
             await self._keeper.stop()
+        if self._peers is not None:
+            self._peers.say_goodbye()
+            self._peers.resident = None
         try:
             await self._store.unregister(self.id)
         except StoreError as error:

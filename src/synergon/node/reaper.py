@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from synergon.clock import Clock
+from synergon.lifecycle import State
 from synergon.node.executors import Executor
 from synergon.records import NodeRecord
 from synergon.stores.base import Store
@@ -19,6 +20,8 @@ BATCH: Final = 500
 LOOK_SECONDS: Final = 0.25
 """How often the processes of this host are looked at; that asks the operating system and not the store."""
 LONGEST_BEAT_SECONDS: Final = 5.0
+FULL_LOOK_BEATS: Final = 3
+"""The dead are seen at each beat in the list of nodes; tasks whose node left no row are looked for at each third."""
 
 
 class Reaper:
@@ -34,6 +37,7 @@ class Reaper:
         beat_seconds: float,
         on_ready: Callable[[Iterable[str]], None],
         on_ended: Callable[[Iterable[int]], None],
+        on_nodes: Callable[[list[NodeRecord]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -42,12 +46,17 @@ class Reaper:
         self._beat_seconds = min(beat_seconds, LONGEST_BEAT_SECONDS)
         self._on_ready = on_ready
         self._on_ended = on_ended
+        self._on_nodes = on_nodes
         self._nodes: list[NodeRecord] = []
+        self._beats = 0
 
     async def step(self) -> None:
         """Reap, learn who is there, then watch them until the next beat or a death."""
         self._nodes = await self._store.nodes()
-        await self.reap()
+        self._on_nodes(self._nodes)
+        if self._beats % FULL_LOOK_BEATS == 0 or self._gone() or any(node.lease_left <= 0 for node in self._nodes):
+            await self.reap()
+        self._beats += 1
         until = self._clock.monotonic() + self._beat_seconds
         while self._clock.monotonic() < until and not self._gone():
             await self._clock.sleep(min(LOOK_SECONDS, self._beat_seconds))
@@ -67,7 +76,7 @@ class Reaper:
                     task.crashes,
                     extra={"task_id": task.id, "kind": task.kind},
                 )
-            self._on_ready({task.kind for task in reaped})
+            self._on_ready([task.kind for task in reaped if task.state is State.READY])
             self._on_ended([task.id for task in reaped])
             if len(reaped) < BATCH:
                 break

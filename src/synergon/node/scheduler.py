@@ -19,11 +19,21 @@ from synergon.stores.base import Store
 class Scheduler:
     """Claims whenever there may be work and there is room for it."""
 
-    def __init__(self, store: Store, admission: Admission, kinds: Iterable[str], start: Callable[[list[Claim]], None]):
+    def __init__(
+        self,
+        store: Store,
+        admission: Admission,
+        kinds: Iterable[str],
+        start: Callable[[list[Claim]], None],
+        *,
+        on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._admission = admission
         self._kinds = frozenset(kinds)
         self._start = start
+        self._on_surplus = on_surplus
+        self._has_surplus = False
         self._dirty: set[str] = set(self._kinds)
         self._event = asyncio.Event()
         self._event.set()
@@ -94,6 +104,10 @@ class Scheduler:
         taken = Counter(claim.kind for claim in claims)
         is_full = len(claims) >= request.limit
         leftover = {room.kind for room in request.rooms if is_full or taken[room.kind] >= room.count}
-        if leftover:
-            self._dirty |= leftover
+        # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
+        if leftover and not self._has_surplus:
+            self._on_surplus(leftover)
+        self._has_surplus = bool(leftover)
+        self._dirty |= leftover
+        if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()

@@ -116,6 +116,9 @@ class Store(Protocol):
     async def now(self) -> int:
         """The store's clock."""
 
+    async def secret(self) -> bytes:
+        """What proves that a message comes from somebody who may read this store; made once, the same for all."""
+
     async def schema_versions(self) -> SchemaVersions | None:
         """Look, without opening or changing anything. None: the store has no schema."""
 

@@ -212,6 +212,8 @@ class Tester:
             )
         ports: dict[str, Any] = {
             "clock": self.clock,
+            "_transport": None,
+            "_make_transport": lambda _settings: None,
             "_make_store": lambda _url: self._store,
             "_make_node": functools.partial(StandbyNode, drain=self.drain),
             "_make_waiters": functools.partial(PromptWaiters, run=self._run_or_join, why_not=self._why_not_ended),

@@ -94,6 +94,7 @@ def _start(tables: Tables, row: Row, node_id: str, now: int) -> Claim:
         task.overrides,
         task.tags,
         task.meta,
+        task.origin,
     )
 
 

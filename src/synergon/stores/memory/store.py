@@ -89,6 +89,11 @@ class MemoryStore:
         with self._transaction() as (_, now):
             return now
 
+    async def secret(self) -> bytes:
+        """The same for every store of this name."""
+        with self._transaction() as (tables, _):
+            return tables.secret
+
     async def schema_versions(self) -> None:
         """There is no schema."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Final
 
@@ -35,6 +36,7 @@ class Tables:
     def __init__(self) -> None:
         self.lock: Final = threading.Lock()
         self.open_stores = 0
+        self.secret: Final = secrets.token_bytes(32)
         self.latest_moment = 0
         """The clock of the tables: the largest moment that any store has read."""
         self.last_id = 0

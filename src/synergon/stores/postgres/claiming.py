@@ -27,7 +27,7 @@ async def claim(session: Session, request: ClaimRequest) -> list[Claim]:
 
 
 def _claim(row: Any) -> Claim:
-    _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, _ = row
+    _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, _ = row
     return Claim(
         task_id,
         claim_no,
@@ -40,4 +40,5 @@ def _claim(row: Any) -> Claim:
         overrides.encode() if overrides is not None else None,
         tuple(tags) if tags else (),
         meta.encode() if meta is not None else None,
+        origin,
     )

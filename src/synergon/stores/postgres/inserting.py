@@ -55,6 +55,7 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
         [_text(task.overrides) for task in tasks],
         [msgspec.json.encode(task.tags).decode() if task.tags else None for task in tasks],
         [_text(task.meta) for task in tasks],
+        [task.origin for task in tasks],
     )
 
 
@@ -107,5 +108,6 @@ async def _meet(session: Session, task: NewTask, holder: int, state: State, *, i
         _text(task.overrides),
         list(task.tags) or None,
         _text(task.meta),
+        task.origin,
     )
     return Insertion(holder, False, State(state))

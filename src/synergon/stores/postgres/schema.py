@@ -32,11 +32,16 @@ def migrations(schema: str) -> list[str]:
 
 
 def foundation(schema: str) -> str:
-    """What is there before any version: the schema, and the rows that say which version and which database it is."""
+    """What is there before any version: the schema, and the rows that say which version and which database it is.
+
+    The secret that peers sign with is made here too, by the database: whoever runs tasks may have no right to.
+    """
     return (
         f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
         f"CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"
         f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text)\n"
+        "    ON CONFLICT DO NOTHING;\n"
+        f"INSERT INTO {schema}.meta VALUES ('secret', gen_random_uuid()::text || gen_random_uuid()::text)\n"
         "    ON CONFLICT DO NOTHING;"
     )
 

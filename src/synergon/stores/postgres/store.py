@@ -122,6 +122,11 @@ class PostgresStore:
         """The store's clock."""
         return from_datetime(await self._statement(lambda session: session.value("now")))
 
+    async def secret(self) -> bytes:
+        """The schema's own, made together with it."""
+        secret: str = await self._statement(lambda session: session.value("secret"))
+        return secret.encode()
+
     # ------------------------------------------------------------ tasks come in
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:

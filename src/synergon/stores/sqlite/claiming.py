@@ -25,11 +25,14 @@ def claim(transaction: Transaction, request: ClaimRequest) -> list[Claim]:
 
 
 def _first_ready(transaction: Transaction, request: ClaimRequest) -> list[Any]:
-    """One index probe per kind and open queue, merged; tasks that nobody asked for are never looked at."""
-    open_queues = [row[0] for row in transaction.rows("open_queues")]
-    if request.queues is not None:
-        open_queues = [name for name in open_queues if name in request.queues]
-    by_kind = [_of_kind(transaction, room.kind, open_queues, min(room.count, request.limit)) for room in request.rooms]
+    """One index probe per kind and queue that has ready tasks, merged; what nobody asked for is never looked at."""
+    paused = {row[0] for row in transaction.rows("paused_queues")}
+    by_kind = []
+    for room in request.rooms:
+        queues = [row[0] for row in transaction.rows("queues_of_kind", room.kind) if row[0] not in paused]
+        if request.queues is not None:
+            queues = [name for name in queues if name in request.queues]
+        by_kind.append(_of_kind(transaction, room.kind, queues, min(room.count, request.limit)))
     by_kind = [rows for rows in by_kind if rows]
     if len(by_kind) == 1:
         return by_kind[0]
@@ -44,11 +47,11 @@ def _of_kind(transaction: Transaction, kind: str, queues: list[str], limit: int)
 
 
 def _order(row: tuple[Any, ...]) -> tuple[int, int]:
-    return -row[11], row[0]
+    return -row[-1], row[0]
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, _ = row
+    task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, _ = row
     return Claim(
         task_id,
         claim_no + 1,
@@ -61,6 +64,7 @@ def _claim(row: tuple[Any, ...]) -> Claim:
         overrides,
         decode_tags(tags) if tags else (),
         meta,
+        origin,
     )
 
 

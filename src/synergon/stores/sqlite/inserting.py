@@ -45,6 +45,7 @@ def _row(transaction: Transaction, task: NewTask) -> tuple[Any, ...]:
         task.overrides,
         encode_tags(task.tags),
         task.meta,
+        task.origin,
     )
 
 
@@ -100,7 +101,7 @@ def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
     expires_at = now + task.expires_in if task.expires_in is not None else None
     values = (task.queue, state, task.priority, due, task.payload, task.max_attempts, now, expires_at)
     transaction.run("add_queue", task.queue)
-    transaction.run("replace", *values, task.overrides, encode_tags(task.tags), task.meta, task_id)
+    transaction.run("replace", *values, task.overrides, encode_tags(task.tags), task.meta, task.origin, task_id)
     return state
 
 

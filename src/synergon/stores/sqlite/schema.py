@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -91,6 +92,13 @@ def version_at(path: Path) -> int | None:
             return _version(connection)
     except sqlite3.Error as error:
         raise translate(error, path) from error
+
+
+def make_secret(transaction: Transaction) -> bytes:
+    """The cluster's secret, made if nobody was faster."""
+    transaction.run("make_secret", secrets.token_bytes(32))
+    secret: bytes = transaction.row("secret")[0]
+    return secret
 
 
 def version_of(transaction: Transaction) -> int:

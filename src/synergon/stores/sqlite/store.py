@@ -95,6 +95,11 @@ class SqliteStore:
         """The store's clock."""
         return await self._read(lambda transaction: transaction.now)
 
+    async def secret(self) -> bytes:
+        """The file's own; whoever asks first makes it."""
+        found = await self._read(lambda transaction: transaction.row("secret"))
+        return found[0] if found else await self._write(schema.make_secret)
+
     # ------------------------------------------------------------ tasks come in
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:

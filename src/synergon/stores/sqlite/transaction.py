@@ -18,7 +18,7 @@ SQL = statements("sqlite")
 ROWS_PER_STATEMENT: Final = 32
 """Starting a statement costs more than a row of it does."""
 
-_ONE_ROW: Final = f"({', '.join('?' * 14)})"
+_ONE_ROW: Final = f"({', '.join('?' * 15)})"
 _INSERT_ONE: Final = f"{SQL['insert']} {_ONE_ROW}"
 _INSERT_MANY: Final = f"{SQL['insert']} {', '.join([_ONE_ROW] * ROWS_PER_STATEMENT)}"
 

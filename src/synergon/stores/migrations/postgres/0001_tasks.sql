@@ -25,6 +25,7 @@ CREATE TABLE {schema}.task (
     meta             text,
     progress         text,
     errors           text,
+    origin           text, -- the engine that is told of the end
     CHECK ((state = 'running') = (node_id IS NOT NULL))
 ) WITH (
     -- Rows live for seconds and are updated twice: leave room beside them, and clean up often.

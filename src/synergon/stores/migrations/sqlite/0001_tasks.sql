@@ -25,6 +25,7 @@ CREATE TABLE synergon_task (
     meta             BLOB,
     progress         BLOB,
     errors           BLOB,
+    origin           TEXT, -- the engine that is told of the end
     CHECK ((state = 'running') = (node_id IS NOT NULL))
 );
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, priority DESC, id) WHERE state = 'ready';

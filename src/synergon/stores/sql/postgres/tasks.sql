@@ -1,6 +1,9 @@
 -- name: now
 SELECT now()
 
+-- name: secret
+SELECT value FROM {schema}.meta WHERE name = 'secret'
+
 -- name: whereabouts
 SELECT current_database(), to_regclass($1) IS NOT NULL
 
@@ -23,18 +26,20 @@ SELECT pg_notify($1, $2)
 -- Ids are given in the order of the arrays. The moment is the statement's: the transaction may be a caller's own, and
 -- may have begun long ago.
 INSERT INTO {schema}.task (
-    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
+    origin
 )
 SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[]
 ) WITH ORDINALITY AS new (
-    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, position
+    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
+    position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -44,18 +49,20 @@ RETURNING id, state
 
 -- name: insert_keyed
 INSERT INTO {schema}.task (
-    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
+    origin
 )
 SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[]
 ) WITH ORDINALITY AS new (
-    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, position
+    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
+    position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -78,7 +85,7 @@ SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = cl
         WHEN coalesce($4::timestamptz, clock.now + $5::bigint * interval '1 microsecond') > clock.now THEN 'scheduled' ELSE 'ready'
     END,
     expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
-    attempts = 0, crashes = 0, errors = NULL, progress = NULL
+    origin = $12, attempts = 0, crashes = 0, errors = NULL, progress = NULL
 FROM (SELECT statement_timestamp() AS now) AS clock
 WHERE id = $1 AND state <> 'running'
 RETURNING state
@@ -122,7 +129,8 @@ claimed AS (
     SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
         started_at = now(), overdue = false
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
-    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, priority
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        priority
 )
 SELECT EXISTS (SELECT 1 FROM lease), claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true

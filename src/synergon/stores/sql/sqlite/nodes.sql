@@ -1,3 +1,9 @@
+-- name: secret
+SELECT value FROM synergon_meta WHERE name = 'secret'
+
+-- name: make_secret
+INSERT INTO synergon_meta (name, value) VALUES ('secret', ?) ON CONFLICT DO NOTHING
+
 -- name: register
 INSERT INTO synergon_node (
     id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,

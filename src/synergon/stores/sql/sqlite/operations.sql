@@ -1,5 +1,5 @@
 -- name: live
-SELECT id, kind, state, node_id, cancel_requested FROM synergon_task WHERE id = ?
+SELECT id, kind, state, node_id, cancel_requested, origin FROM synergon_task WHERE id = ?
 
 -- name: ended
 SELECT id, kind, state, key, queue FROM synergon_history WHERE id = ?
@@ -41,8 +41,18 @@ UPDATE synergon_queue SET paused_at = NULL WHERE name = ? AND paused_at IS NOT N
 -- name: queues
 SELECT name, paused_at FROM synergon_queue ORDER BY name
 
--- name: open_queues
-SELECT name FROM synergon_queue WHERE paused_at IS NULL
+-- name: paused_queues
+SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL
+
+-- name: queues_of_kind
+-- The queues that have ready tasks of a kind, by jumping from one to the next in the index.
+WITH RECURSIVE lane (queue) AS (
+    SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1
+    UNION ALL
+    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1 AND queue > lane.queue)
+    FROM lane WHERE lane.queue IS NOT NULL
+)
+SELECT queue FROM lane WHERE queue IS NOT NULL
 
 -- name: counts
 SELECT queue, kind, 'ready', count(*) FROM synergon_task WHERE state = 'ready' GROUP BY kind, queue

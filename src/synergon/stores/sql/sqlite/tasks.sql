@@ -15,7 +15,8 @@ UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), s
 -- name: insert
 -- Followed by as many rows of values as there are tasks.
 INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta
+    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
+    origin
 ) VALUES
 
 -- name: key_holder
@@ -24,11 +25,12 @@ SELECT id, state FROM synergon_task WHERE kind = ? AND key = ?
 -- name: replace
 UPDATE synergon_task
 SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
-    overrides = ?, tags = ?, meta = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
+    overrides = ?, tags = ?, meta = ?, origin = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
 WHERE id = ? AND state <> 'running'
 
 -- name: ready
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, priority
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    priority
 FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id

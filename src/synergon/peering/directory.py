@@ -1,0 +1,90 @@
+"""Who the peers are: data, not connections. The rows of the node table, and what they last said of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from synergon.records import NodeRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """Another engine that can be called."""
+
+    id: str
+    address: str
+    kinds: frozenset[str]
+    queues: frozenset[str] | None
+    free: int
+    """Free slots, as far as anybody here knows."""
+    is_failing: bool = False
+
+
+class Directory:
+    """The peers by id. Only addresses that the node table has are in it, and only those of the transport's schemes."""
+
+    def __init__(self, schemes: tuple[str, ...]) -> None:
+        self._schemes = schemes
+        self._peers: dict[str, Peer] = {}
+        self.is_loaded = False
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._peers.values()))
+
+    def get(self, peer_id: str) -> Peer | None:
+        """The peer with this id, if it is known."""
+        return self._peers.get(peer_id)
+
+    def update(self, nodes: Iterable[NodeRecord], own_ids: Collection[str]) -> tuple[list[Peer], list[Peer]]:
+        """Learn the rows of the node table; who is new, and who is gone."""
+        before, self._peers = self._peers, {}
+        came: list[Peer] = []
+        for node in nodes:
+            address = node.address
+            if address is None or node.id in own_ids or node.lease_left <= 0 or not address.startswith(self._schemes):
+                continue
+            known = before.pop(node.id, None)
+            self._peers[node.id] = peer = Peer(
+                id=node.id,
+                address=address,
+                kinds=frozenset(node.kinds),
+                queues=None if node.queues is None else frozenset(node.queues),
+                free=node.concurrency,
+                is_failing=known is not None and known.is_failing,
+            )
+            if known is None:
+                came.append(peer)
+        self.is_loaded = True
+        return came, list(before.values())
+
+    def forget(self, peer_id: str) -> Peer | None:
+        """It has said goodbye."""
+        return self._peers.pop(peer_id, None)
+
+    def runners(self, kind: str) -> list[Peer]:
+        """Those who run the kind."""
+        return [peer for peer in self._peers.values() if kind in peer.kinds]
+
+    def has_room(self, kinds: Iterable[str]) -> bool:
+        """Whether somebody who answers has room for one of these kinds."""
+        return any(peer.free > 0 and not peer.is_failing for kind in kinds for peer in self.runners(kind))
+
+    def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
+        """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
+
+        Without a queue nobody knows which one it is; then those who serve only some queues are woken in any case.
+        """
+        runners = [peer for peer in self.runners(kind) if peer.id not in besides]
+        certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
+        maybe = [peer for peer in runners if queue is None and peer.queues is not None]
+        chosen: list[Peer] = []
+        for peer in sorted(certain, key=lambda peer: (peer.is_failing, -peer.free)):
+            if count <= 0:
+                break
+            chosen.append(peer)
+            if not peer.is_failing:
+                taken = min(peer.free, count)
+                peer.free -= taken
+                count -= taken
+        return chosen + maybe

@@ -1,0 +1,90 @@
+"""Outgoing hints: one set per peer, one request in flight per peer.
+
+The first hint goes at once; after it at most one per 10 ms, and what comes meanwhile is merged. A peer that fails is
+tried again after a pause that grows; what it was to hear waits, merged, and delays nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.peering.transport import SendError
+from synergon.peering.wire import NOTHING, Message, merged
+
+REST_SECONDS: Final = 0.01
+FULL_REST_SECONDS: Final = 0.05
+"""A peer with no free slot looks again by itself when it has one; it need not hear of each new task."""
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+class Outbox:
+    """What one peer is to hear. It has a task only while there is something to send."""
+
+    def __init__(
+        self,
+        send: Callable[[Message], Awaitable[Message]],
+        clock: Clock,
+        *,
+        on_answer: Callable[[Message, Message], None],
+        on_failure: Callable[[Message, int, SendError], None],
+    ) -> None:
+        self._send = send
+        self._clock = clock
+        self._on_answer = on_answer
+        self._on_failure = on_failure
+        self._waiting = NOTHING
+        self._failures = 0
+        self._next_at = clock.monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, more: Message) -> None:
+        """Have it sent. Never blocks and never drops."""
+        self._waiting = merged(self._waiting, more)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def sent(self) -> None:
+        """Return when nothing waits any more, however long that takes."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def close(self) -> Message:
+        """Send nothing more; what was not sent."""
+        if self._task is not None:
+            self._task.cancel()
+        return self._waiting
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting is not NOTHING:
+                await self._rest()
+                sending, self._waiting = self._waiting, NOTHING
+                await self._send_one(sending)
+        finally:
+            self._task = None
+
+    async def _rest(self) -> None:
+        pause = self._next_at - self._clock.monotonic()
+        if pause > 0:
+            await self._clock.sleep(pause)
+
+    async def _send_one(self, sending: Message) -> None:
+        try:
+            answer = await self._send(sending)
+        except SendError as error:
+            self._failures += 1
+            self._waiting = merged(sending, self._waiting)
+            self._next_at = self._clock.monotonic() + self._pause()
+            self._on_failure(sending, self._failures, error)
+        else:
+            self._failures = 0
+            self._next_at = self._clock.monotonic() + (FULL_REST_SECONDS if answer.free == 0 else REST_SECONDS)
+            self._on_answer(sending, answer)
+
+    def _pause(self) -> float:
+        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 16), LONGEST_PAUSE_SECONDS)
+        return longest * (0.5 + self._clock.chance() / 2)

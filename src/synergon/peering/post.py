@@ -1,0 +1,261 @@
+"""The post: knows the peers and has an outbox for each. It finds out whom news concerns.
+
+The node table is read when there is news and nobody knows the peers yet, when a peer fails or says hello, when nobody
+known runs a kind, and now and then while there is news. A node's reaper reads it anyway and lets the post `learn`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.errors import StoreError
+from synergon.peering.directory import Directory, Peer
+from synergon.peering.hints import Outbox
+from synergon.peering.transport import SendError
+from synergon.peering.wire import Message, merged, message
+from synergon.records import NodeRecord
+
+Lane = tuple[str, str | None]
+"""A kind, and the queue if anybody knows it."""
+
+LEAST_REFRESH_SECONDS: Final = 0.2
+"""How often the node table is read at the most because nobody is known who runs a kind."""
+STRANGERS_KEPT: Final = 1000
+FAILURES_TO_MENTION: Final = 3
+
+
+class Post:
+    """Brings messages to peers. Handing something in never blocks and never raises."""
+
+    def __init__(
+        self,
+        read_nodes: Callable[[], Awaitable[list[NodeRecord]]],
+        send: Callable[[Peer, Message], Awaitable[Message]],
+        schemes: tuple[str, ...],
+        on_company: Callable[[], None],
+        own_ids: Callable[[], Collection[str]],
+        clock: Clock,
+        logger: logging.Logger,
+        *,
+        refresh_seconds: float,
+    ) -> None:
+        self.directory = Directory(schemes)
+        self._read_nodes = read_nodes
+        self._send = send
+        self._on_company = on_company
+        self._own_ids = own_ids
+        self._clock = clock
+        self._logger = logger
+        self._refresh_seconds = refresh_seconds
+        self._learned_at = 0.0
+        self._outboxes: dict[str, Outbox] = {}
+        self._new: Counter[Lane] = Counter()
+        self._scheduled: set[str] = set()
+        self._letters: list[tuple[str | None, Message]] = []
+        """For whom (None: for everybody) and what, until the peers are known."""
+        self._strangers: dict[str, Message] = {}
+        """What engines are to hear that are not in the directory, in case they have only just come."""
+        self._router: asyncio.Task[None] | None = None
+        self._refresher: asyncio.Task[None] | None = None
+        self._is_refresh_wanted = False
+
+    # ------------------------------------------------------------ handing in
+
+    def wake(self, work: Mapping[Lane, int]) -> None:
+        """So many new tasks are in these lanes."""
+        self._new.update(work)
+        self._route_soon()
+
+    def schedule(self, kinds: Iterable[str]) -> None:
+        """Tasks of these kinds were put off; whoever runs them should look at the clock."""
+        self._scheduled.update(kinds)
+        self._route_soon()
+
+    def give(self, peer_id: str, letter: Message, *, seek: bool = False) -> None:
+        """For this peer; if it is not known, for when it is, should that be soon. `seek`: it is worth a look."""
+        peer = self.directory.get(peer_id)
+        if peer is not None:
+            self._outbox(peer).add(letter)
+        elif self.directory.is_loaded:
+            self._keep_for_stranger(peer_id, letter)
+            if seek:
+                self.refresh_soon()
+        else:
+            self._letters.append((peer_id, letter))
+            self._route_soon()
+
+    def give_all(self, letter: Message) -> None:
+        """For every peer."""
+        self._letters.append((None, letter))
+        self._route_soon()
+
+    def _keep_for_stranger(self, peer_id: str, letter: Message) -> None:
+        kept = self._strangers.pop(peer_id, None)
+        self._strangers[peer_id] = letter if kept is None else merged(kept, letter)
+        if len(self._strangers) > STRANGERS_KEPT:
+            del self._strangers[next(iter(self._strangers))]
+
+    # ------------------------------------------------------------ knowing the peers
+
+    def learn(self, nodes: Iterable[NodeRecord]) -> None:
+        """The node table, as it has just been read."""
+        self._learned_at = self._clock.monotonic()
+        came, gone = self.directory.update(nodes, self._own_ids())
+        for peer in gone:
+            self.forget(peer.id)
+        if came:
+            self._on_company()
+        for peer in came:
+            letter = self._strangers.pop(peer.id, None)
+            if letter is not None:
+                self._outbox(peer).add(letter)
+
+    def forget(self, peer_id: str) -> None:
+        """It is gone; others should hear of the work that it was to hear of."""
+        self.directory.forget(peer_id)
+        outbox = self._outboxes.pop(peer_id, None)
+        if outbox is not None:
+            self._offer_again(outbox.close(), peer_id)
+
+    async def refresh(self) -> None:
+        """Read the node table now."""
+        self.learn(await self._read_nodes())
+
+    def refresh_soon(self) -> None:
+        """Read the node table, beside everything else."""
+        self._is_refresh_wanted = True
+        if self._refresher is None:
+            self._refresher = asyncio.get_running_loop().create_task(self._refresh_while_wanted())
+
+    async def _refresh_while_wanted(self) -> None:
+        try:
+            while self._is_refresh_wanted:
+                self._is_refresh_wanted = False
+                await self.refresh()
+        except StoreError as error:
+            self._logger.debug("the node table could not be read: %s", error)
+        finally:
+            self._refresher = None
+
+    # ------------------------------------------------------------ finding out whom it concerns
+
+    def _route_soon(self) -> None:
+        if self._router is None:
+            self._router = asyncio.get_running_loop().create_task(self._route())
+
+    async def _route(self) -> None:
+        try:
+            while self._new or self._scheduled or self._letters:
+                await self._know_peers()
+                self._distribute()
+        except StoreError as error:
+            self._logger.debug("peers could not be told of news: %s", error)
+        finally:
+            self._router = None
+
+    async def _know_peers(self) -> None:
+        age = self._clock.monotonic() - self._learned_at
+        if not self.directory.is_loaded or (age > LEAST_REFRESH_SECONDS and self._is_somebody_missing()):
+            await self.refresh()
+        elif age > self._refresh_seconds:
+            self.refresh_soon()
+
+    def _is_somebody_missing(self) -> bool:
+        return any(not self.directory.runners(kind) for kind, _ in self._new)
+
+    def _distribute(self) -> None:
+        work, self._new = self._new, Counter()
+        kinds, self._scheduled = self._scheduled, set()
+        letters, self._letters = self._letters, []
+        self._offer(work)
+        for peer in self.directory:
+            if not kinds.isdisjoint(peer.kinds):
+                self._outbox(peer).add(message(due=True))
+        for peer_id, letter in letters:
+            if peer_id is not None:
+                self.give(peer_id, letter)
+            else:
+                for peer in self.directory:
+                    self._outbox(peer).add(letter)
+
+    def _offer(self, work: Mapping[Lane, int], besides: Collection[str] = ()) -> None:
+        """Wake as few peers as have room for the work."""
+        offers: dict[str, dict[str, int]] = {}
+        for (kind, queue), count in work.items():
+            for peer in self.directory.whom_to_wake(kind, queue, count, besides):
+                offer = offers.setdefault(peer.id, {})
+                offer[kind] = offer.get(kind, 0) + count
+        for peer_id, offer in offers.items():
+            self.give(peer_id, message(new=offer))
+
+    def _offer_again(self, unheard: Message, peer_id: str) -> None:
+        if unheard.new:
+            self._offer({(kind, None): count for kind, count in unheard.new.items()}, (peer_id,))
+
+    # ------------------------------------------------------------ sending
+
+    def _outbox(self, peer: Peer) -> Outbox:
+        outbox = self._outboxes.get(peer.id)
+        if outbox is None:
+            outbox = self._outboxes[peer.id] = Outbox(
+                lambda letter: self._send_to(peer.id, letter),
+                self._clock,
+                on_answer=lambda sent, answer: self._answered(peer.id, sent, answer),
+                on_failure=lambda sent, failures, error: self._failed(peer.id, sent, failures, error),
+            )
+        return outbox
+
+    async def _send_to(self, peer_id: str, letter: Message) -> Message:
+        peer = self.directory.get(peer_id)
+        if peer is None:
+            raise SendError(f"{peer_id} is not in the node table any more")
+        return await self._send(peer, letter)
+
+    def _answered(self, peer_id: str, sent: Message, answer: Message) -> None:
+        peer = self.directory.get(peer_id)
+        if peer is None:
+            return
+        peer.is_failing = False
+        if answer.free is not None:
+            peer.free = answer.free
+            if answer.free == 0 and self.directory.has_room(sent.new):
+                self._offer_again(sent, peer_id)
+
+    def _failed(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
+        peer = self.directory.get(peer_id)
+        if peer is None:
+            return
+        if failures == FAILURES_TO_MENTION:  # one that has just left fails too, and is forgotten before this
+            self._logger.warning(
+                "peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error
+            )
+        if failures == 1:
+            peer.is_failing = True
+            self._offer_again(sent, peer_id)
+            self.refresh_soon()
+
+    # ------------------------------------------------------------ end
+
+    async def close(self, seconds: float) -> None:
+        """Send what can be sent within `seconds`, and end."""
+        waits = [asyncio.ensure_future(self._all_sent())]
+        await asyncio.wait(waits, timeout=seconds)
+        tasks = [task for task in (self._router, self._refresher, *waits) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _all_sent(self) -> None:
+        if self._router is not None:
+            await asyncio.wait([self._router])
+        for peer in self.directory:
+            if peer.id in self._outboxes and not peer.is_failing:
+                await self._outboxes[peer.id].sent()

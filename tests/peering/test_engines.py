@@ -1,0 +1,298 @@
+"""Engines that talk to each other over a network in memory, with the sweep so rare that only hints can explain what
+happens at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.support import Gate, make_troubled, until, until_state
+
+from synergon import Context, Engine, State, TaskCancelled
+from synergon.peering.pipe import PipeNetwork
+
+RARELY = 3600
+
+
+@pytest.fixture
+def network() -> PipeNetwork:
+    return PipeNetwork(seed=7)
+
+
+@pytest.fixture
+async def new_peer(sqlite_url: str, network: PipeNetwork) -> AsyncIterator[Callable[..., Engine]]:
+    """Makes engines on one file and one network."""
+    engines: list[Engine] = []
+
+    def make(**settings: Any) -> Engine:
+        engines.append(Engine(sqlite_url, **{"sweep": RARELY, "transport": network.transport(), **settings}))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.stop(grace=0)
+
+
+async def test_a_producer_wakes_a_worker_and_is_told_of_the_end(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with worker.worker(), producer:
+        for number in range(3):
+            (handle,) = await producer.enqueue([producer.call("double", number=number)])
+            assert await handle.result(timeout=10) == 2 * number
+
+
+async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callable[..., Engine]) -> None:
+    first, second, third = new_peer(), new_peer(), new_peer()
+    ended = asyncio.Event()
+
+    @first.task
+    async def one(ctx: Context) -> None:
+        ctx.enqueue(first.call("two"))
+
+    @second.task
+    async def two(ctx: Context) -> None:
+        ctx.enqueue(second.call("three"))
+
+    @third.task
+    async def three() -> None:
+        ended.set()
+
+    async with first.worker(), second.worker(), third.worker():
+        await third.enqueue([third.call("one")])
+        await asyncio.wait_for(ended.wait(), 10)
+
+
+async def test_a_scheduled_task_starts_on_time(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+    ran = asyncio.Event()
+
+    @worker.task
+    async def later() -> None:
+        ran.set()
+
+    async with worker.worker(), producer:
+        await producer.enqueue([producer.call("later").with_options(delay=0.3)])
+        await asyncio.wait_for(ran.wait(), 10)
+
+
+async def test_a_cancel_reaches_the_node_that_runs_the_task(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+    gate = Gate()
+
+    @worker.task
+    async def slow() -> None:
+        await gate.hold()
+
+    async with worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("slow")])
+        await gate.until_reached()
+        await handle.cancel()
+        record = await until_state(handle, State.CANCELLED)
+        assert record.state is State.CANCELLED
+
+
+async def test_whoever_waits_is_told_of_a_cancel_elsewhere(new_peer: Callable[..., Engine]) -> None:
+    operator, producer = new_peer(), new_peer()
+    async with operator, producer:
+        (handle,) = await producer.enqueue([producer.call("unknown")])
+        waiting = asyncio.ensure_future(handle.result(timeout=10))
+
+        async def has_a_row() -> bool:
+            return len(await producer.store.nodes()) == 1
+
+        await until(has_a_row)
+        await operator.cancel(handle.id)
+        with pytest.raises(TaskCancelled):
+            await waiting
+
+
+async def test_a_queue_that_is_resumed_elsewhere_is_served_at_once(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with producer:
+        await producer.pause("default")
+        async with worker.worker():
+            (handle,) = await producer.enqueue([producer.call("quick")])
+            await producer.resume("default")
+            await handle.result(timeout=10)
+
+
+async def test_a_retry_by_an_operator_starts_at_once(new_peer: Callable[..., Engine]) -> None:
+    worker, operator = new_peer(), new_peer()
+    runs = []
+
+    @worker.task
+    async def count() -> None:
+        runs.append(1)
+
+    async with worker.worker(), operator:
+        (handle,) = await operator.enqueue([operator.call("count")])
+        await handle.result(timeout=10)
+        await operator.retry(handle.id)
+        await until(lambda: len(runs) == 2)
+
+
+async def test_whatever_the_network_does_each_task_runs_once(
+    new_peer: Callable[..., Engine], network: PipeNetwork
+) -> None:
+    network.weather.drop = 0.3
+    network.weather.fail = 0.2
+    network.weather.duplicate = 0.5
+    network.weather.longest_delay = 0.05
+    runs: Counter[int] = Counter()
+    workers = [new_peer(sweep=0.2) for _ in range(3)]
+    producer = new_peer(sweep=0.2)
+
+    async def body(number: int) -> None:
+        runs[number] += 1
+
+    for engine in workers:
+        engine.task(name="body")(body)
+    async with AsyncExitStack() as stack:
+        for engine in workers:
+            await stack.enter_async_context(engine.worker())
+        await stack.enter_async_context(producer)
+        handles = []
+        for number in range(200):
+            handles += await producer.enqueue([producer.call("body", number=number)])
+        await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
+    assert runs == Counter(range(200))
+
+
+async def test_all_hints_lost_the_sweep_finds_the_task(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
+    network.weather.drop = 1.0
+    worker, producer = new_peer(sweep=0.5), new_peer(sweep=0.5)
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await handle.result(timeout=10)
+
+
+async def test_a_peer_that_was_broken_is_used_again_without_a_restart(
+    new_peer: Callable[..., Engine], network: PipeNetwork
+) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with worker.worker(), producer:
+        assert worker.peers is not None
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await handle.result(timeout=10)  # the worker has looked at everything that there was
+        network.broken.add(str(worker.peers.address))
+        sent = network.sent
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await until(lambda: network.sent >= sent + 3)
+        assert (await handle.status()).state is State.READY
+        network.broken.clear()
+        await handle.result(timeout=10)
+
+
+async def test_a_broken_peer_delays_nobody_else(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
+    broken, sound, producer = new_peer(), new_peer(), new_peer()
+
+    async def quick() -> None: ...
+
+    broken.task(quick)
+    sound.task(quick)
+    async with broken.worker(concurrency=100), sound.worker(concurrency=1), producer:
+        node = broken.node
+        assert node is not None
+        assert broken.peers is not None
+        network.broken.add(str(broken.peers.address))
+        node.scheduler.close()  # it claims nothing, and nobody reaches it
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await handle.result(timeout=10)
+        node.scheduler.reopen()
+
+
+async def test_a_burst_makes_few_requests(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
+    worker, producer = new_peer(), new_peer()
+    gate = Gate()
+
+    @worker.task
+    async def held() -> None:
+        await gate.hold()
+
+    async with worker.worker(concurrency=10), producer:
+        sent = network.sent
+        for _ in range(100):
+            await producer.enqueue([producer.call("held") for _ in range(1000)])
+        await gate.until_reached()
+        assert network.sent - sent < 300
+        worker.node.scheduler.close()  # type: ignore[union-attr]  # it runs
+        gate.open()
+
+
+async def test_a_node_that_can_take_the_work_itself_tells_nobody(
+    new_peer: Callable[..., Engine], network: PipeNetwork
+) -> None:
+    one, other = new_peer(), new_peer()
+
+    async def quick() -> None: ...
+
+    one.task(quick)
+    other.task(quick)
+    async with one.worker(), other.worker():
+        await until(lambda: network.sent >= 1)
+        await asyncio.sleep(0.05)
+        sent = network.sent
+        (handle,) = await one.enqueue([one.call("quick")])
+        await handle.result(timeout=10)
+        assert network.sent == sent
+
+
+async def test_whoever_only_waits_is_no_node(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        await handle.result(timeout=10)
+
+        async def has_a_row() -> bool:
+            return len(await producer.store.nodes()) == 2
+
+        await until(has_a_row)
+        assert len(await producer.nodes()) == 1
+        await producer.close()
+
+        async def has_none() -> bool:
+            return len(await worker.store.nodes()) == 1
+
+        await until(has_none)
+
+
+async def test_an_idle_node_asks_the_store_hardly_anything(new_peer: Callable[..., Engine]) -> None:
+    worker = new_peer(sweep=None)
+    stores = make_troubled(worker)
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with worker.worker():
+        calls = stores[-1].calls
+        await until(lambda: calls["claim"] >= 3)  # the sweep grows rarer from the first one on
+        before = Counter(calls)
+        await asyncio.sleep(15)
+        asked = calls - before
+        print("an idle node's statements in 15 s:", dict(asked))
+        assert asked.total() <= 0.5 * 15

@@ -1,0 +1,102 @@
+"""Outgoing hints: coalesced, one at a time, and patient with peers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.support import until
+
+from synergon.clock import SystemClock
+from synergon.peering.hints import Outbox
+from synergon.peering.transport import SendError
+from synergon.peering.wire import Message, message
+
+
+class Recorder:
+    """A peer that keeps what it hears, and can be made to fail or to dawdle."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.failures: list[int] = []
+        self.is_away = False
+        self.seconds = 0.0
+        self.at_once = 0
+        self.most_at_once = 0
+        self.answer = message(free=4)
+
+    async def send(self, letter: Message) -> Message:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+            if self.is_away:
+                raise SendError("away")
+            self.heard.append(letter)
+            return self.answer
+        finally:
+            self.at_once -= 1
+
+    def total(self, kind: str) -> int:
+        return sum(letter.new.get(kind, 0) for letter in self.heard)
+
+
+@pytest.fixture
+def peer() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def outbox(peer: Recorder) -> Outbox:
+    return Outbox(
+        peer.send,
+        SystemClock(),
+        on_answer=lambda _sent, _answer: None,
+        on_failure=lambda _sent, failures, _error: peer.failures.append(failures),
+    )
+
+
+def is_heard(peer: Recorder, count: int) -> Callable[[], bool]:
+    return lambda: peer.total("a") == count
+
+
+async def test_the_first_hint_goes_at_once(peer: Recorder, outbox: Outbox) -> None:
+    outbox.add(message(new={"a": 1}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert peer.at_once == 1 or peer.heard
+    await outbox.sent()
+
+
+async def test_what_comes_meanwhile_is_merged_into_few_requests_and_nothing_is_lost(
+    peer: Recorder, outbox: Outbox
+) -> None:
+    peer.seconds = 0.02
+    for _ in range(100):
+        for _ in range(1000):
+            outbox.add(message(new={"a": 1}))
+        await asyncio.sleep(0)
+    await outbox.sent()
+    assert peer.total("a") == 100_000
+    assert len(peer.heard) < 300
+    assert peer.most_at_once == 1
+
+
+async def test_a_peer_that_fails_hears_everything_when_it_is_back(peer: Recorder, outbox: Outbox) -> None:
+    peer.is_away = True
+    outbox.add(message(new={"a": 1}))
+    await until(lambda: len(peer.failures) >= 2)
+    outbox.add(message(new={"a": 1}, done=(7,)))
+    peer.is_away = False
+    await until(is_heard(peer, 2))
+    assert peer.heard[0].done == (7,)
+    assert peer.failures == list(range(1, len(peer.failures) + 1))
+
+
+async def test_what_was_not_sent_is_known_at_the_end(peer: Recorder, outbox: Outbox) -> None:
+    peer.is_away = True
+    outbox.add(message(new={"a": 3}))
+    await until(lambda: bool(peer.failures))
+    assert outbox.close().new == {"a": 3}
+    await outbox.sent()

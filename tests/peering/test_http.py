@@ -1,0 +1,280 @@
+"""The HTTP transport against real sockets: what must be refused is, without effect, and what fails heals."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
+from tests.support import until
+
+from synergon import Engine
+from synergon.errors import OptionError
+from synergon.peering import http
+from synergon.peering.http import HEADERS, HttpTransport, _bind, _started
+from synergon.peering.seal import WINDOW, Envelope, Seal
+from synergon.peering.transport import SendError
+from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
+
+RARELY = 3600
+
+
+@pytest.fixture
+async def engine(sqlite_url: str) -> AsyncIterator[Engine]:
+    """An engine that runs a node and listens."""
+    engine = Engine(sqlite_url, sweep=RARELY)
+
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine.worker():
+        yield engine
+
+
+@pytest.fixture
+async def seal(engine: Engine) -> Seal:
+    """What a member of the cluster signs with."""
+    now = await engine.store.now()
+    return Seal(await engine.store.secret(), lambda: now)
+
+
+async def post(
+    engine: Engine, envelope: Envelope, *, without: str | None = None, method: str = "POST"
+) -> tuple[int, str]:
+    assert engine.peers is not None
+    headers = {header: getattr(envelope, field) for field, header in HEADERS.items() if header != without}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{engine.peers.address}{PATH}", data=envelope.body, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+class Watch:
+    """Sees whether a node does anything about what it hears."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: list[Any] = []
+        self.sent: list[Any] = []
+        assert engine.peers is not None
+        monkeypatch.setattr(engine.node, "heard", self.heard.append)
+        monkeypatch.setattr(engine.peers._post, "refresh_soon", lambda: self.sent.append("refresh"))
+        monkeypatch.setattr(engine.peers._transport, "send", self._send)
+
+    async def _send(self, address: str, envelope: Envelope) -> bytes:
+        self.sent.append(address)
+        return b""
+
+
+@pytest.fixture
+def watch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(engine, monkeypatch)
+
+
+BODY = encode(message(new={"quick": 1}))
+
+
+async def test_a_signed_message_is_heard(engine: Engine, seal: Seal, watch: Watch) -> None:
+    status, answer = await post(engine, seal.wrap("me", BODY))
+    assert status == 200
+    assert '"free":64' in answer
+    assert [news.new for news in watch.heard] == [{"quick": 1}]
+
+
+async def test_a_wrong_signature_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+    now = await engine.store.now()
+    status, why = await post(engine, Seal(b"guessed", lambda: now).wrap("me", BODY))
+    assert status == 401
+    assert "signature is wrong" in why
+    assert watch.heard == watch.sent == []
+
+
+async def test_a_replay_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+    envelope = seal.wrap("me", BODY)
+    assert (await post(engine, envelope))[0] == 200
+    assert (await post(engine, envelope))[0] == 401
+    assert len(watch.heard) == 1
+    assert watch.sent == []
+
+
+@pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
+async def test_another_time_is_refused(engine: Engine, watch: Watch, shift: int) -> None:
+    now = await engine.store.now() + shift
+    status, why = await post(engine, Seal(await engine.store.secret(), lambda: now).wrap("me", BODY))
+    assert status == 401
+    assert "by the database's clock" in why
+    assert watch.heard == watch.sent == []
+
+
+@pytest.mark.parametrize("header", HEADERS.values())
+async def test_a_message_without_its_headers_is_refused(engine: Engine, seal: Seal, watch: Watch, header: str) -> None:
+    status, why = await post(engine, seal.wrap("me", BODY), without=header)
+    assert status == 401
+    assert header in why
+    assert watch.heard == watch.sent == []
+
+
+async def test_a_body_over_the_limit_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+    status, why = await post(engine, seal.wrap("me", b" " * SIZE_LIMIT + BODY))
+    assert status == 413
+    assert str(SIZE_LIMIT) in why
+    assert watch.heard == watch.sent == []
+
+
+async def test_only_posts_are_taken(engine: Engine, seal: Seal, watch: Watch) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        assert (await post(engine, seal.wrap("me", BODY), method=method))[0] == 405
+    assert watch.heard == watch.sent == []
+
+
+async def test_another_version_of_the_protocol_is_refused_clearly(engine: Engine, seal: Seal, watch: Watch) -> None:
+    status, why = await post(engine, seal.wrap("me", b'{"v":2}'))
+    assert status == 409
+    assert "speaks version 2" in why
+    assert "same release" in why
+    assert watch.heard == watch.sent == []
+
+
+async def test_an_address_that_a_message_names_is_not_called(engine: Engine, seal: Seal, watch: Watch) -> None:
+    body = b'{"v":1,"hello":{"id":"x","version":"1","address":"http://169.254.169.254/"}}'
+    assert (await post(engine, seal.wrap("x", body)))[0] == 200
+    assert watch.sent == ["refresh"]  # the node table is asked, and it does not know x
+
+
+async def test_an_address_that_cannot_be_bound_is_a_mistake_in_the_settings(sqlite_url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        engine = Engine(sqlite_url, listen=f"127.0.0.1:{port}")
+        with pytest.raises(OptionError, match=rf"listen=127.0.0.1:{port} cannot be bound"):
+            async with engine.worker():
+                pass
+        async with engine:
+            assert await engine.nodes() == []
+
+
+async def test_nobody_listens_where_that_is_off(sqlite_url: str) -> None:
+    engine = Engine(sqlite_url, listen="off")
+    async with engine.worker():
+        (node,) = await engine.nodes()
+        assert node.address is None
+
+
+async def test_the_advertised_address_is_the_one_that_is_published(sqlite_url: str) -> None:
+    engine = Engine(sqlite_url, listen="127.0.0.1:0", advertise="http://proxy.example/nodes/1")
+    async with engine.worker():
+        (node,) = await engine.nodes()
+        assert node.address == "http://proxy.example/nodes/1"
+
+
+@asynccontextmanager
+async def served(app: Starlette) -> AsyncIterator[str]:
+    """An app on a port of its own."""
+    bound = _bind("127.0.0.1", 0)
+    server = await _started(app, bound)
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        await server.shutdown()
+
+
+async def test_a_node_may_be_heard_by_way_of_the_users_own_app(sqlite_url: str) -> None:
+    bound = _bind("127.0.0.1", 0)
+    address = f"http://127.0.0.1:{bound.getsockname()[1]}/inside"
+    worker = Engine(sqlite_url, sweep=RARELY, listen="off", advertise=address)
+    producer = Engine(sqlite_url, sweep=RARELY)
+
+    @worker.task
+    async def quick() -> int:
+        return 7
+
+    server = await _started(Starlette(routes=[Mount("/inside", worker.peer_app())]), bound)
+    try:
+        async with worker.worker(), producer:
+            (handle,) = await producer.enqueue([producer.call("quick")])
+            assert await handle.result(timeout=10) == 7
+    finally:
+        await server.shutdown()
+
+
+class Moody:
+    """An app that answers 503 while it is ill, and what is behind it otherwise."""
+
+    def __init__(self) -> None:
+        self.inner: Any = None
+        self.is_ill = True
+        self.refused = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.is_ill:
+            self.refused += 1
+            await PlainTextResponse("not now", status_code=503)(scope, receive, send)
+        else:
+            await self.inner(scope, receive, send)
+
+
+async def test_a_peer_that_answers_503_is_used_again_when_it_has_healed(sqlite_url: str) -> None:
+    moody = Moody()
+    async with served(Starlette(routes=[Mount("/", moody)])) as address:
+        worker = Engine(sqlite_url, sweep=RARELY, listen="off", advertise=address)
+        producer = Engine(sqlite_url, sweep=RARELY)
+        moody.inner = worker.peer_app()
+
+        @worker.task
+        async def quick() -> int:
+            return 7
+
+        async with worker.worker(), producer:
+            (handle,) = await producer.enqueue([producer.call("quick")])
+            await until(lambda: moody.refused >= 2)
+            moody.is_ill = False
+            assert await handle.result(timeout=15) == 7
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
+    visited: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        visited.append(scope["path"])
+        await PlainTextResponse("", status_code=status, headers={"location": "/elsewhere"})(scope, receive, send)
+
+    transport = HttpTransport(None, None, lambda: "")
+    async with served(Starlette(routes=[Mount("/", app)])) as address:
+        with pytest.raises(SendError, match=str(status)):
+            await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY))
+        await transport.close()
+    assert visited == [PATH]
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("{}")(scope, receive, send)
+
+    transport = HttpTransport(None, None, lambda: "")
+    async with served(Starlette(routes=[Mount("/", app)])) as address:
+        assert await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY)) == b"{}"
+        await transport.close()
+
+
+async def test_a_black_hole_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SEND_SECONDS", 0.2)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.6)
+
+    transport = HttpTransport(None, None, lambda: "")
+    async with served(Starlette(routes=[Mount("/", app)])) as address:
+        with pytest.raises(SendError):
+            await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY))
+        await transport.close()

@@ -1,0 +1,75 @@
+"""Messages: merged without loss, never too large, and understood or refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from synergon.peering.wire import (
+    LOOK,
+    MOST_IDS,
+    NOTHING,
+    PROTOCOL,
+    SIZE_LIMIT,
+    WireError,
+    decode,
+    encode,
+    merged,
+    message,
+)
+
+
+def test_a_message_arrives_as_it_was_sent() -> None:
+    sent = message(new={"a": 3}, due=True, done=(1, 2), cancel=(3,), control=True, free=7)
+    assert decode(encode(sent)) == sent
+
+
+def test_what_is_not_said_is_not_sent() -> None:
+    assert encode(message(new={"a": 1})) == b'{"v":1,"new":{"a":1}}'
+
+
+def test_merging_drops_nothing() -> None:
+    earlier = message(new={"a": 1, "b": 1}, done=(1, 2), cancel=(9,), due=True, free=3)
+    later = message(new={"b": 2, "c": 1}, done=(2, 3), control=True, free=0)
+    both = merged(earlier, later)
+    assert both.new == {"a": 1, "b": 3, "c": 1}
+    assert both.done == (1, 2, 3)
+    assert both.cancel == (9,)
+    assert both.due
+    assert both.control
+    assert both.free == 0
+
+
+def test_merging_with_nothing_changes_nothing() -> None:
+    only = message(new={"a": 1}, free=5)
+    assert merged(NOTHING, only) == only
+    assert merged(only, NOTHING) == only
+
+
+def test_too_many_ids_become_the_advice_to_look() -> None:
+    both = merged(message(done=tuple(range(1, MOST_IDS))), message(done=(MOST_IDS + 5, MOST_IDS + 6)))
+    assert both.done == (LOOK,)
+    assert merged(both, message(done=(1,))).done == (LOOK,)
+
+
+def test_a_message_never_exceeds_the_limit() -> None:
+    kinds = {f"kind-{number:05d}-{'x' * 80}": 1 for number in range(2000)}
+    body = encode(message(new=kinds, done=(1,), cancel=(2,), free=4))
+    assert len(body) <= SIZE_LIMIT
+    assert decode(body) == message(done=(LOOK,), cancel=(LOOK,), control=True, free=4)
+
+
+def test_another_version_is_refused_by_name() -> None:
+    body = msgspec.json.encode({"v": PROTOCOL + 1, "new": ["of another shape"]})
+    with pytest.raises(WireError, match=r"speaks version 2 .* this node speaks 1"):
+        decode(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"v":1,"new":{"a":"many"}}', b"\xff\xfe"])
+def test_garbage_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError, match="not a message of peers"):
+        decode(body)
+
+
+def test_words_of_a_later_release_are_passed_over() -> None:
+    assert decode(b'{"v":1,"free":2,"whatever":{"a":1}}') == message(free=2)
