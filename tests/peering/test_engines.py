@@ -71,6 +71,21 @@ async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callab
         await asyncio.wait_for(ended.wait(), 10)
 
 
+async def test_a_node_that_came_since_the_peers_were_read_is_found(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with producer:
+        assert producer.peers is not None
+        async with worker.worker():
+            await until(lambda: worker.node is not None and not worker.node.scheduler._dirty)
+            producer.peers.learn([])  # read just before the node came
+            (handle,) = await producer.enqueue([producer.call("quick")])
+            await handle.result(timeout=10)
+
+
 async def test_a_scheduled_task_starts_on_time(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
     ran = asyncio.Event()

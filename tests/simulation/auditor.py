@@ -213,7 +213,8 @@ class Auditor:
         changed: dict[int, Seen | None],
         before: dict[int, Seen],
     ) -> None:
-        settlements = {(settlement.id, settlement.claim_no): settlement for settlement in args[0]}
+        # A body that was given back by a process that stops may return after all: the first word counts.
+        settlements = {(settlement.id, settlement.claim_no): settlement for settlement in reversed(args[0])}
         children = 0
         for task_id, old in changed.items():
             if old is None:

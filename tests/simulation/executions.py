@@ -48,7 +48,7 @@ class Executions:
         process.busy_at = self._world.loop.time()
         try:
             yield
-            if process.is_alive and not (process.node and process.node.was_abandoned):
+            if process.is_alive and not process.is_stopping:  # which may give it back in the same moment
                 self.returned.add((ctx.task_id, ctx.claim_no))
         finally:
             if execution in self.live:

@@ -55,6 +55,8 @@ class Post:
         self._learned_at = 0.0
         self._outboxes: dict[str, Outbox] = {}
         self._new: Counter[Lane] = Counter()
+        self._homeless: Counter[Lane] = Counter()
+        """New tasks of kinds that nobody runs, as far as is known."""
         self._scheduled: set[str] = set()
         self._letters: list[tuple[str | None, Message]] = []
         """For whom (None: for everybody) and what, until the peers are known."""
@@ -62,6 +64,7 @@ class Post:
         """What engines are to hear that are not in the directory, in case they have only just come."""
         self._router: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
+        self._seeker: asyncio.Task[None] | None = None
         self._is_refresh_wanted = False
 
     # ------------------------------------------------------------ handing in
@@ -159,20 +162,39 @@ class Post:
             self._router = None
 
     async def _know_peers(self) -> None:
-        age = self._clock.monotonic() - self._learned_at
-        if not self.directory.is_loaded or (age > LEAST_REFRESH_SECONDS and self._is_somebody_missing()):
+        if not self.directory.is_loaded:
             await self.refresh()
-        elif age > self._refresh_seconds:
+        elif self._age() > self._refresh_seconds:
             self.refresh_soon()
 
-    def _is_somebody_missing(self) -> bool:
-        return any(not self.directory.runners(kind) for kind, _ in self._new)
+    def _age(self) -> float:
+        return self._clock.monotonic() - self._learned_at
+
+    def _seek_takers(self, work: Mapping[Lane, int]) -> None:
+        """Nobody known runs these; somebody may have come since the table was read."""
+        self._homeless.update(work)
+        if self._seeker is None:
+            self._seeker = asyncio.get_running_loop().create_task(self._seek())
+
+    async def _seek(self) -> None:
+        try:
+            await self._clock.sleep(max(LEAST_REFRESH_SECONDS - self._age(), 0))
+            work, self._homeless = self._homeless, Counter()
+            await self.refresh()
+            self._offer(work)
+        except StoreError as error:
+            self._logger.debug("peers could not be looked for: %s", error)
+        finally:
+            self._seeker = None
 
     def _distribute(self) -> None:
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
         letters, self._letters = self._letters, []
         self._offer(work)
+        homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
+        if homeless:
+            self._seek_takers(homeless)
         for peer in self.directory:
             if not kinds.isdisjoint(peer.kinds):
                 self._outbox(peer).add(message(due=True))
@@ -245,7 +267,7 @@ class Post:
         """Send what can be sent within `seconds`, and end."""
         waits = [asyncio.ensure_future(self._all_sent())]
         await asyncio.wait(waits, timeout=seconds)
-        tasks = [task for task in (self._router, self._refresher, *waits) if task is not None]
+        tasks = [task for task in (self._router, self._refresher, self._seeker, *waits) if task is not None]
         for task in tasks:
             task.cancel()
         for outbox in self._outboxes.values():
@@ -254,8 +276,9 @@ class Post:
             await asyncio.wait(tasks)
 
     async def _all_sent(self) -> None:
-        if self._router is not None:
-            await asyncio.wait([self._router])
+        for task in (self._router, self._seeker):
+            if task is not None:
+                await asyncio.wait([task])
         for peer in self.directory:
             if peer.id in self._outboxes and not peer.is_failing:
                 await self._outboxes[peer.id].sent()
