@@ -156,7 +156,7 @@ def crash_not_charged(patch: Patch) -> None:
 
 def max_running_ignored(patch: Patch) -> None:
     """A node claims as many of a kind as it has slots."""
-    patch.setattr(Admission, "_room", lambda self, kind, free: free)
+    patch.setattr(Admission, "room", lambda self, kind: self._ledger.free)
 
 
 def leftovers_forgotten(patch: Patch) -> None:

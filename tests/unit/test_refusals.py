@@ -120,7 +120,7 @@ def test_an_option_that_is_coming_is_refused_and_not_ignored(engine: Engine, gre
             place()
 
 
-@pytest.mark.parametrize("name", ["resources", "labels", "listen", "advertise", "transport"])
+@pytest.mark.parametrize("name", ["resources", "labels"])
 def test_a_setting_that_is_coming_is_refused_and_not_ignored(memory_url: str, name: str) -> None:
     options: dict[str, Any] = {name: None}
     with pytest.raises(NotAvailable, match=f"the option '{name}' is not in this release of synergon"):

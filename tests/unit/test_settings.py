@@ -40,6 +40,8 @@ ENVIRONMENT: list[tuple[str, str, Any]] = [
     ("child_tasks", "10", 10),
     ("child_memory", "1GiB", 2**30),
     ("child_memory", "none", None),
+    ("listen", "127.0.0.1:7700", "127.0.0.1:7700"),
+    ("advertise", "http://node.example.com:7700", "http://node.example.com:7700"),
 ]
 
 

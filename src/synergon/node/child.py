@@ -17,7 +17,7 @@ from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Sno
 from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
 from synergon.records import ErrorRecord, NewTask, Progress
-from synergon.task import REGISTERED, AnyTask
+from synergon.task import REGISTERED, AnyTask, TaskType
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -35,6 +35,9 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt to be run. Module and name are the registered function's, never something from the database."""
 
     module: str
+    """Its import registers the kind."""
+    home: str
+    """Where the function itself stands."""
     name: str
     path: list[str]
     url: str
@@ -148,7 +151,16 @@ def _find(job: ChildJob) -> AnyTask:
     importlib.import_module(job.module)
     found = REGISTERED.get((job.module, job.name, job.kind))
     if found is None:
+        found = _attribute(importlib.import_module(job.home), job.name)
+    if not isinstance(found, TaskType):
         raise LookupError(f"importing {job.module} does not register the kind {job.kind!r} with {job.name}")
+    return found
+
+
+def _attribute(found: Any, name: str) -> Any:
+    """What stands under the function's own name: the same function, if it was registered again under another kind."""
+    for part in name.split("."):
+        found = getattr(found, part, None)
     return found
 
 

@@ -149,6 +149,7 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
     return msgspec.json.encode(
         ChildJob(
             module=attempt.task_type.registered_in,
+            home=attempt.task_type.function.__module__,
             name=attempt.task_type.function.__qualname__,
             path=sys.path,
             url=url,

@@ -253,9 +253,7 @@ class Post:
         if peer is None:
             return
         if failures == FAILURES_TO_MENTION:  # one that has just left fails too, and is forgotten before this
-            self._logger.warning(
-                "peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error
-            )
+            self._logger.info("peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error)
         if failures == 1:
             peer.is_failing = True
             self._offer_again(sent, peer_id)
