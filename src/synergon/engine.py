@@ -1,4 +1,7 @@
-"""Engine: composes the parts, and owns the order of start and stop."""
+"""Engine: composes the parts, and owns the order of start and stop.
+
+Long, because it is the face of the library: most of it is signatures, overloads and what they promise.
+"""
 
 from __future__ import annotations
 

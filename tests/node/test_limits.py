@@ -132,3 +132,16 @@ async def test_a_coroutine_may_run_in_a_process_if_the_call_says_so(new_engine: 
     async with engine.worker():
         handle = await add_slowly.with_options(runs_in="process").enqueue(2, 3)
         assert await handle.result(PATIENCE_SECONDS) == 5
+
+
+async def test_several_kinds_share_the_places_of_child_processes(new_engine: NewEngine, sqlite_url: str) -> None:
+    engine = new_engine(sqlite_url, child_processes=1)
+    adders = [on(engine, process_bodies.add, name=f"add-{number}") for number in range(4)]
+    async with engine:
+        handles = [await adder.enqueue(1, number) for number, adder in enumerate(adders)]
+        most = 0
+        async with engine.worker():
+            while not all(handle.state.is_final for handle in [await other.status() for other in handles]):
+                most = max(most, (await engine.counts())[State.RUNNING])
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [1, 2, 3, 4]
+    assert most == 1

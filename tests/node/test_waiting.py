@@ -146,3 +146,30 @@ async def test_a_waiting_time_that_makes_no_sense_is_refused(engine: Engine) -> 
         for timeout in (-1, float("nan"), "soon"):
             with pytest.raises(OptionError, match="timeout must be"):
                 await handle.result(timeout)  # type: ignore[arg-type]
+
+
+async def test_a_waiter_is_told_in_time_however_many_others_begin_to_wait(
+    new_engine: NewEngine, sqlite_url: str
+) -> None:
+    here = new_engine(sqlite_url, sweep=0.3, listen="off")
+    elsewhere = new_engine(sqlite_url, sweep=0.05, listen="off")
+
+    @elsewhere.task
+    async def quick() -> int:
+        return 1
+
+    async with here, elsewhere, elsewhere.worker():
+        (quick_one,) = await here.enqueue([here.call("quick")])
+        handles = await here.enqueue([here.call("nobody_runs_this") for _ in range(100)])
+        first = asyncio.create_task(quick_one.result(PATIENCE_SECONDS))
+        others = []
+        for handle in handles:  # somebody begins to wait more often than the sweep comes
+            others.append(asyncio.create_task(handle.result()))
+            await asyncio.wait([first], timeout=0.05)
+            if first.done():
+                break
+        assert first.done()
+        assert await first == 1
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
