@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import backlog, huey_bench, isolation, machine, raw_sqlite, synergon_bench
+from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
 from benchmarks.bars import ratios
 from benchmarks.figures import Check, Measured, merge
 from benchmarks.report import Report
@@ -24,9 +24,10 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "huey": huey_bench.measure,
     "raw": raw_sqlite.measure,
     "backlog": backlog.measure,
+    "idle": idle.measure,
 }
 
-ONCE: Final = frozenset({"backlog"})
+ONCE: Final = frozenset({"backlog", "idle"})
 """Long enough to even out what else the machine does."""
 
 _progress: Final = Console(stderr=True)

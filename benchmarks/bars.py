@@ -40,6 +40,7 @@ BARS: Final[Mapping[str, Bar]] = {
     "backlog.claim_of_100.p99": Bar("<", 5),
     "backlog.last_tenth_to_first": Bar("≥", 0.8),
     "backlog.node_memory": Bar("<", 150),
+    "sqlite.idle_node": Bar("≤", 0.5),
 }
 
 

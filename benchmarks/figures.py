@@ -9,7 +9,7 @@ import msgspec
 
 from synergon.cli.bench import Percentiles
 
-Unit = Literal["/s", "ms", "µs", "MB", "×"]
+Unit = Literal["/s", "ms", "µs", "MB", "×", "calls/s"]
 
 MORE_IS_BETTER: Final[frozenset[Unit]] = frozenset({"/s", "×"})
 

@@ -23,6 +23,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     raw_tasks: int
     raw_single_tasks: int
     backlog: int
+    idle_seconds: float
 
 
 FULL: Final = Sizes(
@@ -38,6 +39,7 @@ FULL: Final = Sizes(
     raw_tasks=50_000,
     raw_single_tasks=3_000,
     backlog=1_000_000,
+    idle_seconds=45.0,
 )
 
 QUICK: Final = Sizes(
@@ -53,4 +55,5 @@ QUICK: Final = Sizes(
     raw_tasks=30_000,
     raw_single_tasks=2_000,
     backlog=100_000,
+    idle_seconds=20.0,
 )

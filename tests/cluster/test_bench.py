@@ -30,6 +30,7 @@ TINY: Final = Sizes(
     raw_tasks=2000,
     raw_single_tasks=20,
     backlog=1000,
+    idle_seconds=0.2,
 )
 
 OF_A_STORE: Final = {
@@ -47,7 +48,7 @@ OF_A_STORE: Final = {
     "scheduled_lateness.p99",
 }
 OF_HUEY: Final = {"bulk_enqueue", "drain", "idle_start.p50", "idle_start.p99"}
-EXPECTED: Final = {
+EXPECTED: Final = {"sqlite.idle_node"} | {
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
     *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),

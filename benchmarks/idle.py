@@ -1,0 +1,56 @@
+"""A node with nothing to do: how often it asks its store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.figures import Measured
+from benchmarks.sizes import Sizes
+from synergon import Engine
+from synergon.stores import open_store
+
+SETTLE_SECONDS: Final = 14.0
+"""A node that has just started still looks often."""
+
+
+class CountingStore:
+    """A store that counts its calls. Leases are renewed on a path of their own, and not counted."""
+
+    def __init__(self, url: str) -> None:
+        self._store = open_store(url)
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if asyncio.iscoroutinefunction(found) and name != "keeper":
+            self.calls += 1
+        return found
+
+
+def measure(folder: Path, sizes: Sizes) -> Measured:
+    """How often an idle node asks its store."""
+    return asyncio.run(_measure(f"sqlite:///{folder}/idle.db", sizes.idle_seconds))
+
+
+async def _measure(url: str, seconds: float) -> Measured:
+    measured = Measured()
+    engine = Engine(url)
+    stores: list[CountingStore] = []
+
+    def counted(url: str) -> Any:
+        stores.append(CountingStore(url))
+        return stores[-1]
+
+    engine._make_store = counted  # noqa: SLF001  the seam that tests use, too
+
+    @engine.task
+    async def nothing() -> None: ...
+
+    async with engine, engine.worker():
+        await asyncio.sleep(min(SETTLE_SECONDS, seconds))
+        before = stores[-1].calls
+        await asyncio.sleep(seconds)
+        measured.add("sqlite.idle_node", "calls/s", (stores[-1].calls - before) / seconds)
+    return measured
