@@ -457,7 +457,10 @@ class Engine(Operations):
             return handles[0]
         task = call.to_new_task(self._origin)
         inserted = await self.store.insert((task,))
-        self._announce((task,), inserted)
+        if inserted[0].state == State.READY and task.expires_in is None:  # the usual case, and the hottest path
+            self._announce_ready({(task.kind, task.queue): 1})
+        else:
+            self._announce((task,), inserted)
         return self._handle(call, inserted[0])
 
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:

@@ -42,13 +42,14 @@ _plain: Final = msgspec.json.Decoder()
 _encoder: Final = msgspec.json.Encoder(enc_hook=_encode_model)
 
 
-def encode(value: Any, what: str) -> bytes:
+def encode(value: Any, what: str, *, is_checked_later: bool = False) -> bytes:
     """`value` as JSON of at most the allowed size; `what` names it in the error."""
     try:
         encoded = _encoder.encode(value)
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise PayloadError(f"{what} cannot be JSON: {error}") from error
-    _check_json(encoded, what)
+    if not is_checked_later:
+        _check_json(encoded, what)
     if len(encoded) > PAYLOAD_LIMIT_BYTES:
         raise PayloadError(
             f"{what} has {len(encoded)} bytes as JSON, more than the limit of {PAYLOAD_LIMIT_BYTES}; "
@@ -143,7 +144,7 @@ class Signature:
             missing = sorted(self._required - bound.keys())
             if missing:
                 raise self._misfit(f"needs {', '.join(missing)}")
-        payload = encode(bound, f"the payload of task {self._kind!r}")
+        payload = encode(bound, f"the payload of task {self._kind!r}", is_checked_later=True)
         self.decode(payload)
         return payload
 

@@ -71,7 +71,8 @@ class Post:
 
     def wake(self, work: Mapping[Lane, int]) -> None:
         """So many new tasks are in these lanes."""
-        self._new.update(work)
+        for lane, count in work.items():
+            self._new[lane] += count
         self._route_soon()
 
     def schedule(self, kinds: Iterable[str]) -> None:

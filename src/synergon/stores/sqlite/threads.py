@@ -81,7 +81,8 @@ class DatabaseThread:
             self._jobs.appendleft(job)
         else:
             self._jobs.append(job)
-        if self._is_asleep:
+        if self._is_asleep:  # the first who comes wakes it, the others find it awake
+            self._is_asleep = False
             self._wake.set()
         return job.future
 
