@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 import msgspec
 
 from synergon import settings as engine_settings
+from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
 from synergon.context import Context
 from synergon.durations import Duration, seconds
@@ -438,8 +439,8 @@ class Engine(Operations):
 
     async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
         """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
-        listed = _listed(calls)
-        conn = _one_connection(listed, conn)
+        listed = listed_calls(calls)
+        conn = one_connection(listed, conn)
         tasks = [call.to_new_task(self._origin) for call in listed]
         if conn is not None:
             await self._announce_queues(tasks)
@@ -465,8 +466,8 @@ class Engine(Operations):
 
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
         """`enqueue` for code without an event loop."""
-        listed = _listed(calls)
-        conn = _one_connection(listed, conn)
+        listed = listed_calls(calls)
+        conn = one_connection(listed, conn)
         if conn is None:
             return self.portal.call(lambda: self.enqueue(listed))
         tasks = [call.to_new_task(self._origin) for call in listed]
@@ -578,26 +579,3 @@ def _caller() -> str:
     """The module that calls whoever asks."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
     return name
-
-
-def _listed(calls: Iterable[Call[Any]]) -> list[Call[Any]]:
-    if isinstance(calls, Call):
-        raise OptionError(
-            f"engine.enqueue takes a list of calls, got one; write engine.enqueue([{calls.kind}.call(...)])"
-        )
-    listed = list(calls)
-    for call in listed:
-        if not isinstance(call, Call):
-            raise OptionError(f"engine.enqueue takes calls, like greet.call('Ada'), got {call!r}")
-    return listed
-
-
-def _one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
-    """The connection that all of the calls are to be stored on; they cannot be split over several."""
-    found = {id(call.placement.conn): call.placement.conn for call in calls}
-    if conn is not None:
-        found[id(conn)] = conn
-        found.pop(id(None), None)
-    if len(found) > 1:
-        raise OptionError("these calls name different connections; one enqueue is one transaction")
-    return next(iter(found.values()), None)
