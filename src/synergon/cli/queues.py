@@ -89,9 +89,14 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: 
     known, changes = asyncio.run(write())
     if as_json:
         write_json_lines({"name": name, "changed": changed} for name, changed in zip(names, changes, strict=True))
+    else:
+        _tell_resumed(names, changes, known)
+    if not set(names) <= set(known):
+        raise typer.Exit(exits.FAILED)
+
+
+def _tell_resumed(names: list[str], changes: list[bool], known: list[str]) -> None:
     for name, changed in zip(names, changes, strict=True):
-        if as_json:
-            continue
         if changed:
             say(f"queue {name} is open again")
         elif name in known:
@@ -99,5 +104,3 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: 
         else:
             close = difflib.get_close_matches(name, known, n=1)
             complain(f"there is no queue {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    if not set(names) <= set(known):
-        raise typer.Exit(exits.FAILED)
