@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -159,6 +161,23 @@ async def test_an_address_that_cannot_be_bound_is_a_mistake_in_the_settings(sqli
                 pass
         async with engine:
             assert await engine.nodes() == []
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_start_that_is_given_up_leaves_no_socket_behind(steps: int) -> None:
+    transport = HttpTransport(("127.0.0.1", 0), None, lambda: "127.0.0.1")
+    starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
+    await asyncio.to_thread(http._import_server)  # from here on each turn of the loop is one step of the start
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await transport.close()
+    del starting, transport
+    with warnings.catch_warnings(record=True) as leaks:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(leak.message) for leak in leaks] == []
 
 
 async def test_nobody_listens_where_that_is_off(sqlite_url: str) -> None:

@@ -46,7 +46,7 @@ class HttpTransport:
         self._listen = listen
         self._advertise = advertise
         self._reachable_host = reachable_host
-        self._server: Any = None
+        self._serving: asyncio.Task[Any] | None = None
         self._address: str | None = None
         self._session: aiohttp.ClientSession | None = None
         self._starting = asyncio.Lock()
@@ -56,11 +56,13 @@ class HttpTransport:
         if self._listen is None:
             return self._advertise
         async with self._starting:
-            if self._server is None:
-                bound = _bind(*self._listen)
+            if self._serving is None:
                 await asyncio.to_thread(_import_server)  # takes a while
-                self._server = await _started(peer_app(deliver), bound)
+                bound = _bind(*self._listen)
                 self._address = self._advertise or self._published(bound)
+                self._serving = asyncio.ensure_future(_started(peer_app(deliver), bound))
+            # Whoever gives up waiting leaves a server behind that `close` finds, not a socket that nobody knows.
+            await asyncio.shield(self._serving)
             return self._address
 
     def _published(self, bound: socket.socket) -> str:
@@ -105,10 +107,10 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Stop listening, and drop the connections."""
-        server, self._server = self._server, None
+        serving, self._serving = self._serving, None
         session, self._session = self._session, None
-        if server is not None:
-            await server.shutdown()
+        if serving is not None:
+            await (await serving).shutdown()
         if session is not None:
             await session.close()
 
