@@ -75,8 +75,10 @@ class NewTask(Record, frozen=True, kw_only=True):
     """`waiting` until this group has ended."""
     is_command: bool = False
     """A command: it goes ahead of every task, and once it has started it is never run again."""
+    provider: str | None = None
+    """Of a command: the one whose servers it is for."""
     target: str | None = None
-    """Only this server will do."""
+    """Of a command: only this server will do."""
 
 
 class Insertion(msgspec.Struct, frozen=True):

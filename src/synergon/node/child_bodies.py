@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -161,6 +162,8 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
             claim_no=claim.claim_no,
             tags=claim.tags,
             meta=claim.meta,
+            # Labels stay with the node: they need not be JSON.
+            server=None if attempt.server is None else replace(attempt.server, labels={}),
         )
     )
 

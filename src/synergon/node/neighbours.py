@@ -51,6 +51,11 @@ class Neighbours:
         if self._peers is not None:
             self._peers.tell_new(dict.fromkeys(((kind, None) for kind in kinds), 1))
 
+    def freed(self, names: list[str]) -> None:
+        """Places in these were freed here and not taken again."""
+        if names and self._peers is not None:
+            self._peers.tell_freed(names)
+
     def claim_is_over(self) -> None:
         """What was expected has come, or went elsewhere."""
         self._expected = 0

@@ -23,16 +23,20 @@ from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
+from synergon.node.hooks import Hooks
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
 from synergon.node.neighbours import Neighbours
+from synergon.node.orders import Orders
 from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
+from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
 from synergon.node.strays import Strays
+from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
@@ -63,6 +67,8 @@ class Node(Services):
         *,
         on_ended: Callable[[Iterable[int]], None],
         peers: Peers | None = None,
+        timeout_for: TimeoutFor | None = None,
+        on_stop: Callable[[], None] = lambda: None,
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -74,11 +80,15 @@ class Node(Services):
         self._executor = executor
         self._on_ended = on_ended
         self._peers = peers
+        self._on_stop = on_stop
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
+        self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
+        self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
         self._address: str | None = None
+        self._taken: list[Claim] = []
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -91,8 +101,16 @@ class Node(Services):
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
+        self._hooks = Hooks(self._executor, clock, logger)
         self.completer = Completer(
-            store, clock, logger, on_ended=self._tell_ended, on_ready=self.made_ready, on_scheduled=self.due_in
+            store,
+            clock,
+            logger,
+            on_ended=self._tell_ended,
+            on_ready=self.made_ready,
+            on_scheduled=self.due_in,
+            on_freed=self._places_freed,
+            hooks=self._hooks,
         )
         self.runner = Runner(
             self._kinds,
@@ -103,7 +121,8 @@ class Node(Services):
             clock,
             logger,
             url=self._store.url,
-            default_timeout=settings.timeout,
+            timeouts=self._timeouts,
+            hooks=self._hooks,
             on_free=self._note_free,
         )
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
@@ -119,7 +138,10 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended)
+        self._orders = Orders(store, self.scheduler, logger, on_stop=self._on_stop)
+        self.alarm = Alarm(
+            store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended, on_moment=self._moment_passed
+        )
         self.reaper = Reaper(
             store,
             self._executor,
@@ -221,9 +243,14 @@ class Node(Services):
             self._strays.doubt()
             raise
         self._neighbours.claim_is_over()
+        self._neighbours.freed(self._sharing.left_over(self._taken))
+        self._taken = []
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
+        self._taken = claims
+        if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
+            self.alarm.look()  # the next one has its turn now
         if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
         else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
@@ -232,6 +259,14 @@ class Node(Services):
     def _give_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
             self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
+
+    def _places_freed(self, kinds: Iterable[str | None]) -> None:
+        """Tasks of these kinds have ended, and the store knows."""
+        self.scheduler.wake(self._sharing.freed(kinds))
+
+    def _moment_passed(self) -> None:
+        """The store's clock has reached a moment at which something may be possible that was not."""
+        self.scheduler.wake(self._sharing.pooled)
 
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
@@ -243,9 +278,16 @@ class Node(Services):
         self._pace.adapt(is_restless=bool(self.runner.running) or not self._neighbours.are_well)
         self.scheduler.wake_all()
         self.alarm.look()
+        await self._orders.obey(self.id)
         if self.runner.running:
             for task_id in await self._store.cancel_requests(self.id):
                 self.runner.stop_one(task_id, Stop.CANCEL)
+
+    def look_everywhere(self) -> None:
+        """Something has changed that concerns every node."""
+        self.scheduler.wake_all()
+        self.alarm.look()
+        self._pace.look_now()
 
     async def _listen(self) -> None:
         await self._store.listen(self._heard)
@@ -264,12 +306,12 @@ class Node(Services):
     @property
     def free(self) -> int:
         """How many tasks could start here."""
-        return self._ledger.free if self.scheduler.is_open else 0
+        return self._ledger.free if self.scheduler.may_claim else 0
 
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
         self.scheduler.wake(kind for kind, _ in work)
-        self._neighbours.offer(work, is_open=self.scheduler.is_open)
+        self._neighbours.offer(work, is_open=self.scheduler.may_claim)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
@@ -282,6 +324,8 @@ class Node(Services):
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
         self.scheduler.wake(news.new)
+        if news.freed:
+            self.scheduler.wake(self._sharing.takers(news.freed))
         if news.due:
             self.alarm.look()
         if news.control or LOOK in news.cancel:
@@ -407,6 +451,7 @@ class Node(Services):
                 await self.completer.flushed()
         except TimeoutError:
             self._logger.error("some outcomes could not be written before the lease was over; their tasks run again")
+        await self._hooks.ended()
         for duty in self._duties:
             await duty.stop()
         await self._leave_for_good()

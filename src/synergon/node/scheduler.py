@@ -38,6 +38,8 @@ class Scheduler:
         self._event = asyncio.Event()
         self._event.set()
         self.is_open = True
+        self.is_cordoned = False
+        """It is to start nothing new, until somebody says otherwise."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.node_id = ""
@@ -59,6 +61,20 @@ class Scheduler:
         if self._dirty:
             self._event.set()
 
+    @property
+    def may_claim(self) -> bool:
+        """Whether anything new may start."""
+        return self.is_open and not self.is_cordoned
+
+    def cordon(self) -> None:
+        """Claim nothing until `uncordon`."""
+        self.is_cordoned = True
+
+    def uncordon(self) -> None:
+        """Claim again."""
+        self.is_cordoned = False
+        self.wake_all()
+
     def close(self) -> None:
         """Claim nothing more."""
         self.is_open = False
@@ -75,7 +91,7 @@ class Scheduler:
     async def step(self) -> None:
         """Claim once, for every reason there was."""
         self._event.clear()
-        request = self._admission.request(self.node_id, self._dirty) if self.is_open else None
+        request = self._admission.request(self.node_id, self._dirty) if self.may_claim else None
         if request is not None:
             await self._claim(request)
 

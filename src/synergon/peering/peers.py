@@ -181,6 +181,11 @@ class Peers:
         """Something has changed that every node should read again."""
         self._post.give_all(message(control=True))
 
+    def tell_freed(self, names: Iterable[str]) -> None:
+        """These limits and servers have room that nobody here takes."""
+        if self._post.directory.is_loaded:
+            self._post.give_runners(message(freed=tuple(names)))
+
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as the reaper has just read it."""
         self._post.learn(nodes)
@@ -239,7 +244,7 @@ class Peers:
         peer = directory.get(peer_id)
         if peer is not None and news.free is not None:
             peer.free = news.free
-        if LOOK in news.done:
+        if LOOK in news.done or news.control:
             self._on_any_done()
         elif news.done:
             self._on_done(news.done)

@@ -98,6 +98,12 @@ class Post:
         self._letters.append((None, letter))
         self._route_soon()
 
+    def give_runners(self, letter: Message) -> None:
+        """For every peer that runs tasks, as far as they are known."""
+        for peer in self.directory:
+            if peer.kinds:
+                self._outbox(peer).add(letter)
+
     def _keep_for_stranger(self, peer_id: str, letter: Message) -> None:
         kept = self._strangers.pop(peer_id, None)
         self._strangers[peer_id] = letter if kept is None else merged(kept, letter)

@@ -23,6 +23,7 @@ from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty
 from synergon.node.executors import LocalExecutor
+from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.node import NodeLogger
 from synergon.records import NewNode, Progress, Report
@@ -86,6 +87,7 @@ class Drain(Services):
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes)
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
+        hooks = Hooks(self._executor, clock, logger)
         self._completer = Completer(
             self._store,
             clock,
@@ -93,6 +95,8 @@ class Drain(Services):
             on_ended=lambda _: None,  # whoever waits for a task asks the drain
             on_ready=lambda _: self._news.set(),
             on_scheduled=lambda _: self._news.set(),
+            on_freed=lambda _: self._news.set(),
+            hooks=hooks,
         )
         self._runner = TestRunner(
             self._kinds,
@@ -103,7 +107,8 @@ class Drain(Services):
             clock,
             logger,
             url=self._store.url,
-            default_timeout=self._settings.timeout,
+            timeouts=Timeouts(self._settings.timeout, self._timeout_for, logger),
+            hooks=hooks,
             on_free=self._news.set,
         )
         self._runner.node_id = self.node_id
