@@ -128,7 +128,7 @@ class Engine(Control):
                 "advertise": advertise,
             }
         )
-        self._timeout_for = timeout_for
+        self.timeout_for = timeout_for
         self._transport = transport
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
@@ -395,7 +395,7 @@ class Engine(Control):
             self.logger,
             on_ended=self.waiters.tell,
             peers=self._peers,
-            timeout_for=self._timeout_for,
+            timeout_for=self.timeout_for,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )

@@ -74,8 +74,10 @@ class Provider:
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
         self._capacity = capacity
         self._health = health
-        self.timeout: float | None = UNSET if timeout is UNSET else check_timeout(timeout)
+        self.timeout: float | None = UNSET
         """Seconds; None: none; UNSET: the engine's."""
+        if timeout is not UNSET:
+            self.timeout = check_timeout(timeout)
         self.hooks = check_hooks({**self._own_hooks(), **hooks}, where)
         engine.registry.add_provider(self)
         self._serve_kinds()
