@@ -76,9 +76,9 @@ class NewTask(Record, frozen=True, kw_only=True):
     is_command: bool = False
     """A command: it goes ahead of every task, and once it has started it is never run again."""
     provider: str | None = None
-    """Of a command: the one whose servers it is for."""
+    """The provider that a command is for; so that the commands for a server that is taken away can be found."""
     target: str | None = None
-    """Of a command: only this server will do."""
+    """Only this server will do."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
