@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from synergon.clock import Clock
 from synergon.errors import StoreUnavailable
 from synergon.lifecycle import Reason, State
@@ -190,4 +192,4 @@ class Completer:
 def _refused(settlement: Settlement, error: Exception) -> Settlement:
     """The task ends with the store's refusal instead of the outcome that could not be stored."""
     outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
-    return Settlement(id=settlement.id, claim_no=settlement.claim_no, outcome=outcome)
+    return msgspec.structs.replace(settlement, outcome=outcome, progress=None)

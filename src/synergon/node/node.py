@@ -33,6 +33,7 @@ from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
+from synergon.node.settlements import handed_back
 from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
 from synergon.node.strays import Strays
@@ -41,7 +42,7 @@ from synergon.node.watchdog import Watchdog
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
+from synergon.records import Claim, NewNode, Progress
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -258,7 +259,7 @@ class Node(Services):
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
+            self.completer.add(handed_back(claim))
 
     def _places_freed(self, kinds: Iterable[str | None]) -> None:
         """Tasks of these kinds have ended, and the store knows."""

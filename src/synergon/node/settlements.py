@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from synergon.lifecycle import Reason
 from synergon.node.attempt import Attempt
-from synergon.records import Crashed, ErrorRecord, Failed, Outcome, Retrying, Settlement, Succeeded
+from synergon.records import Claim, Failed, HandedBack, Outcome, Retrying, Settlement, Succeeded
 
-OWN_FAULT = frozenset({Reason.DISCARDED})
-CONTROLS = frozenset({"RetryAfter", "Discard", "PayloadError"})
+CONTROLS: Final = frozenset({"RetryAfter", "Discard", "PayloadError"})
 """Errors of these types say nothing about the server: the task asked for it, or was never sent there."""
+
+
+def handed_back(claim: Claim) -> Settlement:
+    """The node gives it back, whatever became of its body."""
+    return Settlement(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=HandedBack(),
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+    )
 
 
 def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
@@ -34,15 +46,9 @@ def _is_server_well(outcome: Outcome) -> bool | None:
     match outcome:
         case Succeeded():
             return True
-        case Failed(reason=reason, error=error):
-            return None if reason in OWN_FAULT or _is_own_fault(error) else False
-        case Retrying(error=error):
-            return None if _is_own_fault(error) else False
-        case Crashed():
-            return None  # our process died, not the server
-        case _:
+        case Failed(reason=Reason.DISCARDED):
             return None
-
-
-def _is_own_fault(error: ErrorRecord) -> bool:
-    return error.type in CONTROLS
+        case Failed(error=error) | Retrying(error=error):
+            return None if error.type in CONTROLS else False
+        case _:  # a crash is our process's, everything else the task's
+            return None
