@@ -428,6 +428,12 @@ class PostgresMachine(StoreMachine):
     store_name = "postgres"
 
 
+class DistributedMachine(StoreMachine):
+    """PostgreSQL with the profile of distributed databases beside the model."""
+
+    store_name = "distributed"
+
+
 LONG_ENOUGH_TO_SHRINK = pytest.mark.timeout(600)
 
 TestMemory = LONG_ENOUGH_TO_SHRINK(MemoryMachine.TestCase)
@@ -438,3 +444,5 @@ TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
 TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
 TestPostgres = LONG_ENOUGH_TO_SHRINK(PostgresMachine.TestCase)
 TestPostgres.settings = settings(TestMemory.settings, max_examples=25)
+TestDistributed = LONG_ENOUGH_TO_SHRINK(DistributedMachine.TestCase)
+TestDistributed.settings = settings(TestMemory.settings, max_examples=25)
