@@ -9,8 +9,10 @@ import asyncio
 import json
 import re
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
@@ -55,6 +57,7 @@ from synergon.records import (
 from synergon.stores.postgres import PostgresStore, contest
 from synergon.stores.postgres.profile import DISTRIBUTED, PROFILES, STANDARD
 
+ROOT: Final = Path(__file__).parents[2]
 SHARDS: Final = 8
 SUCCEEDED: Final = OUTCOMES["succeeded"]
 EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
@@ -414,8 +417,10 @@ async def test_many_claimers_at_once_take_each_task_once_and_leave_none(store: P
 async def test_two_processes_drain_together_and_each_task_runs_once(store: PostgresStore) -> None:
     ids = await add_many(store, 1000)
     command = (sys.executable, "-m", "tests.stores.drainer", store.url)
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    drainers = [await asyncio.create_subprocess_exec(*command, name, **pipes) for name in ("one", "two")]
+    drainers = [
+        await asyncio.create_subprocess_exec(*command, name, stdin=PIPE, stdout=PIPE, cwd=ROOT)
+        for name in ("one", "two")
+    ]
     for drainer in drainers:
         assert drainer.stdout is not None
         assert await drainer.stdout.readline() == b"ready\n"
