@@ -220,6 +220,9 @@ class Store(Protocol):
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes, dead ones that nobody reaped yet included."""
 
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds, by its id, without zeros; those of nodes that have no row included."""
+
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:

@@ -242,6 +242,10 @@ class PostgresStore:
         """All registered nodes."""
         return await self._statement(reading.nodes)
 
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds."""
+        return dict(await self._statement(lambda session: session.rows("running_by_node")))
+
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
