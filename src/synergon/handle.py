@@ -46,7 +46,7 @@ class Handle(Generic[Value]):
         Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted meanwhile, and
         ResultTimeout after `timeout` seconds (the task goes on).
         """
-        record = await self._engine.wait(self.id, timeout=timeout)
+        record = await self._engine.wait_for(self.id, timeout, is_ours=self.created)
         value: Value = self._engine.result_of(record, self._task_type)
         return value
 
