@@ -503,7 +503,8 @@ class Engine(Operations):
         return self.portal.call(lambda: self.enqueue_one(call))
 
     def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
-        return Handle(self, insertion.id, created=insertion.created, task_type=call.task_type)
+        created = insertion.created
+        return Handle(self, insertion.id, created=created, task_type=call.task_type, is_ours=created)
 
     def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
         """Wake whoever could start these: the node here, and peers."""

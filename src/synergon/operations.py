@@ -141,7 +141,7 @@ class Operations:
         ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
         self.waiters.tell(ended)
         if self.peers is not None:
-            self.peers.tell_ended(ended, seek=True)
+            self.peers.tell_ended(ended)
 
     def _announce_cancel(self, moved: Moved) -> None:
         if self.node is not None:

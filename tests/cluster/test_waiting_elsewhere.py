@@ -20,7 +20,7 @@ import pytest
 from tests.cluster.test_peers import RARELY, node, url
 from tests.support import PATIENCE_SECONDS, until, until_state
 
-from synergon import Engine, Handle, Reason, State, TaskDeleted, TaskRecord
+from synergon import Engine, Handle, Reason, State, TaskCancelled, TaskDeleted, TaskFailed, TaskRecord
 
 __all__ = ["url"]  # the fixture
 
@@ -59,7 +59,7 @@ class Place:
         for _ in range(rounds):
             await self.enqueuer.pause("closed")
             (handle,) = await self.enqueuer.enqueue([self.enqueuer.call(kind).with_options(queue="closed", **options)])
-            waits = [asyncio.create_task(self._end(engine, handle.id)) for engine in (self.enqueuer, self.other)]
+            waits = [asyncio.create_task(end_of(each)) for each in (handle, Handle(self.other, handle.id))]
             await asyncio.sleep(0.05)  # that they wait is nothing that could be seen
             caused_at = time.time()
             await cause(handle.id)
@@ -69,13 +69,17 @@ class Place:
                 ends.records.append(end)
         return ends
 
-    async def _end(self, engine: Engine, task_id: int) -> tuple[TaskRecord | TaskDeleted, float]:
-        is_ours = engine is self.enqueuer
-        handle: Handle[Any] = Handle(engine, task_id, created=is_ours)
-        try:
-            return await engine.wait_for(handle.id, PATIENCE_SECONDS, is_ours=is_ours), time.time()
-        except TaskDeleted as deleted:
-            return deleted, time.time()
+
+async def end_of(handle: Handle[Any]) -> tuple[TaskRecord | TaskDeleted, float]:
+    """How the task has ended, and when that was known."""
+    try:
+        await handle.result(timeout=PATIENCE_SECONDS)
+    except TaskDeleted as deleted:
+        return deleted, time.time()
+    except (TaskFailed, TaskCancelled) as ended:
+        return ended.record, time.time()
+    known_at = time.time()
+    return await handle.status(), known_at
 
 
 @pytest.fixture(autouse=True)

@@ -131,8 +131,9 @@ class Peers:
             self._preparing = asyncio.get_running_loop().create_task(self._transport.prepare())
 
     def say_hello(self) -> None:
-        """Everybody should look at the node table, where this engine has appeared."""
-        self._post.give_all(message(hello=self._hello()))
+        """Everybody should look at the node table, where this engine has appeared. Who came while it could not hear is
+        told too: from now on nobody is missed."""
+        self._post.give_all(message(hello=self._hello()), seek=True)
 
     def say_goodbye(self) -> None:
         """This engine's row is about to go."""
@@ -183,11 +184,10 @@ class Peers:
         for peer_id, its_ids in self._watchers.of(ids).items():
             self._post.give(peer_id, message(done=tuple(its_ids)), seek=True)
 
-    def tell_ended(self, ids: Collection[int], *, seek: bool = False) -> None:
-        """These have ended without having run to their end, and anybody may wait for them. `seek`: whoever has only
-        just come is not known here, because this engine hears nothing."""
+    def tell_ended(self, ids: Collection[int]) -> None:
+        """These have ended without having run to their end, and anybody may wait for them."""
         if ids:
-            self._post.give_all_ends(ids, seek=seek)
+            self._post.give_all_ends(ids, seek=self.address is None)
 
     def ask_for_ends(self, ids: Collection[int]) -> None:
         """Somebody here waits for these, which others have enqueued: whoever runs them should tell."""
@@ -200,7 +200,7 @@ class Peers:
 
     def tell_control(self) -> None:
         """Something has changed that every node should read again."""
-        self._post.give_all(message(control=True))
+        self._post.give_all(message(control=True), seek=self.address is None)
 
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as the reaper has just read it."""

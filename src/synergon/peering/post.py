@@ -104,7 +104,8 @@ class Post:
             self._route_soon()
 
     def give_all(self, letter: Message, *, seek: bool = False) -> None:
-        """For every peer; `seek`: also for one that has come since the table was read."""
+        """For every peer; `seek`: also for one that has come since the table was read, which who cannot be told of it
+        does not know."""
         self._letters.append((None, letter))
         self._is_outdated |= seek
         self._route_soon()
