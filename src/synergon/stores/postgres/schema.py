@@ -71,7 +71,7 @@ async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Addr
     try:
         await _migrate(connection, address.schema)
     except asyncpg.InsufficientPrivilegeError as error:
-        found = f"has version {version}" if version else "is not there"
+        found = f"has version {version}" if version is not None else "is not there"
         raise SchemaError(
             f"the schema {address.schema!r} of {address.place} {found}, this code needs version "
             f"{len(migrations(address.schema))}, and this role may not change it ({error}); have its owner run "

@@ -58,7 +58,9 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self.address = Address.parse(url)
-        self.capabilities = Capabilities(shared=True, durable=True, transactions=True, listens=self.address.listens)
+        self.capabilities = Capabilities(
+            shared=True, durable=True, transactions=True, remote=True, listens=self.address.listens
+        )
         self._sql = statements("postgres", self.address.schema)
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
