@@ -40,6 +40,22 @@ def node(url: str, *kinds: str, sweep: str = RARELY) -> Iterator[subprocess.Pope
         process.wait(PATIENCE_SECONDS)
 
 
+@contextmanager
+def node_of_another_release(url: str, kind: str, sweep: str) -> Iterator[None]:
+    """The same, with a later version of the peers' protocol."""
+    program = (
+        "import runpy, sys; from synergon.peering import wire; wire.PROTOCOL += 1; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    program = f"import sys; sys.argv = {[str(APP), url, kind]!r}; {program}"
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "SYNERGON_SWEEP": sweep})
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+
+
 @asynccontextmanager
 async def cluster(url: str, *kinds: str, sweep: str = RARELY) -> AsyncIterator[Engine]:
     """A producer that runs nothing, and one process for each kind."""
@@ -119,3 +135,26 @@ async def test_a_node_that_was_replaced_is_found_again(url: str) -> None:
                 (handle,) = await producer.enqueue([producer.call("stamp")])
                 await handle.result(timeout=PATIENCE_SECONDS)
                 process.kill()
+
+
+async def test_a_node_that_speaks_another_version_is_mentioned_once_and_finds_work_by_its_sweep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with caplog.at_level("INFO", "synergon"):
+        async with Engine(url, sweep=0.2) as producer:
+            with node_of_another_release(url, "stamp", sweep="0.2"):
+                for _ in range(3):
+                    (handle,) = await producer.enqueue([producer.call("stamp")])
+                    await handle.result(timeout=PATIENCE_SECONDS)
+
+                def mentions() -> list[str]:
+                    return [text for text in caplog.messages if "does not take hints" in text]
+
+                await until(lambda: bool(mentions()))
+                for _ in range(3):
+                    (handle,) = await producer.enqueue([producer.call("stamp")])
+                    await handle.result(timeout=PATIENCE_SECONDS)
+    (mention,) = mentions()
+    assert "answered 409 the sender speaks version 1 of the peers' protocol and this node speaks 2" in mention
+    assert "run the same release of synergon on all nodes; it is tried again" in mention

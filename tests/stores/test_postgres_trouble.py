@@ -21,7 +21,7 @@ from tests.postgres_server import (
     store_url,
     url_with,
 )
-from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of
+from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
 
 from synergon.errors import (
     ConfigurationError,
@@ -265,6 +265,29 @@ async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:
         await store.begin(10.0)
     await body.rollback()
     await (await store.begin(10.0)).rollback()
+    await store.close()
+
+
+async def test_more_callers_than_connections_wait_their_turn() -> None:
+    store = PostgresStore(store_url(pool=2))
+    await store.open()
+    await asyncio.gather(*(store.insert([NewTask(kind=KIND, key=f"k{number}")]) for number in range(40)))
+    assert len(await listed(store)) == 40
+    await store.close()
+
+
+async def test_callers_beyond_the_pool_are_told_in_time_and_nothing_is_lost() -> None:
+    store = PostgresStore(store_url(pool=1, timeout=1))
+    await store.open()
+    ids = [await add(store) for _ in range(3)]
+    async with _locked(f"{SCHEMA}.task"):
+        refusals = await asyncio.gather(*(store.cancel([task_id]) for task_id in ids), return_exceptions=True)
+    assert all(isinstance(refusal, StoreUnavailable) for refusal in refusals)
+    beyond = [refusal for refusal in refusals if "all 1 connections" in str(refusal)]
+    assert len(beyond) == 2, "one had the connection"
+    assert all("in use for 0.9 s" in str(refusal) and "?pool=2" in str(refusal) for refusal in beyond)
+    assert [await state_of(store, task_id) for task_id in ids] == [State.READY] * 3
+    assert all(moved.done for moved in await store.cancel(ids))
     await store.close()
 
 

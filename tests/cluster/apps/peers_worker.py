@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 
-from synergon import Context, Engine
+from synergon import Context, Discard, Engine
 
 engine = Engine(sys.argv[1])
 
@@ -25,6 +26,15 @@ async def second(ctx: Context) -> None:
 
 async def third() -> float:
     return time.time()
+
+
+async def fail() -> None:
+    raise Discard("it never works")
+
+
+async def hold() -> None:
+    """Goes on for as long as its process lives."""
+    await asyncio.Event().wait()
 
 
 for kind in sys.argv[2:]:

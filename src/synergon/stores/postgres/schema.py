@@ -68,7 +68,7 @@ async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Addr
     try:
         await _migrate(connection, address)
     except asyncpg.InsufficientPrivilegeError as error:
-        found = f"has version {version}" if version else "is not there"
+        found = f"has version {version}" if version is not None else "is not there"
         wanted = len(address.profile.scripts(address.schema))
         raise SchemaError(
             f"the schema {address.schema!r} of {address.place} {found}, this code needs version {wanted}, "

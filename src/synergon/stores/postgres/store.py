@@ -56,7 +56,9 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self.address = Address.parse(url)
-        self.capabilities = Capabilities(shared=True, durable=True, transactions=True, listens=self.address.listens)
+        self.capabilities = Capabilities(
+            shared=True, durable=True, transactions=True, remote=True, listens=self.address.listens
+        )
         self._profile = self.address.profile
         self._sql = self._profile.statements(self.address.schema)
         self._shard = random.randrange(SHARDS)
@@ -254,6 +256,10 @@ class PostgresStore:
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes."""
         return await self._statement(reading.nodes)
+
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds."""
+        return dict(await self._statement(lambda session: session.rows("running_by_node")))
 
     # ------------------------------------------------------------ operations
 

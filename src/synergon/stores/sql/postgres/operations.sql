@@ -1,5 +1,5 @@
 -- name: live
-SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors, origin FROM {schema}.task
+SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors FROM {schema}.task
 WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: ended
