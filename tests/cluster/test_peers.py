@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.postgres_server import store_url
+from tests.cluster.peers_support import RARELY, cluster, node, quantiles, url_fixture  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, State
 
-APP: Final = Path(__file__).parent / "apps" / "peers_worker.py"
-RARELY: Final = "3600"
 ROUNDS: Final = 100
-
-
-@pytest.fixture(params=("sqlite", "postgres"))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database that other processes reach too."""
-    return f"sqlite:///{tmp_path}/tasks.db" if request.param == "sqlite" else store_url()
-
-
-@contextmanager
-def node(url: str, *kinds: str, sweep: str = RARELY) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs these kinds."""
-    process = subprocess.Popen([sys.executable, str(APP), url, *kinds], env={**os.environ, "SYNERGON_SWEEP": sweep})
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_SECONDS)
-
-
-@asynccontextmanager
-async def cluster(url: str, *kinds: str, sweep: str = RARELY) -> AsyncIterator[Engine]:
-    """A producer that runs nothing, and one process for each kind."""
-    async with Engine(url, sweep=sweep) as producer:
-        with ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(node(url, kind, sweep=sweep))
-
-            async def are_there() -> bool:
-                return len(await producer.nodes()) == len(kinds)
-
-            await until(are_there)
-            yield producer
-
-
-def quantiles(seconds: list[float]) -> tuple[float, float]:
-    """p50 and p99, in milliseconds."""
-    ordered = sorted(seconds)
-    return ordered[len(ordered) // 2] * 1000, ordered[len(ordered) * 99 // 100] * 1000
 
 
 async def test_a_worker_elsewhere_starts_and_its_result_is_here_within_milliseconds(url: str) -> None:

@@ -1,9 +1,15 @@
-"""A node for the tests of peers: `peers_worker.py URL KIND...`; $SYNERGON_SWEEP says how rarely it sweeps."""
+"""A node for the tests of peers: `peers_worker URL KIND...`; $SYNERGON_SWEEP says how rarely it sweeps.
+
+If $PEERS_TRACE names a file, every statement that SQLite runs in this process is written there, one per line.
+"""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import sys
 import time
+from typing import Any
 
 from synergon import Context, Engine
 
@@ -27,8 +33,39 @@ async def third() -> float:
     return time.time()
 
 
-for kind in sys.argv[2:]:
-    engine.task(name=kind)(globals()[kind])
+async def nothing() -> None: ...
+
+
+async def travel(way: list[str]) -> list[tuple[int, float]]:
+    """Where and when each stage ran: this one, then those of the kinds that are named, each enqueued by the one before,
+    which waits for it. What any kind does whose function is not above."""
+    here = (os.getpid(), time.time())
+    if not way:
+        return [here]
+    (handle,) = await engine.enqueue([engine.call(way[0], way=way[1:])])
+    return [here, *await handle.result(timeout=30)]
+
+
+def trace_statements(path: str) -> None:
+    """Write down whatever SQLite is asked from now on."""
+    file = open(path, "a", buffering=1)  # noqa: SIM115  it is open as long as the process lives
+    connect = sqlite3.connect
+
+    def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs)
+        connection.set_trace_callback(lambda sql: file.write(" ".join(sql.split()) + "\n"))
+        return connection
+
+    sqlite3.connect = traced  # type: ignore[assignment]
+
+
+def main() -> None:
+    for kind in sys.argv[2:]:
+        engine.task(name=kind)(globals().get(kind, travel))
+    if "PEERS_TRACE" in os.environ:
+        trace_statements(os.environ["PEERS_TRACE"])
+    engine.run_sync()
+
 
 if __name__ == "__main__":
-    engine.run_sync()
+    main()
