@@ -9,6 +9,7 @@ import os
 import sqlite3
 import sys
 import time
+from functools import cache
 from typing import Any
 
 from synergon import Context, Engine
@@ -34,6 +35,16 @@ async def third() -> float:
 
 
 async def nothing() -> None: ...
+
+
+async def mark(number: int) -> None:
+    """Leave the number in a file of this process in the folder $PEERS_MARKS."""
+    os.write(marks_file(), b"%d\n" % number)
+
+
+@cache
+def marks_file() -> int:
+    return os.open(f"{os.environ['PEERS_MARKS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 async def travel(way: list[str]) -> list[tuple[int, float]]:
