@@ -41,7 +41,11 @@ def node(
         yield process
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:  # a test that failed has left a body running
+            process.kill()
+            process.wait()
 
 
 async def joined(producer: Engine, number: int) -> None:

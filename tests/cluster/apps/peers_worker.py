@@ -5,11 +5,13 @@ If $PEERS_TRACE names a file, every statement that SQLite runs in this process i
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from synergon import Context, Engine
@@ -45,6 +47,22 @@ async def mark(number: int) -> None:
 @cache
 def marks_file() -> int:
     return os.open(f"{os.environ['PEERS_MARKS']}/{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+async def stay(ctx: Context, *, is_stubborn: bool = False) -> tuple[int, int]:
+    """Claimed for the first time: stay until there is a file `go` in $PEERS_MARKS, or, if told to end and stubborn,
+    until another claim has begun. Which claim speaks, and where."""
+    marks = Path(os.environ["PEERS_MARKS"])
+    (marks / f"{ctx.task_id}-{ctx.claim_no}").write_text(str(os.getpid()))
+    try:
+        while ctx.claim_no == 1 and not (marks / "go").exists():
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        if not is_stubborn:
+            raise
+        while not (marks / f"{ctx.task_id}-2").exists():
+            await asyncio.sleep(0.02)
+    return ctx.claim_no, os.getpid()
 
 
 async def travel(way: list[str]) -> list[tuple[int, float]]:
