@@ -10,6 +10,7 @@ from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, State
 
+
 async def test_a_chain_runs_across_processes_that_each_run_one_kind(url: str) -> None:
     async with cluster(url, "first", "second", "third") as producer:
         for chains in (1, 2):  # in the first one everybody meets

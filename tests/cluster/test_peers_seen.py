@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -55,7 +55,7 @@ async def test_a_task_added_anywhere_runs_at_once_on_the_one_node_that_has_its_k
             stages = await handle.result(timeout=PATIENCE)
             assert [pid for pid, _ in stages] == [homes[kind] for kind in way]
             moments = [stored_at, *(at for _, at in stages), time.time()]
-            pauses += [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+            pauses += [later - earlier for earlier, later in pairwise(moments)]
     print(f"\n{url.split(':')[0]}: from stage to stage {median(pauses) * 1000:.1f} ms, at most {max(pauses):.3f} s")
     assert median(pauses) < SOON_SECONDS
     assert max(pauses) < PATIENCE_SECONDS

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.process_bodies import on
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until, until_state
 
 from synergon import Context, Engine, Handle, NotConnected, OptionError, State

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.process_bodies import on
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
 from synergon import Cancel, Context, Engine, OptionError, Progress, Retry, State, TaskNotFound, injected

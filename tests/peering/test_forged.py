@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
+from tests.support import until
 
 from synergon import Engine, State
 from synergon.peering.http import HEADERS
@@ -87,9 +88,11 @@ async def scene(sqlite_url: str) -> AsyncIterator[Scene]:
 
 
 async def _until_idle(engine: Engine) -> None:
-    async with asyncio.timeout(10):
-        while (await engine.counts())[State.SUCCEEDED] != 1:
-            await asyncio.sleep(0.01)
+    async def has_ended() -> bool:
+        return (await engine.counts())[State.SUCCEEDED] == 1
+
+    await until(has_ended)
+    await until(lambda: engine.node is not None and not engine.node.scheduler._dirty)
     await asyncio.sleep(0.05)
 
 
@@ -152,9 +155,11 @@ async def test_an_honest_message_of_somebody_who_is_in_no_table_is_believed_once
     assert "somebody" not in {node.id for node in await scene.node.nodes()}
     envelope = scene.honest
     assert await scene.send(envelope) == 200
-    async with asyncio.timeout(10):
-        while await scene.state() is not State.SUCCEEDED:
-            await asyncio.sleep(0.01)
+
+    async def has_run() -> bool:
+        return await scene.state() is State.SUCCEEDED
+
+    await until(has_run)
     (insertion,) = await scene.node.store.insert([NewTask(kind="quick")])
     scene.task_id = insertion.id
     assert await scene.send(envelope) == 401, "a replay"

@@ -55,12 +55,12 @@ async def stay(ctx: Context, *, is_stubborn: bool = False) -> tuple[int, int]:
     marks = Path(os.environ["PEERS_MARKS"])
     (marks / f"{ctx.task_id}-{ctx.claim_no}").write_text(str(os.getpid()))
     try:
-        while ctx.claim_no == 1 and not (marks / "go").exists():
+        while ctx.claim_no == 1 and not (marks / "go").exists():  # noqa: ASYNC110  another process says so
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
         if not is_stubborn:
             raise
-        while not (marks / f"{ctx.task_id}-2").exists():
+        while not (marks / f"{ctx.task_id}-2").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return ctx.claim_no, os.getpid()
 
@@ -77,11 +77,11 @@ async def travel(way: list[str]) -> list[tuple[int, float]]:
 
 def trace_statements(path: str) -> None:
     """Write down whatever SQLite is asked from now on."""
-    file = open(path, "a", buffering=1)  # noqa: SIM115  it is open as long as the process lives
+    file = Path(path).open("a", buffering=1)  # noqa: SIM115  it is open as long as the process lives
     connect = sqlite3.connect
 
     def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
+        connection: sqlite3.Connection = connect(*args, **kwargs)
         connection.set_trace_callback(lambda sql: file.write(" ".join(sql.split()) + "\n"))
         return connection
 
