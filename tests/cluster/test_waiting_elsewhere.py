@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.cluster.test_peers import RARELY, node, url
+from tests.cluster.peers_support import RARELY, node, url_fixture  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until, until_state
 
 from synergon import Engine, Handle, Reason, State, TaskCancelled, TaskDeleted, TaskFailed, TaskRecord
-
-__all__ = ["url"]  # the fixture
 
 ROUNDS: Final = 5
 FEW_ROUNDS: Final = 3

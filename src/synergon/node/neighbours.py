@@ -49,7 +49,7 @@ class Neighbours:
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
         if self._peers is not None:
-            self._peers.tell_new(dict.fromkeys(((kind, None) for kind in kinds), 1))
+            self._peers.tell_surplus(kinds)
 
     def claim_is_over(self) -> None:
         """What was expected has come, or went elsewhere."""

@@ -166,6 +166,10 @@ class Peers:
         if work:
             self._post.wake(work)
 
+    def tell_surplus(self, kinds: Iterable[str]) -> None:
+        """This node has begun to leave tasks of these kinds to others; some should help, who tell others if need be."""
+        self._post.spread(kinds)
+
     def tell_scheduled(self, kinds: Iterable[str]) -> None:
         """Tasks of these kinds are due later; whoever runs them should set the alarm."""
         self._post.schedule(kinds)

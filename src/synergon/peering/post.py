@@ -64,6 +64,7 @@ class Post:
         self._homeless: Counter[Lane] = Counter()
         """New tasks of kinds that nobody runs, as far as is known."""
         self._scheduled: set[str] = set()
+        self._surplus: set[str] = set()
         self._letters: list[tuple[str | None, Message]] = []
         """For whom (None: for everybody) and what, until the peers are known."""
         self._recent_ends = NOTHING
@@ -83,6 +84,11 @@ class Post:
         """So many new tasks are in these lanes."""
         for lane, count in work.items():
             self._new[lane] += count
+        self._route_soon()
+
+    def spread(self, kinds: Iterable[str]) -> None:
+        """There is more of these kinds than fits here; the next peers who run them should look, and spread it too."""
+        self._surplus.update(kinds)
         self._route_soon()
 
     def schedule(self, kinds: Iterable[str]) -> None:
@@ -184,7 +190,7 @@ class Post:
 
     async def _route(self) -> None:
         try:
-            while self._new or self._scheduled or self._letters:
+            while self._new or self._surplus or self._scheduled or self._letters:
                 await self._know_peers()
                 self._distribute()
         except StoreError as error:
@@ -222,8 +228,13 @@ class Post:
     def _distribute(self) -> None:
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
+        surplus, self._surplus = self._surplus, set()
         letters, self._letters = self._letters, []
         self._offer(work)
+        *_, own_id = self._own_ids()
+        for kind in surplus:
+            for peer in self.directory.next_to_help(kind, own_id):
+                self._outbox(peer).add(message(new={kind: 1}))
         homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
         if homeless:
             self._seek_takers(homeless)
