@@ -138,7 +138,7 @@ class Auditor:
     def _last_word(self, row: Row, event: Event) -> Iterator[str]:
         """The outcome that counts is the last claim's."""
         said = [line.event for line in self._lines.get((row.id, row.claim_no), ()) if line.event in ENDS]
-        if said != [event]:
+        if set(said) != {event}:
             yield f"it is {row.state} by claim {row.claim_no}, whose body said {said}"
 
     # ------------------------------------------------------------ no two executions at once, and none for nothing

@@ -14,6 +14,8 @@ from typing import Final
 from tests.chaos.app import engine
 from tests.chaos.journal import NODE_VARIABLE, STANDSTILLS, append
 
+from synergon.errors import StoreError
+
 PULSE_SECONDS: Final = 0.05
 STANDSTILL_SECONDS: Final = 0.4
 
@@ -23,7 +25,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     threading.Thread(target=end_with_starter, daemon=True).start()
     threading.Thread(target=watch_the_pulse, daemon=True).start()
-    asyncio.run(engine.run(**json.loads(sys.argv[1])))
+    try:
+        asyncio.run(engine.run(**json.loads(sys.argv[1])))
+    except StoreError as error:  # it came at a bad time; what `synergon worker` says then
+        logging.info("cannot start: %s", error)
+        sys.exit(3)
 
 
 def end_with_starter() -> None:

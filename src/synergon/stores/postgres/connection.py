@@ -104,6 +104,9 @@ class Connections:
                     connection = await self._acquire(pool)
                     try:
                         yield connection
+                    except asyncpg.InternalClientError:
+                        connection.terminate()  # it is out of step with the server, and nobody else shall meet it
+                        raise
                     finally:
                         await pool.release(connection)
         finally:
