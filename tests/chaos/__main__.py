@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.arena import EXPECTED_EXITS, UNEXPECTED_WORDS, Arena
+from tests.chaos.arena import EXPECTED_EXITS, Arena
 from tests.chaos.auditor import audit, recoveries
 from tests.chaos.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.chaos.faults import Tormentor, faults_of, plan
@@ -66,9 +66,7 @@ def report(arena: Arena, tormentor: Tormentor) -> list[str]:
     evidence = arena.evidence()
     findings = audit(evidence)
     findings += [f"a node ended with code {code}" for code in arena.exits if code not in EXPECTED_EXITS]
-    findings += [
-        f"a node said {words!r}" for words in UNEXPECTED_WORDS if any(words in node.log for node in arena.nodes)
-    ]
+    findings += [f"a node said {words!r}" for words in arena.unexpected_words()]
     ends = Counter(f"{row.state}{f'({row.reason})' if row.reason else ''}" for row in evidence.rows)
     waits = sorted(recoveries(evidence)) or [0.0]
     print(f"{len(evidence.accepted)} tasks accepted, {len(evidence.rows)} in all, {dict(ends)}")

