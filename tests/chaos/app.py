@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Final
 
@@ -96,3 +97,13 @@ async def ledger(ctx: Context, seconds: float) -> None:
             answer = connection.execute(f"INSERT INTO chaos_effect VALUES ({ctx.task_id}, {ctx.claim_no})")
             if asyncio.iscoroutine(answer):  # asyncpg; sqlite3 has done it
                 await answer
+
+
+@engine.task(retry=VERY_PATIENT)
+async def holding(ctx: Context, on_node: int) -> None:
+    """Locks a row in its transaction, and on that node does not let go of it. For PostgreSQL."""
+    with recorded(ctx):
+        async with ctx.transaction() as connection:
+            await connection.execute("UPDATE chaos_lock SET holder = $1", ctx.claim_no)
+            note(Event.LIVES, ctx)
+            await asyncio.sleep(60 if os.getpid() == on_node else 0)

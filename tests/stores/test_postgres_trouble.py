@@ -26,6 +26,7 @@ from synergon.records import NewTask
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
 
 SUCCEEDED = OUTCOMES["succeeded"]
 
@@ -354,6 +355,18 @@ async def test_a_connection_whose_end_was_announced_and_has_not_come_is_an_outag
             await call()
         await keeper.close()
         await store.close()
+
+
+async def test_whoever_is_gone_in_the_middle_of_a_transaction_leaves_no_locks_behind(store: PostgresStore) -> None:
+    question = "SHOW idle_in_transaction_session_timeout"
+    async with store._connections.transaction() as connection:
+        assert await connection.fetchval(question) == "5s"
+    alone = await connect(store.address)
+    assert await alone.fetchval(question) == "5s"
+    await alone.close()
+    body = await store.begin(10.0)
+    assert await body.connection.fetchval(question) == "11s", "it may hold its locks for as long as it was told"
+    await body.rollback()
 
 
 async def test_two_calls_in_each_others_way_both_succeed(store: PostgresStore) -> None:

@@ -16,19 +16,26 @@ from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
 
+NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
+"""Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
+dead would wait for them; the server shall not keep them for longer than it takes to take over."""
+
 PLANNING: Final = {
     # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of that.
     "enable_seqscan": "off",
     # Our statements take less time than their compilation would.
     "jit": "off",
 }
-"""Settings for our own connections."""
+"""Settings for the connections that our own statements share."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
+    settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
     with translated(address):
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(address.dsn, **_driver_settings(address))
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            address.dsn, server_settings=settings, **_driver_settings(address)
+        )
         return connection
 
 
@@ -65,7 +72,7 @@ class Connections:
             )
 
     def _server_settings(self) -> dict[str, str] | None:
-        return None if self._for_strangers or self._address.is_pooled_elsewhere else PLANNING
+        return None if self._for_strangers or self._address.is_pooled_elsewhere else {**PLANNING, **NO_STANDSTILL}
 
     async def close(self) -> None:
         """Refuse new calls, finish those under way, then disconnect."""
