@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,6 +23,7 @@ from tests.chaos.evidence import Effect, Row
 from synergon import Reason, State
 
 COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, claim_no, payload"
+PATIENCE_SECONDS: Final = 30.0
 _schemas = count(1)
 
 
@@ -164,10 +166,17 @@ class PostgresServer:
         return psycopg.connect(self.url, autocommit=True, options="-c default_transaction_read_only=off")
 
     def administer(self, sql: str, *values: object) -> list[Any]:
-        """Run it; its rows, if it has any."""
-        with self.connect() as connection:
-            cursor = connection.execute(SQL(sql), values or None)
-            return cursor.fetchall() if cursor.description is not None else []
+        """Run it, when the server is there again if it is not; its rows, if it has any."""
+        patience_until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with self.connect() as connection:
+                    cursor = connection.execute(SQL(sql), values or None)
+                    return cursor.fetchall() if cursor.description is not None else []
+            except psycopg.OperationalError:
+                if time.monotonic() > patience_until:
+                    raise
+                time.sleep(0.1)
 
     def stop(self, how: Shutdown) -> None:
         """Return when it is down."""

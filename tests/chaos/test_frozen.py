@@ -19,9 +19,9 @@ LEASE: Final = 2.0
 
 
 async def test_a_node_that_stood_still_past_its_lease_finishes_nothing_any_more(tmp_path: Path) -> None:
-    async with Arena(tmp_path, PostgresDatabase(), lease=LEASE, concurrency=4) as arena:
+    async with Arena(tmp_path, PostgresDatabase(), lease=LEASE, concurrency=3) as arena:
         await arena.start_nodes(2)
-        arena.start_producer(seed=3, a_second=20, longest=2.0)
+        arena.start_producer(seed=3, a_second=10, longest=1.0)
         frozen = arena.nodes[0]
         await until("it works", lambda: arena.is_busy(frozen.pid))
         async with arena.frozen(0):
