@@ -61,7 +61,7 @@ def recoveries(evidence: Evidence) -> list[float]:
     for fall in evidence.falls:
         for runs in auditor.runs.values():
             for run, following in pairwise(runs):
-                if run.node_pid == fall.node_pid and not run.has_ended and run.began <= fall.at:
+                if run.node_pid == fall.node_pid and not run.has_ended and run.began <= fall.at <= following.began:
                     seconds.append(following.began - fall.at)
     return seconds
 
@@ -185,7 +185,13 @@ class Auditor:
                 for pause in evidence.pauses
             )
             or any(outage.seconds > evidence.lease_seconds / 2 for outage in outages)
-            or (bool(outages) and row is not None and self._pays_for_outages(row))
+            or (row is not None and self._pays_for_outages(row) and self._was_cut_off(returned))
+        )
+
+    def _was_cut_off(self, returned: float) -> bool:
+        """A connection that was cut is met a moment later, when its transaction should be committed."""
+        return any(
+            outage.began - SOON_SECONDS <= returned <= outage.ended + SOON_SECONDS for outage in self._evidence.outages
         )
 
     # ------------------------------------------------------------ what was committed with a success, and not otherwise
