@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 SEEDS  ?= 1000
+MINUTES ?= 10
 BIN    := $(VENV)/bin
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format simulate bench clean
+.PHONY: demo test check format simulate chaos bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
@@ -25,6 +26,9 @@ format: $(VENV)/.check  ## format, and mend what can be mended
 
 simulate: $(VENV)/.test  ## worlds full of faults: SEEDS=10000, or SEED=7 for everything that happened in one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+chaos: $(VENV)/.test  ## real processes on real databases, hurt at random: MINUTES=10, SEED=7, STORE=postgres or sqlite
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 bench: $(VENV)/.bench  ## the figures, beside Huey and bare SQLite
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

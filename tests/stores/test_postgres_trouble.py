@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -35,6 +36,7 @@ from synergon.records import NewTask
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
 
 SUCCEEDED = OUTCOMES["succeeded"]
 
@@ -335,6 +337,74 @@ async def test_connections_that_were_cut_are_made_again(store: PostgresStore) ->
             failures += 1
             assert failures < 20
     await keeper.close()
+
+
+@asynccontextmanager
+async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
+    """The server's URL by way of a line: when it is cut, the client hears the server's last words and no end."""
+    socket = f"{parse_qs(urlsplit(server_url()).query)['host'][0]}/.s.PGSQL.5432"
+    calls: list[asyncio.Task[Any]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+            if not is_cut.is_set():
+                writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_unix_connection(socket)
+        writers.extend((writer, inner_writer))
+        calls.append(asyncio.create_task(carry(inner_reader, writer)))
+        calls.append(asyncio.create_task(carry(reader, inner_writer)))
+
+    async with await asyncio.start_server(connect, "127.0.0.1", 0) as line:
+        port = line.sockets[0].getsockname()[1]
+        yield f"postgresql://postgres:@127.0.0.1:{port}/postgres?schema={SCHEMA}"
+        for call in calls:
+            call.cancel()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+@ours_only
+async def test_a_connection_whose_end_was_announced_and_has_not_come_is_an_outage_and_not_a_refusal() -> None:
+    store_url()
+    is_cut = asyncio.Event()
+    async with line_that_hangs_up_late(is_cut) as url:
+        store = PostgresStore(url)
+        await store.open()
+        worker = await Worker.start(store)
+        keeper = await store.keeper()
+        assert await keeper.renew(worker.node_id, HOUR)
+        await add(store)
+        is_cut.set()
+        administer(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        await asyncio.sleep(0.2)  # the last words of the server are on their way
+        is_cut.clear()
+        for call in (store.now, lambda: keeper.renew(worker.node_id, HOUR)):
+            with pytest.raises(StoreUnavailable):
+                await call()
+            await call()
+        await keeper.close()
+        await store.close()
+
+
+async def test_whoever_is_gone_in_the_middle_of_a_transaction_leaves_no_locks_behind(store: PostgresStore) -> None:
+    question = "SHOW idle_in_transaction_session_timeout"
+    async with store._connections.transaction() as connection:
+        assert await connection.fetchval(question) == "5s"
+    alone = await connect(store.address)
+    assert await alone.fetchval(question) == "5s"
+    await alone.close()
+    body = await store.begin(10.0)
+    assert await body.connection.fetchval(question) == "11s", "it may hold its locks for as long as it was told"
+    await body.rollback()
 
 
 async def test_two_calls_in_each_others_way_both_succeed(store: PostgresStore) -> None:

@@ -16,11 +16,18 @@ from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
 
+NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
+"""Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
+dead would wait for them; the server shall not keep them for longer than it takes to take over."""
+
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
+    settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
     with translated(address):
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(address.dsn, **_driver_settings(address))
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            address.dsn, server_settings=settings, **_driver_settings(address)
+        )
         return connection
 
 
@@ -59,7 +66,7 @@ class Connections:
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
             return None
-        return dict(self._address.profile.settings)
+        return {**self._address.profile.settings, **NO_STANDSTILL}
 
     def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
         """How a stranger's settings are removed; None: the driver's own way."""
@@ -109,6 +116,9 @@ class Connections:
                     connection = await self._acquire(pool)
                     try:
                         yield connection
+                    except asyncpg.InternalClientError:
+                        connection.terminate()  # it is out of step with the server, and nobody else shall meet it
+                        raise
                     finally:
                         await pool.release(connection)
         finally:

@@ -27,10 +27,11 @@ _PASSING: Final = (
     asyncpg.QueryCanceledError,
     asyncpg.StatementCompletionUnknownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    # The driver and the connection are out of step: for one, the server has said that it ends it, and has not yet done
+    # so. What we ask for has no part in that.
+    asyncpg.InternalClientError,
     OSError,  # a TimeoutError is one too
 )
-
-_REFUSED: Final = (asyncpg.PostgresError, asyncpg.InternalClientError)
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def translated(address: Address) -> Iterator[None]:
         ) from error
     except _PASSING as error:
         raise StoreUnavailable(f"{address.place} is not available: {_words(error)}") from error
-    except _REFUSED as error:
+    except asyncpg.PostgresError as error:
         raise _refusal(error, address) from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError):  # an argument that the driver cannot send
