@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
 from benchmarks.bars import ratios
 from benchmarks.figures import Check, Measured, merge
+from benchmarks.postgres import measures
 from benchmarks.report import Report
 from benchmarks.sizes import FULL, QUICK, Sizes
 
@@ -25,6 +26,11 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "raw": raw_sqlite.measure,
     "backlog": backlog.measure,
     "idle": idle.measure,
+    "postgres": measures.subject("synergon"),
+    "pgqueuer": measures.subject("pgqueuer"),
+    "procrastinate": measures.subject("procrastinate"),
+    "awa": measures.subject("awa"),
+    "oban": measures.subject("oban"),
 }
 
 ONCE: Final = frozenset({"backlog", "idle"})
@@ -49,6 +55,7 @@ def run(sizes: Sizes, subjects: Sequence[str]) -> Report:
         _progress.print(f"quick: fewer tasks, and a backlog of {sizes.backlog:,} instead of {FULL.backlog:,}")
     facts = machine.facts(Path.cwd())
     measured = merge(_measure(turn, sizes) for turn in _turns(subjects, sizes.repeats))
+    facts |= measured.facts
     facts["load after"] = machine.load()
     figures = {figure.name: figure for figure in measured.figures}
     figures |= {figure.name: figure for figure in ratios(figures)}

@@ -20,6 +20,11 @@ SUBJECTS: Final = {
     "huey": "Huey on SQLite",
     "raw": "bare SQLite",
     "backlog": "{backlog:,} tasks wait on SQLite",
+    "pg_synergon": "synergon on PostgreSQL",
+    "pg_pgqueuer": "PgQueuer",
+    "pg_procrastinate": "Procrastinate",
+    "pg_awa": "Awa",
+    "pg_oban": "Oban",
 }
 
 
