@@ -36,7 +36,8 @@ class App(ABC):
         """Be ready to enqueue."""
 
     async def disconnect(self) -> None:
-        """The end of `connect`, where a process would not end without it."""
+        """The end of `connect`, for systems that want one."""
+        return
 
     @abstractmethod
     async def fill(self, numbers: Sequence[int]) -> None:

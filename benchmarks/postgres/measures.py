@@ -35,6 +35,11 @@ def subject(name: str) -> Callable[[Path, Sizes], Measured]:
     return partial(_measure, name)
 
 
+def on_sqlite(folder: Path, sizes: Sizes) -> Measured:
+    """The latency between processes on SQLite, where nobody else's is measured."""
+    return asyncio.run(Turn(SYSTEMS["synergon"], f"sqlite:///{folder}/hints.db", sizes, name="hints").told_by_another())
+
+
 def _measure(name: str, folder: Path, sizes: Sizes) -> Measured:
     system = SYSTEMS[name]
     version = system.version()
@@ -49,8 +54,9 @@ def _measure(name: str, folder: Path, sizes: Sizes) -> Measured:
 class Turn:
     """One turn of a system, on a server of its own."""
 
-    def __init__(self, system: System, url: str, sizes: Sizes) -> None:
+    def __init__(self, system: System, url: str, sizes: Sizes, *, name: str = "") -> None:
         self._system = system
+        self._subject = name or f"pg_{system.name}"
         self._url = url
         self._sizes = sizes
         self._enqueued = 0
@@ -69,8 +75,14 @@ class Turn:
         await self._check()
         return self._measured
 
+    async def told_by_another(self) -> Measured:
+        """Only how soon an idle node begins what another process has enqueued."""
+        async with started(self._system, self._url, "work") as worker:
+            await self._latencies(worker)
+        return self._measured
+
     def _name(self, figure: str) -> str:
-        return f"pg_{self._system.name}.{figure}"
+        return f"{self._subject}.{figure}"
 
     async def _fill_and_drain(self, nodes: int) -> None:
         tasks = self._sizes.slow_tasks if self._system.is_slow else self._sizes.postgres_tasks
@@ -78,19 +90,19 @@ class Turn:
         self._measured.add(self._name("bulk_enqueue"), "/s", tasks / filled["seconds"])
         self._enqueued += tasks
         async with contextlib.AsyncExitStack() as stack:
-            workers = [
-                await stack.enter_async_context(started(self._system, self._url, "work")) for _ in range(nodes)
-            ]
+            workers = [await stack.enter_async_context(started(self._system, self._url, "work")) for _ in range(nodes)]
             ended = asyncio.create_task(self._drained())
             began = await _first(workers)
-            self._measured.add(self._name(f"drain.{nodes}_node"), "/s", tasks / (await ended - began))
+            self._measured.add(
+                self._name(f"drain_with_{nodes}_node{'s' * (nodes > 1)}"), "/s", tasks / (await ended - began)
+            )
 
     async def _drained(self) -> float:
         """The moment at which nothing is left, seen from outside."""
         connection = await asyncpg.connect(self._url)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while not await connection.fetchval(self._system.is_drained, self._enqueued):
+                while not await connection.fetchval(self._system.is_drained, self._enqueued):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
             return time.monotonic()
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -56,7 +56,6 @@ async def started(system: System, url: str, *what: object) -> AsyncIterator[Syst
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE)])},
         stdin=PIPE,
         stdout=PIPE,
-        stderr=None,
         limit=LONGEST_LINE,
         start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""Procrastinate: psycopg with a pool, many tasks at once, ended jobs deleted."""
+"""Procrastinate: psycopg with a pool, as many tasks at once as connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECTIONS: Final = 32
 
 
 class ProcrastinateApp(App):
-    """A worker that is told by NOTIFY. It takes and ends jobs one by one, so more at once than connections is no use."""
+    """A worker that is told by NOTIFY. It takes and ends jobs one by one: more at once than connections is no use."""
 
     package = "procrastinate"
 
