@@ -10,7 +10,17 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.postgres_server import IS_OURS, SCHEMA, administer, folder, server_url, store_url, url_with
+from tests.postgres_server import (
+    DISTRIBUTED_SCHEMA,
+    IS_OURS,
+    SCHEMA,
+    administer,
+    distributed_url,
+    folder,
+    server_url,
+    store_url,
+    url_with,
+)
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of
 
 from synergon.errors import (
@@ -192,9 +202,14 @@ PRODUCER_GRANTS = (
 
 
 @ours_only
-async def test_a_worker_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
-    with role("worker_role", *WORKER_GRANTS):
-        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+@pytest.mark.parametrize("profile", ["standard", "distributed"])
+async def test_a_worker_needs_no_more_than_the_guide_grants(profile: str) -> None:
+    schema, url = (SCHEMA, store_url()) if profile == "standard" else (DISTRIBUTED_SCHEMA, distributed_url())
+    owner = PostgresStore(url)
+    await owner.open()
+    await owner.close()
+    with role("worker_role", *(grant.replace(SCHEMA, schema) for grant in WORKER_GRANTS)):
+        least = PostgresStore(url_of_role("worker_role", schema=schema, profile=profile))
         await least.open()
         worker = await Worker.start(least)
         await add(least, key="a", on_conflict="replace")

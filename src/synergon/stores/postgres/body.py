@@ -84,7 +84,7 @@ class PostgresBodyTransaction:
         try:
             with translated(self._address):
                 await self._check_is_ours()
-                session = Session(self.connection, self._sql, self._shard)
+                session = Session(self.connection, self._address.profile, self._sql, self._shard)
                 (verdict,) = await settling.finish(session, [settlement])
                 if verdict.state is not None:
                     await session.flush()

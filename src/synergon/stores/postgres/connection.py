@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -15,14 +15,6 @@ from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
-
-PLANNING: Final = {
-    # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of that.
-    "enable_seqscan": "off",
-    # Our statements take less time than their compilation would.
-    "jit": "off",
-}
-"""Settings for our own connections."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
@@ -59,13 +51,26 @@ class Connections:
                 self._address.dsn,
                 min_size=0 if self._for_strangers else 1,
                 max_size=self._address.pool,
-                reset=None if self._for_strangers else _leave_as_it_is,
+                reset=self._reset() if self._for_strangers else _leave_as_it_is,
                 server_settings=self._server_settings(),
                 **_driver_settings(self._address),
             )
 
     def _server_settings(self) -> dict[str, str] | None:
-        return None if self._for_strangers or self._address.is_pooled_elsewhere else PLANNING
+        if self._for_strangers or self._address.is_pooled_elsewhere:
+            return None
+        return dict(self._address.profile.settings)
+
+    def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
+        """How a stranger's settings are removed; None: the driver's own way."""
+        cleaning = self._address.profile.cleaning
+        if cleaning is None:
+            return None
+
+        async def clean(connection: Any) -> None:
+            await connection.execute(cleaning)
+
+        return clean
 
     async def close(self) -> None:
         """Refuse new calls, finish those under way, then disconnect."""

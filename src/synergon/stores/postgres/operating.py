@@ -162,7 +162,7 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     for state, age in ages.items():
         if age is None or pruned >= limit:
             continue
-        for queue, kind, number in await session.rows("prune", state, age, limit - pruned):
-            session.count(queue, kind, state, -number)
-            pruned += number
+        for queue, kind in await session.rows("prune", state, age, limit - pruned):
+            session.count(queue, kind, state, -1)
+            pruned += 1
     return pruned

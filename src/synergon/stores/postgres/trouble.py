@@ -14,11 +14,7 @@ import asyncpg
 
 from synergon.errors import SchemaError, StoreError, StoreUnavailable
 from synergon.stores.postgres.address import Address
-
-
-class Contention(StoreUnavailable):
-    """Two transactions were in each other's way, and PostgreSQL has undone this one."""
-
+from synergon.stores.postgres.contention import Contention, RowHeld
 
 _CONTENTION: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -29,7 +25,7 @@ _PASSING: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.InsufficientResourcesError,
     asyncpg.QueryCanceledError,
-    asyncpg.LockNotAvailableError,
+    asyncpg.StatementCompletionUnknownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     OSError,  # a TimeoutError is one too
 )
@@ -44,6 +40,8 @@ def translated(address: Address) -> Iterator[None]:
         yield
     except _CONTENTION as error:
         raise Contention(f"{address.place}: {error}") from error
+    except asyncpg.LockNotAvailableError as error:
+        raise RowHeld(f"{address.place}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise StoreUnavailable(
             f"{address.place} is read-only ({error}); connect to the primary, for instance with several hosts and "
