@@ -99,6 +99,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(400)  # a dozen servers and workers start in it
 def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind(folder: Path) -> None:
     report = benchmarks.run(TINY, list(benchmarks.SUBJECTS))
 
