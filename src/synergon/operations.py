@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -108,36 +109,14 @@ class Operations:
         (moved,) = await self.store.cancel([check_id(task_id)], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
-        self._spread_cancel(moved)
+        self.announce_moves([moved])
         return moved.done
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> int:
         """Cancel all tasks of a group that have not ended; how many that were."""
         moves = await self.store.cancel_group(group_id, None if why is None else storable(why))
-        for moved in moves:
-            self._spread_cancel(moved)
+        self.announce_moves(moves)
         return sum(moved.done for moved in moves)
-
-    def _spread_cancel(self, moved: Moved) -> None:
-        """Tell whoever runs it, whoever waits for it, and whoever can start now what waited behind it."""
-        if self.node is not None:
-            self.node.cancel(moved.id)
-        if self.peers is not None and moved.node_id is not None:
-            self.peers.tell_cancel(moved.node_id, moved.id)
-        if self.peers is not None and moved.origin is not None:
-            self.peers.tell_done(moved.origin, [moved.id], seek=True)
-        self.waiters.tell([moved.id])
-        self._left_its_line(moved)
-
-    def _left_its_line(self, moved: Moved) -> None:
-        """What stood behind it may be ready now."""
-        if moved.done and moved.kind is not None and self.has_lines(moved.kind):
-            self._announce_ready({(moved.kind, None): 1})
-            self._announce_later([moved.kind])
-
-    def has_lines(self, kind: str) -> bool:
-        """Whether tasks of the kind stand in line, as far as is known here."""
-        raise NotImplementedError
 
     async def retry(self, task_id: int) -> None:
         """Run an ended task again, under the same id, with its budgets reset."""
@@ -147,16 +126,46 @@ class Operations:
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
             )
         self._check(moved, "retried", "only an ended task can be")
-        if moved.kind is not None:
-            self._announce_ready({(moved.kind, None): 1})
+        self.announce_moves([moved])
 
     async def delete(self, task_id: int) -> None:
         """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
         (moved,) = await self.store.delete([check_id(task_id)])
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
-        self.waiters.tell([task_id])
-        self._left_its_line(moved)
+        self.announce_moves([moved])
+
+    def announce_moves(self, moves: Iterable[Moved]) -> None:
+        """Tell whoever it concerns, here and elsewhere, what a cancel, a retry or a delete has done."""
+        done = [moved for moved in moves if moved.done]
+        for moved in done:
+            if moved.state is State.RUNNING:
+                self._announce_cancel(moved)
+        ready = Counter(moved.kind for moved in done if moved.state is State.READY and moved.kind is not None)
+        if ready:
+            self._announce_ready({(kind, None): count for kind, count in ready.items()})
+        ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
+        self.waiters.tell(ended)
+        if self.peers is not None:
+            self.peers.tell_ended(ended)
+        self._announce_lines(moved for moved in done if moved.state is not State.RUNNING)
+
+    def _announce_cancel(self, moved: Moved) -> None:
+        if self.node is not None:
+            self.node.cancel(moved.id)
+        if self.peers is not None and moved.node_id is not None:
+            self.peers.tell_cancel(moved.node_id, moved.id)
+
+    def _announce_lines(self, moves: Iterable[Moved]) -> None:
+        """What stood behind these in their lines may be ready now, or have its turn."""
+        kinds = Counter(moved.kind for moved in moves if moved.kind is not None and self.has_lines(moved.kind))
+        if kinds:
+            self._announce_ready({(kind, None): count for kind, count in kinds.items()})
+            self._announce_later(kinds)
+
+    def has_lines(self, kind: str) -> bool:
+        """Whether tasks of the kind stand in line, as far as is known here."""
+        raise NotImplementedError
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
         """Change when a scheduled or ready task is due."""
@@ -173,7 +182,7 @@ class Operations:
             self._announce_later([moved.kind])
             if moved.state is State.READY:
                 self._announce_ready({(moved.kind, None): 1})
-            self._left_its_line(moved)
+            self._announce_lines([moved])
 
     async def set_priority(self, task_id: int, priority: int) -> None:
         """Change the priority of a task that has not started."""
@@ -181,7 +190,7 @@ class Operations:
             [Reprioritizing(id=check_id(task_id), priority=check_priority(priority))]
         )
         self._check(moved, "given another priority", "only a task that waits can be")
-        self._left_its_line(moved)
+        self._announce_lines([moved])
 
     def _announce_ready(self, work: Mapping[Lane, int]) -> None:
         """There are so many tasks to start in these lanes."""
