@@ -16,7 +16,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "
     "enqueued_at, started_at, {finished_at}, expires_at, cancel_requested, overdue, payload, overrides, {result}, "
-    "errors, progress, key, tags, meta"
+    "errors, progress, key, tags, meta, limit_key, group_id, is_command, target"
 )
 _LIVE: Final = f"SELECT {_COLUMNS.format(reason='NULL', finished_at='NULL', result='NULL')} FROM synergon_task"
 _ENDED: Final = (
@@ -90,7 +90,7 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
     (
         task_id, kind, queue, state, reason, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id,
         server, enqueued_at, started_at, finished_at, expires_at, cancel_requested, overdue, payload, overrides, result,
-        errors, progress, key, tags, meta,
+        errors, progress, key, tags, meta, limit_key, group_id, is_command, target,
     ) = row  # fmt: skip
     return TaskRecord(
         id=task_id,
@@ -118,6 +118,10 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
         errors=decode_errors(errors),
         progress=msgspec.json.decode(progress, type=Progress) if progress else None,
         key=key,
+        limit_key=limit_key,
+        group_id=group_id,
+        is_command=bool(is_command),
+        target=target,
         tags=decode_tags(tags),
         meta=msgspec.json.decode(meta) if meta else {},
     )

@@ -28,7 +28,7 @@ SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address,
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: orphans
-SELECT id, kind, node_id, cancel_requested FROM synergon_task
+SELECT id, kind, node_id, cancel_requested, is_command FROM synergon_task
 WHERE state = 'running' AND node_id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
 
 -- name: holds_tasks
