@@ -37,11 +37,11 @@ def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]
 
 def _insert(transaction: Transaction, task: NewTask) -> Insertion:
     if task.limit_key is None and task.group_id is None and task.after_group is None and not task.is_command:
-        row = _row(transaction, task, None)
+        row = _row(transaction, task, transaction.next_id())
         transaction.add_task(row, task.queue)
     else:
         after_group = _open_group(transaction, task.after_group)
-        row = _row(transaction, task, after_group)
+        row = _row(transaction, task, transaction.next_id(), after_group)
         bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider)
         transaction.add_bound_task((*row, *bonds), task.queue)
     return Insertion(row[0], True, row[3])
@@ -65,15 +65,15 @@ def _first_state(transaction: Transaction, task: NewTask, due: int, after_group:
     return State.WAITING
 
 
-def _row(transaction: Transaction, task: NewTask, after_group: int | None) -> tuple[Any, ...]:
+def _row(transaction: Transaction, task: NewTask, task_id: int, after_group: int | None = None) -> tuple[Any, ...]:
     now = transaction.now
     due = _due(task, now)
     return (
-        transaction.next_id(),
+        task_id,
         task.kind,
         task.queue,
         _first_state(transaction, task, due, after_group),
-        task.priority,
+        0 if task.is_command else task.priority,
         due,
         task.payload,
         task.max_attempts,
@@ -126,23 +126,21 @@ def _insert_keyed(transaction: Transaction, task: NewTask) -> Insertion:
     holder = transaction.row("key_holder", task.kind, task.key)
     if holder is None:
         return _insert(transaction, task)
-    task_id, state, limit_key, after_group = holder
+    task_id, state, limit_key = holder
     if task.on_conflict == "replace":
         transaction.touch(task.kind, limit_key)
-        state = _replace(transaction, task_id, task, after_group)
+        state = _replace(transaction, task_id, task)
     return Insertion(task_id, False, State(state))
 
 
-def _replace(transaction: Transaction, task_id: int, task: NewTask, after_group: int | None) -> State:
-    """What the task belongs to and waits for stays."""
-    now = transaction.now
-    due = _due(task, now)
-    state = _first_state(transaction, task, due, after_group)
-    expires_at = now + task.expires_in if task.expires_in is not None else None
-    values = (task.queue, state, task.priority, due, task.payload, task.max_attempts, now, expires_at, task.overrides)
+def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
+    """Another task under the same id; it stays in its group."""
+    after_group = _open_group(transaction, task.after_group)
+    _, _, _, state, priority, due, payload, max_attempts, _, *rest = _row(transaction, task, task_id, after_group)
+    bonds = (task.limit_key, after_group, task.is_command, task.target, task.provider)
     transaction.run("add_queue", task.queue)
-    transaction.run("replace", *values, encode_tags(task.tags), task.meta, task.origin, task.limit_key, task_id)
-    return state
+    transaction.run("replace", task.queue, state, priority, due, payload, max_attempts, *rest, *bonds, task_id)
+    return State(state)
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:

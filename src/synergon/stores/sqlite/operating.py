@@ -71,9 +71,7 @@ def retry(transaction: Transaction, ids: Sequence[int]) -> list[Moved]:
 
 def _placed(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
     """A task that went into its line may have a place there at once."""
-    return [
-        msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved
-    ]
+    return [msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
 
 def _retry(transaction: Transaction, task_id: int) -> Moved:

@@ -14,8 +14,8 @@ from synergon.records import ClaimRequest
 from synergon.stores.allotting import Allotment, Holding, Seat
 from synergon.stores.sqlite import pools
 from synergon.stores.sqlite.consequences import draw
-from synergon.stores.sqlite.limits import split
 from synergon.stores.sqlite.lanes import KIND, LIMIT_KEY, Lanes, candidate, order
+from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
 from synergon.stores.sqlite.transaction import Transaction, as_json
 

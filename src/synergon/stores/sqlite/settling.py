@@ -131,35 +131,34 @@ def _already(transaction: Transaction, settlement: Settlement) -> Verdict:
 
 def _apply(transaction: Transaction, task_id: int, outcome: Outcome, *, cancel: bool, is_command: bool) -> State:
     match outcome:
-        case Failed(reason=reason, error=error):
+        case Failed(error=error) | Retrying(error=error):
             append_error(transaction, task_id, error)
-            if not cancel:
-                return end(transaction, [task_id], State.FAILED, reason, by_owner=True)
-        case Retrying(delay=delay, error=error):
-            append_error(transaction, task_id, error)
-            if not cancel:
-                return release(transaction, task_id, transaction.now + delay, by_owner=True)
         case Crashed(error=error):
-            crashes = charge_crash(transaction, task_id, error)
-            if not cancel and (is_command or crashes >= CRASH_LIMIT):
-                return end(transaction, [task_id], State.FAILED, Reason.CRASHED, by_owner=True)
-            if not cancel:
-                return release(transaction, task_id, None, by_owner=True)
-        case Snoozed(delay=delay) if not cancel:
-            return release(transaction, task_id, transaction.now + delay, give_back=1, by_owner=True)
+            charge_crash(transaction, task_id, error)
         case HandedBack() if is_command and not cancel:
-            append_error(transaction, task_id, ErrorRecord(attempt=0, type="HandedBack", message=NEVER_TWICE))
-            return end(transaction, [task_id], State.FAILED, Reason.CRASHED, by_owner=True)
-        case HandedBack() if not cancel:
-            return release(transaction, task_id, None, give_back=1, by_owner=True)
-        case Lined(limit_key=limit_key) if not cancel:
-            transaction.run("enter_line", limit_key, task_id)
-            return release(transaction, task_id, None, give_back=1, by_owner=True)
+            charge_crash(transaction, task_id, ErrorRecord(attempt=0, type="Crash", message=NEVER_TWICE))
         case Snoozed() | HandedBack() | Lined():
             transaction.run("charge", 1, 0, task_id)
         case Cancelled(why=why) if why is not None:
             append_why(transaction, task_id, why)
-    return end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED, by_owner=True)
+    if cancel:
+        return end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED, by_owner=True)
+    return _move(transaction, task_id, outcome, is_command=is_command)
+
+
+def _move(transaction: Transaction, task_id: int, outcome: Outcome, *, is_command: bool) -> State:
+    match outcome:
+        case Failed(reason=reason):
+            return end(transaction, [task_id], State.FAILED, reason, by_owner=True)
+        case Cancelled():
+            return end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED, by_owner=True)
+        case _ if is_command or (isinstance(outcome, Crashed) and crashes_of(transaction, task_id) >= CRASH_LIMIT):
+            return end(transaction, [task_id], State.FAILED, Reason.CRASHED, by_owner=True)
+        case Retrying(delay=delay) | Snoozed(delay=delay):
+            return release(transaction, task_id, transaction.now + delay, by_owner=True)
+        case Lined(limit_key=limit_key):
+            transaction.run("enter_line", limit_key, task_id)
+    return release(transaction, task_id, None, by_owner=True)
 
 
 def end(
@@ -180,9 +179,7 @@ def _leave(transaction: Transaction, ids: Sequence[int]) -> Counter[tuple[str, s
     return lanes
 
 
-def release(
-    transaction: Transaction, task_id: int, run_at: int | None, *, give_back: int = 0, by_owner: bool = False
-) -> State:
+def release(transaction: Transaction, task_id: int, run_at: int | None, *, by_owner: bool = False) -> State:
     """Put a running task back: `scheduled` if `run_at` is yet to come, else `ready`, or into its line."""
     _, kind, *_, limit_key, _ = transaction.row("live", task_id)
     if run_at is not None and run_at > transaction.now:
@@ -190,7 +187,7 @@ def release(
     else:
         state = State.READY if limit_key is None else State.WAITING
     transaction.touch(kind, limit_key)
-    transaction.run("release", state, run_at, give_back, by_owner, task_id)
+    transaction.run("release", state, run_at, by_owner, task_id)
     return state
 
 
@@ -198,6 +195,11 @@ def charge_crash(transaction: Transaction, task_id: int, error: ErrorRecord) -> 
     """Give the attempt back, charge a crash instead; how many it has now."""
     append_error(transaction, task_id, error)
     transaction.run("charge", 1, 1, task_id)
+    return crashes_of(transaction, task_id)
+
+
+def crashes_of(transaction: Transaction, task_id: int) -> int:
+    """How often its process has died under it."""
     crashes: int = transaction.row("errors", task_id)[2]
     return crashes
 

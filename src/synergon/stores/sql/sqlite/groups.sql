@@ -1,5 +1,5 @@
 -- name: add_group
-INSERT INTO synergon_group (id, name, created_at, ended_at, then_id) VALUES (?, ?, ?, ?, ?)
+INSERT INTO synergon_group (id, name, created_at) VALUES (?, ?, ?)
 
 -- name: group_is_open
 SELECT 1 FROM synergon_group WHERE id = ? AND ended_at IS NULL

@@ -17,10 +17,12 @@ SELECT name, value, every, burst FROM synergon_limit ORDER BY name
 SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
 
 -- name: holdings
-SELECT holds, provider, server, slot FROM synergon_task WHERE holds IS NOT NULL
+-- Without a slot the server is only the last one.
+SELECT holds, provider, iif(slot IS NULL, NULL, server), slot FROM synergon_task WHERE holds IS NOT NULL
 
 -- name: used_limits
-SELECT holds, server, count(*) FROM synergon_task WHERE holds IS NOT NULL GROUP BY holds, server
+SELECT holds, iif(slot IS NULL, NULL, server) AS address, count(*) FROM synergon_task
+WHERE holds IS NOT NULL GROUP BY holds, address
 
 -- name: used_lines
 SELECT kind, state, count(*) FROM synergon_task
@@ -30,7 +32,8 @@ WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'wa
 -- ?3 is a list of [id, holds, provider, server, slot].
 UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?1, started_at = ?2, overdue = 0,
-    holds = seat.holds, provider = seat.provider, server = seat.server, slot = seat.slot
+    holds = seat.holds, provider = coalesce(seat.provider, synergon_task.provider),
+    server = coalesce(seat.server, synergon_task.server), slot = seat.slot
 FROM (
     SELECT
         json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holds,

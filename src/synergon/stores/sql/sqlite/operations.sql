@@ -21,7 +21,7 @@ FROM synergon_history WHERE id = ?
 UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('scheduled', 'ready')
 
 -- name: set_priority
-UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running'
+UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
 
 -- name: old
 SELECT id, queue, kind FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?

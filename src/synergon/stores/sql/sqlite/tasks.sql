@@ -27,12 +27,13 @@ INSERT INTO synergon_task (
 ) VALUES
 
 -- name: key_holder
-SELECT id, state, limit_key, after_group FROM synergon_task WHERE kind = ? AND key = ?
+SELECT id, state, limit_key FROM synergon_task WHERE kind = ? AND key = ?
 
 -- name: replace
 UPDATE synergon_task
 SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
-    overrides = ?, tags = ?, meta = ?, origin = ?, limit_key = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
+    overrides = ?, tags = ?, meta = ?, origin = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
+    provider = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
 WHERE id = ? AND state <> 'running'
 
 -- name: ready
@@ -102,9 +103,9 @@ SELECT errors, attempts, crashes FROM synergon_task WHERE id = ?
 UPDATE synergon_task SET errors = ? WHERE id = ?
 
 -- name: release
--- Back among the tasks that may run, at `run_at`; how many attempts are given back is the caller's to say.
+-- Back among the tasks that may run, at `run_at`. It holds nothing any more; its server stays, as the last one.
 UPDATE synergon_task
-SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0, attempts = max(attempts - ?, 0),
+SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
     settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END, holds = NULL, slot = NULL
 WHERE id = ? AND state = 'running'
 
