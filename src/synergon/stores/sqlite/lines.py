@@ -22,6 +22,9 @@ SIZES: Final = (1, 4, 16, 64, 256)
 """A list of lines is filled up with NULLs to one of these, so that few statements have to be prepared. The keys are
 parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
 
+MANY: Final = 8
+"""So many of those who wait in a line are looked at together with their neighbours; for more it is asked alone."""
+
 
 class Terms(NamedTuple):
     """What the limit of a kind's lines says."""
@@ -63,16 +66,16 @@ def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 _TEXTS: Final = {
-    (name, size): SQL[name].replace("{lines}", ", ".join(f"(?{number})" for number in range(2, size + 2)))
+    (name, size): SQL[name].replace("{lines}", ", ".join(f"(?{number})" for number in range(3, size + 3)))
     for name in ("survey", "promote_lines", "demote_paused", "rates")
     for size in SIZES
 }
 
 
-def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str]) -> list[Any]:
+def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], few: int = 0) -> list[Any]:
     """All rows of a named statement that takes a list of lines."""
     size = next(size for size in SIZES if size >= len(keys))
-    return transaction.select(_TEXTS[name, size], (kind, *keys, *[None] * (size - len(keys))))
+    return transaction.select(_TEXTS[name, size], (kind, few, *keys, *[None] * (size - len(keys))))
 
 
 def terms_of(transaction: Transaction, kind: str) -> Terms:
@@ -92,6 +95,7 @@ class _Balancing:
         self._kind = kind
         self._terms = terms_of(transaction, kind)
         self._moves = moves
+        self._few = min(self._terms.value or MANY, MANY)
 
     def put_in_order(self, keys: Sequence[str], *, has_paused: bool) -> None:
         """Many lines at once."""
@@ -104,7 +108,7 @@ class _Balancing:
             self._move_all("demote_paused", keys, State.WAITING)
         next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys)) if rate is not None else {}
         promoted: list[int] = []
-        for row in _of_lines(self._transaction, "survey", self._kind, keys):
+        for row in _of_lines(self._transaction, "survey", self._kind, keys, self._few):
             promoted += self._order_line(_standing(row), next_moments.get(row[0]))
         self._promote(promoted)
 
@@ -126,7 +130,7 @@ class _Balancing:
 
     def _fill(self, line: Standing, places: int) -> Sequence[int]:
         wanted = places - line.ready
-        if wanted < 0 or wanted > len(line.first_waiting) == _FEW or _is_overtaken(line):
+        if wanted < 0 or wanted > len(line.first_waiting) == self._few or _is_overtaken(line):
             return self._rank(line.limit_key, places)
         return [task_id for _, task_id in line.first_waiting[:wanted]]
 
@@ -155,10 +159,6 @@ class _Balancing:
             ((task_id, _),) = first
             self._transaction.run("give_turn", turn, task_id)
             self._moves[task_id] = self._kind, State.SCHEDULED
-
-
-_FEW: Final = 8
-"""So many of the waiting ones does a survey tell."""
 
 
 def _standing(row: tuple[Any, ...]) -> Standing:

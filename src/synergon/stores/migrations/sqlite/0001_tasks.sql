@@ -45,8 +45,9 @@ CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE stat
 CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
--- Lines, and the moments at which one of a line may come back.
-CREATE INDEX synergon_task_line ON synergon_task (kind, limit_key, state, priority DESC, id, queue)
+-- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
+-- may come back.
+CREATE INDEX synergon_task_line ON synergon_task (kind, limit_key, state, priority DESC, id, queue, after_group)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';

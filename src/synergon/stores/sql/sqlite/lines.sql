@@ -3,7 +3,7 @@ SELECT value, every, burst FROM synergon_limit WHERE name = 'key:' || ?
 
 -- name: survey
 -- How lines of the kind ?1 stand: how many run, how many are ready, the last of those, and the first that wait.
--- {lines} is a list of parameters in brackets, from ?2 on.
+-- {lines} is a list of parameters in brackets, from ?3 on; ?2 says how many of those who wait.
 WITH line (limit_key) AS (VALUES {lines})
 SELECT
     line.limit_key,
@@ -26,7 +26,7 @@ SELECT
             WHERE task.kind = ?1 AND task.limit_key = line.limit_key AND task.after_group IS NULL
                 AND task.state = 'waiting'
                 AND task.queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
-            ORDER BY task.priority DESC, task.id LIMIT 8
+            ORDER BY task.priority DESC, task.id LIMIT ?2
         ) AS first
     )
 FROM line WHERE line.limit_key IS NOT NULL
