@@ -116,10 +116,15 @@ class Worker:
         return await self.finish(await self.claim_one(), outcome)
 
 
-def settlement_of(claim: Claim, outcome: Outcome) -> Settlement:
+def settlement_of(claim: Claim, outcome: Outcome, **more: Any) -> Settlement:
     """The outcome, addressed by the claim."""
     return Settlement(
-        id=claim.id, claim_no=claim.claim_no, outcome=outcome, limit_key=claim.limit_key, group_id=claim.group_id
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=outcome,
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+        **more,
     )
 
 

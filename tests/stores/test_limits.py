@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.stores.actions import OUTCOMES, Worker, add, add_many, declare_limit
 
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider
+from synergon.limit_records import LimitRecord, NewLimit
 from synergon.records import Room, Succeeded
 from synergon.stores.base import Store
 
@@ -79,11 +79,9 @@ async def test_all_limits_hold_together_and_a_shared_name_is_one_limit(store: St
 
 
 async def test_a_name_that_is_given_twice_is_held_once(store: Store, worker: Worker) -> None:
-    await store.declare([NewLimit(name="api", value=2)], [NewProvider(name="p", servers=())])
-    await store.set_servers("p", [])
+    await declare_limit(store, "api", 2)
     await add_many(store, 5)
-    claims = await worker.claim_rooms(Room(kind="work", count=9, limits=("api", "api")))
-    assert len(claims) == 2
+    assert len(await worker.claim_rooms(room("api", "api"))) == 2
     assert (await limit_of(store, "api")).in_use == 2
 
 

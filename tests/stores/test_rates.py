@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.stores.actions import (
     HOUR,
     MILLISECOND,
@@ -16,7 +18,7 @@ from tests.stores.actions import (
 
 from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewRate
-from synergon.records import Claim, Cutoffs, HandedBack, Rescheduling, Room, Succeeded, from_datetime
+from synergon.records import EPOCH, Claim, Cutoffs, HandedBack, Rescheduling, Room, Succeeded, from_datetime
 from synergon.stores.base import Store
 
 NEEDS_LIMITS = True
@@ -82,16 +84,14 @@ async def test_turns_come_one_after_the_other_in_order(store: Store, worker: Wor
     every = 30 * MILLISECOND
     await declare_rate(store, every)
     ids = await add_many(store, 4, limit_key="ada")
-    started = []
-    while len(started) < 4:
-        await store.wake(10)
-        moment = await store.now()
-        started += [(taken.id, moment) for taken in await claim(worker)]
-        await pass_time(store, MILLISECOND)
-    assert [task_id for task_id, _ in started] == ids
-    # Read before the claim, so each may be told too early by what passed until the claim, but the last not by much:
-    # three turns after the first claim, whose moment was read before it.
-    assert started[-1][1] - started[0][1] >= 2 * every
+    moments = []
+    for task_id in ids:
+        while not (claims := await claim(worker)):
+            await pass_time(store, MILLISECOND)
+            await store.wake(10)
+        assert [taken.id for taken in claims] == [task_id]
+        moments.append(from_datetime((await read(store, task_id)).started_at or EPOCH))
+    assert all(later - earlier >= every for earlier, later in pairwise(moments))
 
 
 async def test_a_better_one_goes_first_when_the_turn_comes(store: Store, worker: Worker) -> None:
