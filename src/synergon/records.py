@@ -355,6 +355,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
+    after_group: int | None = None
+    """The group that it waits for; None as soon as that has ended."""
     is_command: bool = False
     target: str | None = None
     tags: tuple[str, ...] = ()

@@ -114,6 +114,7 @@ def record_of(row: Row) -> TaskRecord:
         key=task.key,
         limit_key=row.limit_key,
         group_id=task.group_id,
+        after_group=row.after_group,
         is_command=task.is_command,
         target=task.target,
         tags=task.tags,
