@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +16,13 @@ from synergon.errors import OptionError
 from synergon.group import Group
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.operations import Operations
-from synergon.options import RESERVED, check_limit, check_limit_name, check_name
+from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
 from synergon.providers.registry import Registry
-from synergon.records import Insertion, NewTask, storable
+from synergon.records import Insertion, Moved, NewTask, storable
 from synergon.settings import UNSET
+from synergon.stores.ordering import cancelled
 from synergon.task import Call
 
 if TYPE_CHECKING:
@@ -82,9 +84,9 @@ class Control(Operations):
     async def set_limit(self, name: str, value: int | None) -> None:
         """Change a limit for everybody, from now on and until the code declares another value. Running work goes on;
         a raised limit is used at once. `kind:K` and `key:K` are the names of a kind's own limits."""
-        name = name if isinstance(name, str) and name.startswith(RESERVED) else check_limit_name(name, "a limit")
+        name = check_any_limit_name(name)
         order = await self._order("set_limit", name, check_limit(value, f"limit {name!r}"))
-        if order.done_at is None:
+        if order.is_refused:
             known = ", ".join(limit.name for limit in await self.limits()) or "none"
             raise OptionError(f"there is no limit {name!r}; declared are: {known}")
 
@@ -93,7 +95,7 @@ class Control(Operations):
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
         value = [[server.address, server.capacity] for server in listed]
         order = await self._order("set_servers", check_name(provider, "provider"), value)
-        if order.done_at is None:
+        if order.is_refused:
             raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
 
     async def limits(self) -> list[LimitRecord]:
@@ -111,6 +113,18 @@ class Control(Operations):
     async def resume(self, queue: str) -> bool:
         """Undo `pause`; False: it was not paused."""
         return (await self._order("resume", check_name(queue, "queue"))).outcome == "resumed"
+
+    async def order_cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """Cancel tasks as operators do: who did it is written down for each. Nobody is told yet."""
+        reason = None if why is None else storable(why)
+        orders = await asyncio.gather(
+            *(
+                self.store.order(NewOrder(verb="cancel", subject=str(task_id), value=reason, who=this_person()))
+                for task_id in ids
+            )
+        )
+        records = await self.store.get(ids)
+        return [cancelled(order, task_id, record) for order, task_id, record in zip(orders, ids, records, strict=True)]
 
     # ------------------------------------------------------------ nodes
 

@@ -68,3 +68,8 @@ class OrderRecord(Record, frozen=True, kw_only=True):
     done_at: datetime | None = None
     outcome: str | None = None
     """None: the node that it names has not carried it out yet."""
+
+    @property
+    def is_refused(self) -> bool:
+        """It made no sense, and was not written down; `outcome` says why."""
+        return not self.id

@@ -485,7 +485,10 @@ class Engine(Control):
         await self._declare()
         inserted = await self.store.insert(tasks)
         self._announce(tasks, inserted)
-        return [Handle(self, found.id, created=found.created, task_type=task_type) for found in inserted]
+        return [
+            Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
+            for found in inserted
+        ]
 
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
         """`enqueue` for code without an event loop."""

@@ -32,7 +32,7 @@ class Group:
         self._engine = engine
         insertions = [*opened.insertions, *([opened.then] if opened.then is not None else [])]
         handles = [
-            Handle(engine, found.id, created=found.created, task_type=call.task_type)
+            Handle(engine, found.id, created=found.created, task_type=call.task_type, is_ours=found.created)
             for call, found in zip(calls, insertions, strict=True)
         ]
         self.then: Handle[Any] | None = handles.pop() if opened.then is not None else None

@@ -212,6 +212,12 @@ def check_limit_name(value: Any, what: str) -> str:
     return normal_address(value, what)
 
 
+def check_any_limit_name(value: Any) -> str:
+    """The name of a limit that is in force, a kind's own ones included."""
+    is_own = isinstance(value, str) and value.startswith(RESERVED)
+    return str(value) if is_own else check_limit_name(value, "a limit")
+
+
 def check_timeout(value: Any) -> float | None:
     """Seconds, longer than zero; None: no limit."""
     return None if value is None else seconds(value, "timeout", positive=True)

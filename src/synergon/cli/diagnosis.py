@@ -19,6 +19,7 @@ import psutil
 from synergon import settings
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
+from synergon.cli.shortages import find_shortages
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
@@ -224,7 +225,13 @@ async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
         facts["nodes"] = tuple(nodes)
         counts = await store.counts()
         queues = await store.queues()
-    return [*_clock_problems(ahead), *_dead_nodes(nodes), *_forgotten_tasks(counts, nodes, queues)]
+        shortages = await find_shortages(engine, counts)
+    return [
+        *_clock_problems(ahead),
+        *_dead_nodes(nodes),
+        *_forgotten_tasks(counts, nodes, queues),
+        *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
+    ]
 
 
 def _clock_problems(ahead: float) -> Iterator[Finding]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from synergon.addresses import normal_address
-from synergon.control_records import NewOrder, Verb
+from synergon.control_records import NewOrder, OrderRecord, Verb
 from synergon.errors import OptionError
 from synergon.lifecycle import State
 from synergon.limit_records import NewServer
-from synergon.records import Moved
+from synergon.records import Moved, TaskRecord
 
 NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop"})
 """Orders that the node carries out which they name."""
+ENDED_BEFORE: Final = "ended before"
+CANCEL_REQUESTED: Final = "cancel requested"
 
 
 class Senseless(Exception):
@@ -96,5 +98,18 @@ def cancel_outcome(moved: Moved) -> str:
     if moved.state is None:
         raise Senseless("no task of that id")
     if not moved.done:
-        return "ended before"
-    return "cancel requested" if moved.state is State.RUNNING else "cancelled"
+        return ENDED_BEFORE
+    return CANCEL_REQUESTED if moved.state is State.RUNNING else "cancelled"
+
+
+def cancelled(order: OrderRecord, task_id: int, record: TaskRecord | None) -> Moved:
+    """What a cancel that was ordered has done, by its outcome; the task as it was found afterwards."""
+    if order.is_refused:
+        return Moved(id=task_id, done=False, state=None)
+    kind = None if record is None else record.kind
+    if order.outcome == ENDED_BEFORE:
+        return Moved(id=task_id, done=False, state=None if record is None else record.state, kind=kind)
+    if order.outcome == CANCEL_REQUESTED:
+        node_id = None if record is None else record.node_id
+        return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)
