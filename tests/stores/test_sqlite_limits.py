@@ -15,7 +15,7 @@ from tests.stores.conftest import make_folder
 
 from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewRate
-from synergon.records import ClaimRequest, Cutoffs, NewTask, Room, Settlement, Succeeded
+from synergon.records import Cutoffs, NewTask, Room, Settlement, Succeeded
 from synergon.stores.sqlite import SqliteStore
 
 PROCESSES: Final = 3
@@ -34,33 +34,43 @@ async def store() -> AsyncIterator[SqliteStore]:
         await opened.close()
 
 
-async def _drain(url: str, node_id: str, room: Room) -> int:
-    """Take and finish what there is until nothing is left; the most that was ever running at once, as seen."""
+async def _drain(url: str, node_id: str, room: Room) -> None:
+    """Take what there is and finish it one by one, until nothing is left."""
     store = SqliteStore(url)
     await store.open()
-    await Worker.start(store, node_id)
-    most = 0
+    worker = await Worker.start(store, node_id)
     while await _live(store):
-        claims = await store.claim(ClaimRequest(node_id=node_id, rooms=(room,), limit=50))
-        counts = await store.counts()
-        most = max(most, counts.get(("default", "work", State.RUNNING), 0))
-        await store.finish(
-            [
-                Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(), limit_key=claim.limit_key)
-                for claim in claims
-            ]
-        )
+        for claim in await worker.claim_rooms(room):
+            await worker.finish(claim, Succeeded())
     await store.close()
-    return most
 
 
 async def _live(store: SqliteStore) -> bool:
     return any(not state.is_final for _, _, state in await store.counts())
 
 
-def drain(url: str, node_id: str, room: Room) -> int:
+def watch(store: SqliteStore) -> None:
+    """Let the database itself write down how many run whenever one starts."""
+    connection = sqlite3.connect(store.path)
+    connection.execute("CREATE TABLE crowd (size INTEGER)")
+    connection.execute(
+        "CREATE TRIGGER watch AFTER UPDATE OF state ON synergon_task WHEN new.state = 'running' "
+        "BEGIN INSERT INTO crowd SELECT count(*) FROM synergon_task WHERE state = 'running'; END"
+    )
+    connection.close()
+
+
+def largest_crowd(store: SqliteStore) -> int:
+    """The most that ever ran at once."""
+    connection = sqlite3.connect(store.path)
+    (size,) = connection.execute("SELECT max(size) FROM crowd").fetchone()
+    connection.close()
+    return int(size)
+
+
+def drain(url: str, node_id: str, room: Room) -> None:
     """A process of its own."""
-    return asyncio.run(_drain(url, node_id, room))
+    asyncio.run(_drain(url, node_id, room))
 
 
 @pytest.mark.parametrize("limit", ["license", "key:work"])
@@ -69,13 +79,14 @@ async def test_processes_that_share_a_file_never_take_more_than_there_is_room_fo
 ) -> None:
     is_line = limit.startswith("key:")
     await declare_limit(store, limit, PLACES)
+    watch(store)
     await add_many(store, TASKS, limit_key="ada" if is_line else None)
     room = Room(kind="work", count=50, limits=() if is_line else (limit,))
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         draining = [loop.run_in_executor(pool, drain, store.url, f"node-{number}", room) for number in range(PROCESSES)]
-        most = await asyncio.gather(*draining)
-    assert 0 < max(most) <= PLACES
+        await asyncio.gather(*draining)
+    assert largest_crowd(store) == PLACES
     assert await store.counts() == {("default", "work", State.SUCCEEDED): TASKS}
 
 

@@ -19,7 +19,7 @@ ROWS: Final = 100_000
 LINES: Final = 500
 NOW: Final = 1_700_000_000_000_000
 
-LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_line (kind=? AND limit_key=? AND state=?)"
+LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=?)"
 BY_ID: Final = "SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"
 
 
@@ -82,8 +82,8 @@ def test_a_line_without_end_is_emptied_by_its_index(planner: sqlite3.Connection)
 
 
 def test_the_lines_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "lines_of_kind", "work")
-    assert steps
+    steps = [step for step in plan(planner, "lines_of_kind", "work") if "TEMP B-TREE FOR DISTINCT" not in step]
+    assert len(steps) == 2
     assert all(step.startswith("SEARCH") and "synergon_task_line" in step for step in steps)
 
 

@@ -36,7 +36,7 @@ def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]
 
 
 def _insert(transaction: Transaction, task: NewTask) -> Insertion:
-    if task.limit_key is None and task.group_id is None and task.after_group is None and not task.is_command:
+    if not _is_bound(task):
         row = _row(transaction, task, transaction.next_id())
         transaction.add_task(row, task.queue)
     else:
@@ -45,6 +45,16 @@ def _insert(transaction: Transaction, task: NewTask) -> Insertion:
         bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider)
         transaction.add_bound_task((*row, *bonds), task.queue)
     return Insertion(row[0], True, row[3])
+
+
+def _is_bound(task: NewTask) -> bool:
+    return (
+        task.limit_key is not None
+        or task.group_id is not None
+        or task.after_group is not None
+        or task.target is not None
+        or task.is_command
+    )
 
 
 def _open_group(transaction: Transaction, group_id: int | None) -> int | None:

@@ -54,3 +54,9 @@ def candidate(row: tuple[Any, ...]) -> Candidate:
     """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
     avoid = row[_SERVER] if row[_ATTEMPTS] > 0 else None
     return Candidate(row[0], row[_PRIORITY], row[KIND], row[_TARGET], avoid)
+
+
+def target_of(row: tuple[Any, ...]) -> str | None:
+    """The one server that will do."""
+    target: str | None = row[_TARGET]
+    return target

@@ -42,9 +42,9 @@ def _replace(transaction: Transaction, provider: str, servers: Iterable[NewServe
     transaction.run("drop_servers", provider, addresses)
     for address, capacity in capacities.items():
         transaction.run("add_server", provider, address, capacity)
-    for (task_id,) in transaction.rows("stranded_commands", provider, addresses):
-        error = ErrorRecord(attempt=0, type="ServerGone", message=f"its server is in the pool of {provider} no more")
-        settling.append_error(transaction, task_id, error)
+    for task_id, target in transaction.rows("stranded_commands", provider, addresses):
+        message = f"{target} is no server of {provider} any more, so the command was not given to it"
+        settling.append_error(transaction, task_id, ErrorRecord(attempt=0, type="ServerRemoved", message=message))
         settling.end(transaction, [task_id], State.FAILED, Reason.ERROR)
 
 

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from synergon.records import ClaimRequest
+from synergon.records import ClaimRequest, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
 from synergon.stores.sqlite import pools
 from synergon.stores.sqlite.consequences import draw
-from synergon.stores.sqlite.lanes import KIND, LIMIT_KEY, Lanes, candidate, order
+from synergon.stores.sqlite.lanes import KIND, LIMIT_KEY, Lanes, candidate, order, target_of
 from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
-COMMANDS_LOOKED_AT: Final = 1000
-"""Commands are for certain servers: behind one that cannot run now there may be one that can."""
+LOOKED_AT: Final = 1000
+"""Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
 
 
 class Taken(NamedTuple):
@@ -69,10 +69,17 @@ def _candidates(transaction: Transaction, request: ClaimRequest, allotment: Allo
     tasks: list[Any] = []
     for room in request.rooms:
         if room.is_command:
-            commands += lanes.first(room.kind, COMMANDS_LOOKED_AT if room.count > 0 else 0)
+            commands += lanes.first(room.kind, LOOKED_AT if room.count > 0 else 0)
         else:
-            tasks += lanes.first(room.kind, min(allotment.most(room), request.limit))
+            tasks += _of_room(lanes, room, min(allotment.most(room), request.limit))
     return sorted(commands, key=lambda row: int(row[0])) + sorted(tasks, key=order)
+
+
+def _of_room(lanes: Lanes, room: Room, most: int) -> list[Any]:
+    """Enough to fill the room. If there is none among them that wants a certain server, any place suits the first."""
+    rows = lanes.first(room.kind, most)
+    wants_server = room.provider is not None and len(rows) == most and any(map(target_of, rows))
+    return lanes.first(room.kind, max(most, LOOKED_AT)) if wants_server else rows
 
 
 def _place(taken: Taken) -> tuple[Any, ...]:

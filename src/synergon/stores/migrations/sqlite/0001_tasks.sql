@@ -46,8 +46,8 @@ CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'run
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
 -- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
--- may come back.
-CREATE INDEX synergon_task_line ON synergon_task (kind, limit_key, state, priority DESC, id, queue, after_group)
+-- may come back. The state comes before the key, so that the few that are ready or running share pages.
+CREATE INDEX synergon_task_line ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';

@@ -69,21 +69,20 @@ RETURNING id
 
 -- name: lines_of_kind
 -- The lines of a kind that have ready or waiting tasks, by jumping from one to the next in the index.
-WITH RECURSIVE line (limit_key) AS (
-    SELECT min(limit_key) FROM synergon_task WHERE limit_key IS NOT NULL AND after_group IS NULL AND kind = ?1
-    UNION ALL
-    SELECT (
+WITH RECURSIVE line (state, limit_key) AS (
+    SELECT start.state, (
         SELECT min(task.limit_key) FROM synergon_task AS task
-        WHERE task.limit_key > line.limit_key AND task.after_group IS NULL AND task.kind = ?1
+        WHERE task.kind = ?1 AND task.state = start.state AND task.limit_key IS NOT NULL AND task.after_group IS NULL
+    )
+    FROM (SELECT 'ready' AS state UNION ALL SELECT 'waiting') AS start
+    UNION ALL
+    SELECT line.state, (
+        SELECT min(task.limit_key) FROM synergon_task AS task
+        WHERE task.kind = ?1 AND task.state = line.state AND task.limit_key > line.limit_key AND task.after_group IS NULL
     )
     FROM line WHERE line.limit_key IS NOT NULL
 )
-SELECT limit_key FROM line
-WHERE EXISTS (
-    SELECT 1 FROM synergon_task AS task
-    WHERE task.kind = ?1 AND task.limit_key = line.limit_key AND task.after_group IS NULL
-        AND task.state IN ('ready', 'waiting')
-)
+SELECT DISTINCT limit_key FROM line WHERE limit_key IS NOT NULL
 
 -- name: lines_of_queue
 SELECT DISTINCT kind, limit_key FROM synergon_task

@@ -16,7 +16,7 @@ ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 DELETE FROM synergon_server WHERE provider = ? AND address NOT IN (SELECT value FROM json_each(?))
 
 -- name: stranded_commands
-SELECT id FROM synergon_task
+SELECT id, target FROM synergon_task
 WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (SELECT value FROM json_each(?))
     AND state <> 'running'
 
