@@ -118,8 +118,14 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         taken = Counter(claim.kind for claim in claims)
-        is_full = len(claims) >= request.limit
-        leftover = {room.kind for room in request.rooms if is_full or taken[room.kind] >= room.count}
+        # Commands do not count for the limit, nor does it hold them back: a full node would ask for them for ever.
+        commands = {room.kind for room in request.rooms if room.is_command}
+        is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
+        leftover = {
+            room.kind
+            for room in request.rooms
+            if taken[room.kind] >= room.count or (is_full and not room.is_command)
+        }
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if leftover and not self._has_surplus:
             self._on_surplus(leftover)
