@@ -7,18 +7,22 @@ anything: what it raises is logged, and one that will not end is given up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
-from synergon.node.executors import Executor
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
 
 LONGEST_SECONDS: Final = 30.0
+LAST_SECONDS: Final = 5.0
+"""How long hooks may take when the node stops."""
+THREADS: Final = 16
 
 
 class HookTask(Record, frozen=True, kw_only=True):
@@ -34,13 +38,13 @@ class HookTask(Record, frozen=True, kw_only=True):
 class Hooks:
     """Calls the hooks of kinds and their providers; for kinds without any it costs nothing."""
 
-    def __init__(self, executor: Executor, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
-        self._executor = executor
+    def __init__(self, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
         self._clock = clock
         self._logger = logger
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
+        self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt) -> None:
         """Its body is about to run."""
@@ -66,9 +70,11 @@ class Hooks:
         self._call(attempt, "on_complete", seconds)
 
     async def ended(self) -> None:
-        """Return when no hook is under way."""
-        while self._calls:
-            await asyncio.wait(self._calls)
+        """Return when no hook is under way; those that take too long are given up."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_SECONDS)
+        for call in self._calls:
+            call.cancel()
 
     def _call(self, attempt: Attempt, name: str, *what: Any) -> None:
         for hook_name, hook in _hooks_of(attempt):
@@ -80,20 +86,51 @@ class Hooks:
     async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: tuple[Any, ...]) -> None:
         claim = attempt.claim
         try:
-            async with asyncio.timeout(LONGEST_SECONDS):
-                task = _task(attempt, claim)
-                if inspect.iscoroutinefunction(hook):
-                    await hook(task, *what)
-                else:
-                    await self._executor.run_in_thread(lambda: hook(task, *what))
+            async with asyncio.timeout(LONGEST_SECONDS) as limit:
+                await self._made(hook, _task(attempt, claim), *what)
         except Exception:
+            became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
             self._logger.exception(
-                "the hook %s of task %d (%s) raised; nothing else is changed by it",
+                "the hook %s of task %d (%s) %s; nothing else is changed by it",
                 name,
                 claim.id,
                 claim.kind,
+                became,
                 extra={"task_id": claim.id, "kind": claim.kind},
             )
+
+    async def _made(self, hook: Callable[..., Any], *what: Any) -> None:
+        made = hook(*what) if inspect.iscoroutinefunction(hook) else await self._in_thread(lambda: hook(*what))
+        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
+            await made
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Not on the threads of bodies: a hook that hangs must not keep a body from its turn, nor the process from its
+        end. Its place is taken until it has really ended."""
+        await self._threads.acquire()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: Exception | None) -> None:
+            self._threads.release()
+            if over.done():
+                return
+            if error is None:
+                over.set_result(value)
+            else:
+                over.set_exception(error)
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = function()
+            except Exception as raised:  # noqa: BLE001  told where it is awaited
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(settle, value, error)
+
+        threading.Thread(target=run, name="synergon-hook", daemon=True).start()
+        return await over
 
 
 def _hooks_of(attempt: Attempt) -> tuple[tuple[str, Callable[..., Any]], ...]:

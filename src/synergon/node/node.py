@@ -102,7 +102,7 @@ class Node(Services):
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        self._hooks = Hooks(self._executor, clock, logger)
+        self._hooks = Hooks(clock, logger)
         self.completer = Completer(
             store,
             clock,

@@ -90,7 +90,7 @@ class Drain(Services):
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes)
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
-        self._hooks = hooks = Hooks(self._executor, clock, logger)
+        self._hooks = hooks = Hooks(clock, logger)
         self._completer = Completer(
             self._store,
             clock,
