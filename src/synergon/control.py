@@ -152,10 +152,7 @@ class Control(Operations):
 
     async def _order(self, verb: Any, subject: str, value: Any = None) -> OrderRecord:
         order = await self.store.order(NewOrder(verb=verb, subject=subject, value=value, who=this_person()))
-        if self.node is not None:
-            self.node.look_everywhere()
-        if self.peers is not None:
-            self.peers.tell_control()
+        self._announce_change()
         return order
 
     # ------------------------------------------------------------ groups

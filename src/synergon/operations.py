@@ -148,6 +148,8 @@ class Operations:
         self.waiters.tell(ended)
         if self.peers is not None:
             self.peers.tell_ended(ended)
+        if any(moved.group_id is not None for moved in done):
+            self._announce_change()
         self._announce_lines(moved for moved in done if moved.state is not State.RUNNING)
 
     def _announce_cancel(self, moved: Moved) -> None:
@@ -155,6 +157,13 @@ class Operations:
             self.node.cancel(moved.id)
         if self.peers is not None and moved.node_id is not None:
             self.peers.tell_cancel(moved.node_id, moved.id)
+
+    def _announce_change(self) -> None:
+        """Something may be possible now that was not, and which kinds it concerns is not known here."""
+        if self.node is not None:
+            self.node.look_everywhere()
+        if self.peers is not None:
+            self.peers.tell_control()
 
     def _announce_lines(self, moves: Iterable[Moved]) -> None:
         """What stood behind these in their lines may be ready now, or have its turn."""

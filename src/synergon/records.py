@@ -247,6 +247,8 @@ class Verdict(msgspec.Struct, frozen=True):
     state: State | None
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
+    released: tuple[str, ...] = ()
+    """The kinds of tasks that waited for groups which have ended with the same call; one of its verdicts says so."""
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -285,6 +287,8 @@ class Moved(Record, frozen=True, kw_only=True):
     """The node that runs it, for a cancel of a running task."""
     key_holder: int | None = None
     """A retry was refused because this live task holds the unique key."""
+    group_id: int | None = None
+    """The group that it has left by ending or by being deleted."""
 
 
 class Reaped(Record, frozen=True, kw_only=True):

@@ -131,7 +131,7 @@ async def test_what_worked_on_other_servers_is_in_the_error_of_a_command_for_eac
         return "warm"
 
     async with engine.worker():
-        with pytest.raises(CommandsFailed, match="failed on 1 of 2 servers: a: .*cold") as caught:
+        with pytest.raises(CommandsFailed, match=r"failed on 1 of 2 servers: a: .*cold") as caught:
             await asyncio.wait_for(warm.send(to="each"), PATIENCE_SECONDS)
     assert caught.value.results == {"b": "warm"}
     assert list(caught.value.errors) == ["a"]
@@ -149,7 +149,7 @@ async def test_a_server_that_the_pool_does_not_have_is_refused_and_nothing_is_st
     async with engine.worker():
         with pytest.raises(OptionError, match="provider 'gpu' has no server 'b'; it has a"):
             await warm.send(to="b")
-        with pytest.raises(OptionError, match="provider 'bare' has no servers to send bare.cool to"):
+        with pytest.raises(OptionError, match=r"provider 'bare' has no servers to send bare\.cool to"):
             await cool.send(to="each")
         with pytest.raises(OptionError, match="to must be"):
             await warm.send(to="two words")
@@ -269,7 +269,9 @@ async def test_a_command_stays_a_plain_function(engine: Engine) -> None:
 
 async def test_a_command_takes_the_options_that_it_can_keep(engine: Engine) -> None:
     gpu = engine.provider("gpu", servers=["g"])
-    with pytest.raises(OptionError, match="@command 'ask' of provider 'gpu' has no option 'retry'; it takes name, timeout"):
+    with pytest.raises(
+        OptionError, match="@command 'ask' of provider 'gpu' has no option 'retry'; it takes name, timeout"
+    ):
 
         @gpu.command(retry=3)
         async def ask() -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.providers.crowd import Crowd
@@ -265,7 +266,10 @@ async def test_a_call_by_name_is_put_in_line_by_the_node_that_knows_the_kind(eng
 async def test_a_limit_function_that_raises_or_returns_nonsense_fails_that_task_clearly(
     engine: Engine, url: str
 ) -> None:
-    @engine.task(limit_by=lambda customer: {"x": "fine"}[customer] if customer != "none" else None, limit=1)
+    def key_of(customer: str) -> Any:
+        return None if customer == "none" else {"x": "fine"}[customer]
+
+    @engine.task(limit_by=key_of, limit=1)
     async def work(customer: str) -> None: ...
 
     async with Engine(url, sweep=60) as producer, engine.worker():

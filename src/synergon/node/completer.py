@@ -166,6 +166,9 @@ class Completer:
         """Count a verdict, and wake whoever it concerns."""
         self.settled += 1
         self._hooks.settled(settlement, verdict)
+        if verdict.released:
+            self._on_ready(verdict.released)
+            self._on_scheduled(0.0)
         if verdict.state is State.SUCCEEDED and not verdict.child_ids:
             return
         match verdict.state:

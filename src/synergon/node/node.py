@@ -328,6 +328,8 @@ class Node(Services):
         self._neighbours.ended(ids)
 
     def _tell_ended_unrun(self, ids: Collection[int]) -> None:
+        if ids:  # with them a group may have ended for which something waits
+            self.scheduler.wake_all()
         self._on_ended(ids)
         self._neighbours.ended_unrun(ids)
 

@@ -37,8 +37,9 @@ def open_group(tables: Tables, new: NewGroup, now: int) -> OpenedGroup:
     )
 
 
-def end_emptied(tables: Tables, now: int) -> None:
-    """End the groups that have no live task any more, each once, and release what waits for them."""
+def end_emptied(tables: Tables, now: int) -> tuple[str, ...]:
+    """End the groups that have no live task any more, each once, and release what waits for them; of which kinds."""
+    released: list[str] = []
     while tables.emptied:
         group = tables.groups.get(next(iter(tables.emptied)))
         tables.emptied.pop(next(iter(tables.emptied)))
@@ -47,6 +48,8 @@ def end_emptied(tables: Tables, now: int) -> None:
         group.ended_at = now
         for row in list(group.followers.values()):
             tables.release(row, now)
+            released.append(row.task.kind)
+    return tuple(released)
 
 
 def groups(tables: Tables, ids: Sequence[int]) -> list[GroupRecord | None]:

@@ -27,7 +27,7 @@ def _cancel(tables: Tables, row: Row, why: str | None, now: int) -> Moved:
         row.cancel_requested = True
         return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, node_id=row.node_id)
     tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
-    return _moved(row, done=True)
+    return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, group_id=row.task.group_id)
 
 
 def retry(tables: Tables, ids: Sequence[int], now: int) -> list[Moved]:
@@ -55,8 +55,9 @@ def delete(tables: Tables, ids: Sequence[int]) -> list[Moved]:
 def _delete(tables: Tables, row: Row) -> Moved:
     if row.state is State.RUNNING:
         return _moved(row, done=False)
+    group_id = None if row.state in FINAL else row.task.group_id
     tables.remove(row)
-    return Moved(id=row.id, done=True, state=None, kind=row.task.kind)
+    return Moved(id=row.id, done=True, state=None, kind=row.task.kind, group_id=group_id)
 
 
 def reschedule(tables: Tables, changes: Sequence[Rescheduling], now: int) -> list[Moved]:

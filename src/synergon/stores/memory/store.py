@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from synergon.clock import Clock, SystemClock
 from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
@@ -144,7 +146,10 @@ class MemoryStore:
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):
-            return attempts.finish(tables, settlements, now)
+            verdicts = attempts.finish(tables, settlements, now)
+            if verdicts and (released := groups.end_emptied(tables, now)):
+                verdicts[-1] = replace(verdicts[-1], released=released)
+            return verdicts
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""

@@ -39,4 +39,5 @@ def _release_after(transaction: Transaction, group_id: int) -> Moves:
     released = transaction.rows("release_after", transaction.now, group_id)
     for _, kind, limit_key, _ in released:
         transaction.touch(kind, limit_key)
+        transaction.released.append(kind)
     return {task_id: (kind, State(state)) for task_id, kind, _, state in released}

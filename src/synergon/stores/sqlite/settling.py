@@ -76,10 +76,14 @@ def finish(transaction: Transaction, settlements: Sequence[Settlement]) -> list[
     if wellness:
         health.note(transaction, wellness)
     moves = draw(transaction)
-    return [
+    found = [
         _placed(verdict, moves) if verdict is not None else _already(transaction, settlement)
         for settlement, verdict in zip(settlements, verdicts, strict=True)
     ]
+    if found and transaction.released:
+        released, transaction.released = tuple(transaction.released), []
+        found[-1] = msgspec.structs.replace(found[-1], released=released)
+    return found
 
 
 def _placed(verdict: Verdict, moves: Moves) -> Verdict:

@@ -53,6 +53,7 @@ class Transaction:
         "_steady",
         "groups",
         "lines",
+        "released",
     )
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -68,6 +69,8 @@ class Transaction:
         self._new_queues: set[str] = set()
         self.lines: set[tuple[str, str]] = set()
         self.groups: set[int] = set()
+        self.released: list[str] = []
+        """The kinds of tasks that waited for a group which has ended."""
 
     @property
     def now(self) -> int:
