@@ -48,7 +48,7 @@ async def providers() -> None:
     gpu.task(limits=5)  # wrong
     engine.limit("license", "many")  # wrong
     await engine.set_limit("license")  # wrong
-    await gpu.set_servers({"a": "two"})  # wrong
+    await gpu.set_servers(5)  # wrong
     engine.provider("gpu", on_start=5)  # wrong
     Rate("ten")  # wrong
     text: int = await (await complete.enqueue("a")).result()  # wrong
