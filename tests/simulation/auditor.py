@@ -37,7 +37,7 @@ MOVES_OF: Final[dict[str, set[tuple[State, State]]]] = {
 }
 """From where to where each statement may take a task."""
 
-READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report"}
+READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report", "secret"}
 LEASING: Final = {"register", "renew", "unregister", "pause", "resume"}
 """These touch no task."""
 
