@@ -1,0 +1,102 @@
+"""A world whose processes talk to each other over a PipeNetwork, all of it from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from tests.simulation import bodies
+from tests.simulation.citizen import Citizen
+from tests.simulation.climate import CLIMATES, NetworkChaos
+from tests.simulation.patience import Patience
+from tests.simulation.process import HostClock, Process
+from tests.simulation.promptness import Promptness
+from tests.simulation.wire import address_of
+from tests.simulation.workload import QUEUES, Workload
+from tests.simulation.world import World
+
+from synergon.errors import SynergonError
+from synergon.peering.pipe import PipeNetwork
+from synergon.task import AnyTask
+
+NOTHING: Final[Mapping[str, AnyTask]] = {}
+"""What a producer runs."""
+
+
+class NetworkWorld(World):
+    """One worker for everything, some for a part, and producers that run nothing and wait for results elsewhere."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, random.Random(f"network {seed}"))
+        self.climate = self.chances.choice(CLIMATES)
+        self.network = PipeNetwork(self.chances.randrange(2**32), clock=HostClock(self.loop))
+        self.wire_chances = random.Random(self.chances.random())
+        self.sweep_seconds = self.chances.choice(self.climate.sweep_choices)
+        self.deaths: list[float] = []
+        self.log(f"a {self.climate.name} world, swept every {self.sweep_seconds:g} s")
+
+    @property
+    def citizens(self) -> list[Citizen]:
+        """Its processes."""
+        return cast("list[Citizen]", self.processes)
+
+    def populate(self) -> None:
+        self._start(self.kinds)
+        for _ in range(self.chances.choice((0, 1, 2))):
+            self._start(self._some_kinds())
+        for _ in range(self.chances.choice((0, 1, 1, 2))):
+            self._start(NOTHING)
+
+    def parts(self) -> list[Coroutine[Any, Any, None]]:
+        life = self.live_through(NetworkChaos(self), NetworkWorkload(self))
+        return [Patience(self).run(), Promptness(self).run(), life]
+
+    def _some_kinds(self) -> Mapping[str, AnyTask]:
+        if self.chances.random() < 0.5:
+            return self.kinds
+        return {kind: self.kinds[kind] for kind in sorted(self.kinds) if self.chances.random() < 0.5}
+
+    def _start(self, kinds: Mapping[str, AnyTask]) -> None:
+        pid = self.next_pid()
+        settings = replace(
+            bodies.engine.settings,
+            name=f"node-{pid}",
+            concurrency=self.chances.choice((1, 2, 3, 4)),
+            child_processes=4,
+            lease=6.0,
+            sweep=self.sweep_seconds,
+        )
+        self.log(f"process {pid} runs {', '.join(kinds) or 'nothing'}")
+        self.processes.append(Citizen(self, pid, settings, random.Random(self.chances.random()), kinds))
+
+    def process_died(self, process: Process, how: str) -> None:
+        if "stopped" not in how:
+            self.deaths.append(self.loop.time())
+        super().process_died(process, how)
+
+    def start_process(self) -> None:
+        self._start(self.kinds)
+
+    def replace_process(self, dead: Process) -> None:
+        self._start(dead.kinds)
+
+    def is_listening(self, address: str) -> bool:
+        """Whether a process is there, be it unreachable or still."""
+        return any(address_of(process.pid) == address for process in self.processes)
+
+
+class NetworkWorkload(Workload):
+    """The same work and the same operators; nothing is done behind the engines' backs."""
+
+    async def open_queues(self, process: Process) -> None:
+        await asyncio.wait([process.start(self._resume_all(process))])
+
+    @staticmethod
+    async def _resume_all(process: Process) -> None:
+        for queue in QUEUES:
+            with suppress(SynergonError):
+                await process.resume(queue)
