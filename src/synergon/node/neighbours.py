@@ -46,6 +46,10 @@ class Neighbours:
         self._expected += taken
         return taken
 
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which none could start here now."""
+        return tuple(kind for kind in kinds if not self._admission.has_room(kind))
+
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
         if self._peers is not None:

@@ -266,6 +266,10 @@ class Node(Services):
         """How many tasks could start here."""
         return self._ledger.free if self.scheduler.is_open else 0
 
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which none could start here, whatever slots are free."""
+        return self._neighbours.full(kinds)
+
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
         self.scheduler.wake(kind for kind, _ in work)

@@ -19,6 +19,12 @@ class Peer:
     free: int
     """Free slots, as far as anybody here knows."""
     is_failing: bool = False
+    full: frozenset[str] = frozenset()
+    """Kinds of which it said that it can start no more, whatever slots it has."""
+
+    def has_room(self, kind: str) -> bool:
+        """Whether it could start a task of this kind, as far as anybody here knows."""
+        return self.free > 0 and kind not in self.full and not self.is_failing
 
 
 class Directory:
@@ -68,7 +74,7 @@ class Directory:
 
     def has_room(self, kinds: Iterable[str]) -> bool:
         """Whether somebody who answers has room for one of these kinds."""
-        return any(peer.free > 0 and not peer.is_failing for kind in kinds for peer in self.runners(kind))
+        return any(peer.has_room(kind) for kind in kinds for peer in self.runners(kind))
 
     def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
@@ -79,11 +85,11 @@ class Directory:
         certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
         maybe = [peer for peer in runners if queue is None and peer.queues is not None]
         chosen: list[Peer] = []
-        for peer in sorted(certain, key=lambda peer: (peer.is_failing, -peer.free)):
+        for peer in sorted(certain, key=lambda peer: (peer.is_failing, kind in peer.full, -peer.free)):
             if count <= 0:
                 break
             chosen.append(peer)
-            if not peer.is_failing:
+            if peer.has_room(kind):
                 taken = min(peer.free, count)
                 peer.free -= taken
                 count -= taken

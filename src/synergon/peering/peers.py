@@ -42,6 +42,9 @@ class Resident(Protocol):
     def free(self) -> int:
         """How many tasks it could start."""
 
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which it could start none, whatever slots it has."""
+
     def heard(self, news: Message) -> None:
         """A peer has said this."""
 
@@ -225,7 +228,8 @@ class Peers:
         except WireError as error:
             raise Refused(409, str(error)) from error
         self._heed(envelope.peer_id, news)
-        return encode(message(hello=self._answer_to(news.hello), free=self._free))
+        full = () if self.resident is None else self.resident.full(news.new)
+        return encode(message(hello=self._answer_to(news.hello), free=self._free, full=full))
 
     def _answer_to(self, hello: Hello | None) -> Hello | None:
         return None if hello is None or hello.bye else self._hello()

@@ -124,7 +124,7 @@ class Post:
         self.directory.forget(peer_id)
         outbox = self._outboxes.pop(peer_id, None)
         if outbox is not None:
-            self._offer_again(outbox.close(), peer_id)
+            self._offer_again(outbox.close().new, peer_id)
 
     async def refresh(self) -> None:
         """Read the node table now."""
@@ -216,9 +216,9 @@ class Post:
         for peer_id, offer in offers.items():
             self.give(peer_id, message(new=offer))
 
-    def _offer_again(self, unheard: Message, peer_id: str) -> None:
-        if unheard.new:
-            self._offer({(kind, None): count for kind, count in unheard.new.items()}, (peer_id,))
+    def _offer_again(self, unheard: Mapping[str, int], peer_id: str) -> None:
+        if unheard:
+            self._offer({(kind, None): count for kind, count in unheard.items()}, (peer_id,))
 
     # ------------------------------------------------------------ sending
 
@@ -246,8 +246,11 @@ class Post:
         peer.is_failing = False
         if answer.free is not None:
             peer.free = answer.free
-            if answer.free == 0 and self.directory.has_room(sent.new):
-                self._offer_again(sent, peer_id)
+            peer.full = (peer.full - sent.new.keys()) | frozenset(answer.full)
+            refused = {kind: count for kind, count in sent.new.items() if not peer.has_room(kind)}
+            # Only where somebody may have room: two who are full do not send each other there for ever.
+            again = {kind: count for kind, count in refused.items() if self.directory.has_room((kind,))}
+            self._offer_again(again, peer_id)
 
     def _failed(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
         peer = self.directory.get(peer_id)
@@ -257,7 +260,7 @@ class Post:
             self._logger.info("peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error)
         if failures == 1:
             peer.is_failing = True
-            self._offer_again(sent, peer_id)
+            self._offer_again(sent.new, peer_id)
             self.refresh_soon()
 
     # ------------------------------------------------------------ end
