@@ -14,7 +14,7 @@ from tests.simulation.settling import check_outcome
 
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Claim, ClaimRequest, HandedBack, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
+from synergon.records import Cancelled, Claim, ClaimRequest, HandedBack, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -240,6 +240,8 @@ class Auditor:
         wrong = check_outcome(settlement.outcome, old, new)
         if wrong is not None:
             self.fail(settlement.id, wrong)
+        if isinstance(settlement.outcome, Cancelled) and not old.cancel_requested:
+            self._check_own_wish(settlement.id)
         if (
             isinstance(settlement.outcome, HandedBack)
             and (settlement.id, old.claim_no) in self._world.executions.returned
@@ -248,6 +250,11 @@ class Auditor:
         if isinstance(settlement.outcome, Succeeded) and new.state is State.SUCCEEDED:
             return len(settlement.outcome.children)
         return 0
+
+    def _check_own_wish(self, task_id: int) -> None:
+        """Nobody has asked for the cancel, so it must have been the body itself."""
+        if b'"cancel"' not in self.row(task_id).task.payload:
+            self.fail(task_id, "it was cancelled, and nobody had wanted that")
 
     def _check_reap(
         self, process: Process, args: Any, reaped: list[Reaped], changed: dict[int, Seen | None], *_: Any

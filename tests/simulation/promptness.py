@@ -87,6 +87,8 @@ class Promptness:
             seen = auditor.seen.get(task_id)
             if seen is None or seen.state not in FINAL or seen.reason in NOT_TOLD or not process.is_healthy:
                 continue
+            if auditor.row(task_id).task.origin != process.row_id:  # somebody has replaced it, and is told instead
+                continue
             moved_at = auditor.moved_at[task_id]
             since = max(moved_at, process.waits_for_own[task_id])
             if self._world.loop.time() - since > self._soon_seconds and not self._is_near_a_death(moved_at):

@@ -17,7 +17,7 @@ from synergon.errors import StoreError
 from synergon.peering.directory import Directory, Peer
 from synergon.peering.hints import Outbox
 from synergon.peering.transport import SendError
-from synergon.peering.wire import Message, merged, message
+from synergon.peering.wire import NOTHING, Message, merged, message
 from synergon.records import NodeRecord
 
 Lane = tuple[str, str | None]
@@ -62,6 +62,8 @@ class Post:
         """For whom (None: for everybody) and what, until the peers are known."""
         self._strangers: dict[str, Message] = {}
         """What engines are to hear that are not in the directory, in case they have only just come."""
+        self._unsure = NOTHING
+        """What was told while the directory was old; who turns up when the table is read hears it too."""
         self._router: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
         self._seeker: asyncio.Task[None] | None = None
@@ -110,13 +112,14 @@ class Post:
         """The node table, as it has just been read."""
         self._learned_at = self._clock.monotonic()
         came, gone = self.directory.update(nodes, self._own_ids())
+        unsure, self._unsure = self._unsure, NOTHING
         for peer in gone:
             self.forget(peer.id)
         if came:
             self._on_company()
         for peer in came:
-            letter = self._strangers.pop(peer.id, None)
-            if letter is not None:
+            letter = merged(unsure, self._strangers.pop(peer.id, NOTHING))
+            if letter is not NOTHING:
                 self._outbox(peer).add(letter)
 
     def forget(self, peer_id: str) -> None:
@@ -192,6 +195,8 @@ class Post:
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
         letters, self._letters = self._letters, []
+        if self._age() > self._refresh_seconds:
+            self._note_unsure(work, kinds, letters)
         self._offer(work)
         homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
         if homeless:
@@ -205,6 +210,15 @@ class Post:
             else:
                 for peer in self.directory:
                     self._outbox(peer).add(letter)
+
+    def _note_unsure(self, work: Counter[Lane], due: set[str], letters: list[tuple[str | None, Message]]) -> None:
+        new: Counter[str] = Counter()
+        for (kind, _), count in work.items():
+            new[kind] += count
+        self._unsure = merged(self._unsure, message(new=new, due=bool(due)))
+        for peer_id, letter in letters:
+            if peer_id is None:
+                self._unsure = merged(self._unsure, letter)
 
     def _offer(self, work: Mapping[Lane, int], besides: Collection[str] = ()) -> None:
         """Wake as few peers as have room for the work."""
