@@ -21,6 +21,9 @@ Fault = Callable[["Process"], None]
 class Chaos:
     """One fault after the other; some worlds see many, some see none."""
 
+    after_seconds = 12.0
+    """How long the last fault may last."""
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._chances = world.chances
@@ -38,7 +41,7 @@ class Chaos:
             await asyncio.sleep(min(chances.expovariate(1 / self._rate_seconds), UNTIL))
             if self._world.processes and loop.time() < UNTIL:
                 chances.choice(self._faults)(chances.choice(self._world.processes))
-        await asyncio.sleep(max(UNTIL - loop.time(), 0) + 12)
+        await asyncio.sleep(max(UNTIL - loop.time(), 0) + self.after_seconds)
         self.heal()
 
     def heal(self) -> None:

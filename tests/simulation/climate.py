@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.simulation.chaos import Chaos, Fault
 from tests.simulation.wire import address_of
+from tests.simulation.workload import Workload
 
 from synergon.peering.hints import LONGEST_PAUSE_SECONDS
 from synergon.peering.pipe import Weather
@@ -30,17 +31,21 @@ class Climate:
     is_prompt_from: float | None = None
     """From when on hints arrive, and tasks start soon."""
     soon_seconds: float = SOON_SECONDS
+    is_deadly: bool = False
+    """Processes die."""
+    quiet_at: float = 26.0
+    """When nothing comes any more of what went wrong."""
 
 
 CALM: Final = Climate("calm", (300.0,), is_prompt_from=1.0)
 """Nothing goes wrong but that processes are stopped: with a sweep that never comes, only hints can start a task."""
-MORTAL: Final = Climate("mortal", (20.0,), is_prompt_from=1.0)
+MORTAL: Final = Climate("mortal", (20.0,), is_prompt_from=1.0, is_deadly=True)
 """Processes are killed, and hints with them; the network is sound."""
 HEALING: Final = Climate("healing", (300.0,), is_prompt_from=HEALED_AT + LONGEST_PAUSE_SECONDS + 2.0)
 """Peers do not reach each other, and know it. When that is over, everything is told that was to be told."""
 DEAF: Final = Climate("deaf", (2.0, 3.0), is_prompt_from=1.0, soon_seconds=3.0 + SOON_SECONDS)
 """Not one hint arrives: the sweep finds every task."""
-STORMY: Final = Climate("stormy", (1.0, 3.0))
+STORMY: Final = Climate("stormy", (1.0, 3.0), is_deadly=True, quiet_at=Workload.quiet_at)
 """Everything goes wrong that can."""
 
 CLIMATES: Final = (CALM, CALM, MORTAL, HEALING, HEALING, DEAF, STORMY, STORMY, STORMY)
@@ -53,6 +58,8 @@ class NetworkChaos(Chaos):
         self._climate = world.climate
         self._network = world.network
         super().__init__(world)
+        if self._climate is not STORMY:
+            self.after_seconds = 0.0
         if self._climate is DEAF:
             self._network.weather = self._chances.choice((Weather(drop=1.0), Weather(fail=1.0)))
 

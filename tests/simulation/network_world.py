@@ -20,6 +20,7 @@ from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World
 
 from synergon.errors import SynergonError
+from synergon.lifecycle import State
 from synergon.peering.pipe import PipeNetwork
 from synergon.task import AnyTask
 
@@ -90,7 +91,21 @@ class NetworkWorld(World):
 
 
 class NetworkWorkload(Workload):
-    """The same work and the same operators; nothing is done behind the engines' backs."""
+    """The same work and the same operators, through engines alone; and more that goes from one process to another."""
+
+    def __init__(self, world: NetworkWorld) -> None:
+        super().__init__(world)
+        self.quiet_at = world.climate.quiet_at
+        if not world.climate.is_deadly:
+            self._poison = 0.0
+        self._operations += (self._cancel, self._start_over)
+
+    async def _start_over(self, process: Process) -> None:
+        """Cancel what runs, and run it again: what is still on its way about the first time must not harm the second."""
+        task_id = self._some_task(State.RUNNING)
+        await process.cancel(task_id)
+        await asyncio.sleep(self._chances.choice((0.1, 1.0)))
+        await process.retry(task_id)
 
     async def open_queues(self, process: Process) -> None:
         await asyncio.wait([process.start(self._resume_all(process))])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.citizen import Citizen
     from tests.simulation.network_world import NetworkWorld
 
-LOOK_SECONDS: Final = 0.05
+LOOK_SECONDS: Final = 0.1
 AROUND_A_DEATH_SECONDS: Final = 1.0
 """Whoever dies takes along what it had heard or was about to tell."""
 UNENDING: Final = {"stubborn", "heavy"}
@@ -26,7 +26,7 @@ NOT_TOLD: Final = {Reason.EXPIRED, Reason.CRASHED}
 
 
 class Promptness:
-    """Looks twenty times a second, in worlds in which hints arrive."""
+    """Looks ten times a second, in worlds in which hints arrive."""
 
     def __init__(self, world: NetworkWorld) -> None:
         self._world = world

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNTIL: Final = 20.0
-QUIET_AT: Final = 46.0
-"""When the slowest statement of a process that stood still for longest has arrived."""
 QUEUES: Final = ("default", "side")
 ENDS: Final = ("return", "return", "return", "fail", "snooze", "retry_after", "discard", "cancel")
 
@@ -30,6 +28,9 @@ Act = Callable[["Process"], Coroutine[Any, Any, None]]
 
 class Workload:
     """Tasks come in bursts; operators interfere. Each does so through some process, and shares its troubles."""
+
+    quiet_at = 46.0
+    """When the slowest statement of a process that stood still for longest has arrived."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -56,7 +57,7 @@ class Workload:
                 process = chances.choice(world.processes)
                 act = self._enqueue if chances.random() < 0.6 else chances.choice(self._operations)
                 process.start(self._try(act, process))
-        await asyncio.sleep(max(QUIET_AT - world.loop.time(), 0))
+        await asyncio.sleep(max(self.quiet_at - world.loop.time(), 0))
         if not world.processes:
             world.start_process()
         await self.open_queues(world.processes[0])
