@@ -95,7 +95,8 @@ class Citizen(Process):
             self.waits_for_own[task_id] = self.world.loop.time()
         try:
             record = await self.engine.wait(task_id)
-            assert record.state.is_final
+            if not record.state.is_final:
+                self.world.fail(f"{self} was told of the end of task {task_id}, which is {record.state}")
         except TaskDeleted:
             pass
         self.waits_for.discard(task_id)
