@@ -14,7 +14,18 @@ from tests.simulation.settling import check_outcome
 
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Cancelled, Claim, ClaimRequest, HandedBack, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
+from synergon.records import (
+    Cancelled,
+    Claim,
+    ClaimRequest,
+    HandedBack,
+    Moved,
+    NewNode,
+    Reaped,
+    Settlement,
+    Succeeded,
+    Verdict,
+)
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -65,6 +76,8 @@ class Auditor:
         self.seen: dict[int, Seen] = {}
         self.moved_at: dict[int, float] = {}
         """When each task came into the state it is in."""
+        self.moved_by: dict[int, str] = {}
+        """By which statement."""
         self.paused: set[str] = set()
         self.accepted: set[tuple[int, int]] = set()
         self.owners: dict[str, Process] = {}
@@ -85,6 +98,7 @@ class Auditor:
             return
         before = self.seen
         changed = {} if name in LEASING else self._look()
+        self.moved_by.update(dict.fromkeys(changed, name))
         for task_id, old in changed.items():
             self._world.log(f"{process}: {name}: task {task_id}: {_told(old)} → {_told(self.seen.get(task_id))}")
             self._check_move(name, task_id, old, self.seen.get(task_id))

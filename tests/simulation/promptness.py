@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from synergon.lifecycle import FINAL, Reason, State
+from synergon.lifecycle import FINAL, State
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Seen
@@ -21,8 +21,8 @@ AROUND_A_DEATH_SECONDS: Final = 1.0
 """Whoever dies takes along what it had heard or was about to tell."""
 UNENDING: Final = {"stubborn", "heavy"}
 """Threads, which nobody can end."""
-NOT_TOLD: Final = {Reason.EXPIRED, Reason.CRASHED}
-"""Ends that are found by whoever looks first, who does not know whom to tell: the sweep does."""
+TELLING: Final = {"finish", "cancel"}
+"""The statements whose caller knows whom to tell of the end. Who reaps, or finds what has expired, does not."""
 
 
 class Promptness:
@@ -85,7 +85,9 @@ class Promptness:
         auditor = self._world.auditor
         for task_id in process.waits_for & process.waits_for_own.keys():
             seen = auditor.seen.get(task_id)
-            if seen is None or seen.state not in FINAL or seen.reason in NOT_TOLD or not process.is_healthy:
+            if seen is None or seen.state not in FINAL or not process.is_healthy:
+                continue
+            if auditor.moved_by[task_id] not in TELLING:
                 continue
             if auditor.row(task_id).task.origin != process.row_id:  # somebody has replaced it, and is told instead
                 continue

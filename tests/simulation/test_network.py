@@ -16,7 +16,7 @@ SEEDS: Final = 48
 SLICES: Final = 4
 SEEDS_TO_CATCH: Final = 500
 
-CAUGHT_BY: Final = {}
+CAUGHT_BY: Final[dict[str, int]] = {}
 """A seed that is known to show a mutant; it is tried first, so that the search is short."""
 
 

@@ -20,7 +20,7 @@ class Peer:
     """Free slots, as far as anybody here knows."""
     is_failing: bool = False
     full: frozenset[str] = frozenset()
-    """Kinds of which it said that it can start no more, whatever slots it has."""
+    """Kinds of which it could start none when it was told of some."""
 
     def has_room(self, kind: str) -> bool:
         """Whether it could start a task of this kind, as far as anybody here knows."""
@@ -72,9 +72,9 @@ class Directory:
         """Those who run the kind."""
         return [peer for peer in self._peers.values() if kind in peer.kinds]
 
-    def has_room(self, kinds: Iterable[str]) -> bool:
-        """Whether somebody who answers has room for one of these kinds."""
-        return any(peer.has_room(kind) for kind in kinds for peer in self.runners(kind))
+    def without_hope(self, kind: str) -> set[str]:
+        """Those who have said that they can start none of the kind; not those who only had no room left lately."""
+        return {peer.id for peer in self.runners(kind) if kind in peer.full}
 
     def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.

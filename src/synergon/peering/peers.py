@@ -243,6 +243,8 @@ class Peers:
         peer = directory.get(peer_id)
         if peer is not None and news.free is not None:
             peer.free = news.free
+            if news.free > 0:
+                peer.full = frozenset()
         if LOOK in news.done:
             self._on_any_done()
         elif news.done:

@@ -220,10 +220,11 @@ class Post:
             if peer_id is None:
                 self._unsure = merged(self._unsure, letter)
 
-    def _offer(self, work: Mapping[Lane, int], besides: Collection[str] = ()) -> None:
-        """Wake as few peers as have room for the work."""
+    def _offer(self, work: Mapping[Lane, int], instead_of: str | None = None) -> None:
+        """Wake as few peers as have room for the work; `instead_of` one who cannot take it, nobody else who cannot."""
         offers: dict[str, dict[str, int]] = {}
         for (kind, queue), count in work.items():
+            besides = () if instead_of is None else {instead_of} | self.directory.without_hope(kind)
             for peer in self.directory.whom_to_wake(kind, queue, count, besides):
                 offer = offers.setdefault(peer.id, {})
                 offer[kind] = offer.get(kind, 0) + count
@@ -231,8 +232,7 @@ class Post:
             self.give(peer_id, message(new=offer))
 
     def _offer_again(self, unheard: Mapping[str, int], peer_id: str) -> None:
-        if unheard:
-            self._offer({(kind, None): count for kind, count in unheard.items()}, (peer_id,))
+        self._offer({(kind, None): count for kind, count in unheard.items()}, peer_id)
 
     # ------------------------------------------------------------ sending
 
@@ -260,11 +260,10 @@ class Post:
         peer.is_failing = False
         if answer.free is not None:
             peer.free = answer.free
-            peer.full = (peer.full - sent.new.keys()) | frozenset(answer.full)
-            refused = {kind: count for kind, count in sent.new.items() if not peer.has_room(kind)}
-            # Only where somebody may have room: two who are full do not send each other there for ever.
-            again = {kind: count for kind, count in refused.items() if self.directory.has_room((kind,))}
-            self._offer_again(again, peer_id)
+            refused = {kind: n for kind, n in sent.new.items() if answer.free == 0 or kind in answer.full}
+            # Each refuses once, and is not asked again on that account: two who are full do not go on for ever.
+            peer.full = (peer.full - sent.new.keys()) | refused.keys()
+            self._offer_again(refused, peer_id)
 
     def _failed(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
         peer = self.directory.get(peer_id)
