@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from synergon.lifecycle import FINAL, State
+from synergon.node.lease import PARTS
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Seen
@@ -67,7 +68,9 @@ class Promptness:
         return seen.state is State.READY or (seen.state is State.SCHEDULED and seen.run_at <= self._world.clock.wall())
 
     def _is_idle(self, process: Citizen) -> bool:
-        return process.is_healthy and process.node is not None and not self._world.executions.in_use(process)
+        """Whether it does nothing, and has been there for so long that everybody knows it."""
+        is_known = self._world.loop.time() - process.troubled_until > process.settings.lease / PARTS
+        return is_known and process.is_healthy and not self._world.executions.in_use(process)
 
     def _look_for_the_unheeded(self) -> None:
         now, auditor = self._world.loop.time(), self._world.auditor

@@ -24,7 +24,8 @@ Lane = tuple[str, str | None]
 """A kind, and the queue if anybody knows it."""
 
 LEAST_REFRESH_SECONDS: Final = 0.2
-"""How often the node table is read at the most because nobody is known who runs a kind."""
+"""How often the node table is read at the most because nobody is known who runs a kind, or because everybody should
+hear something."""
 STRANGERS_KEPT: Final = 1000
 FAILURES_TO_MENTION: Final = 3
 
@@ -168,8 +169,13 @@ class Post:
     async def _know_peers(self) -> None:
         if not self.directory.is_loaded:
             await self.refresh()
-        elif self._age() > self._refresh_seconds:
+        elif self._is_old():
             self.refresh_soon()
+
+    def _is_old(self) -> bool:
+        """Whether somebody may be missing who should hear the news. New work is for a few; the rest is for all."""
+        is_for_all = bool(self._scheduled) or any(peer_id is None for peer_id, _ in self._letters)
+        return self._age() > (LEAST_REFRESH_SECONDS if is_for_all else self._refresh_seconds)
 
     def _age(self) -> float:
         return self._clock.monotonic() - self._learned_at
@@ -192,10 +198,11 @@ class Post:
             self._seeker = None
 
     def _distribute(self) -> None:
+        is_old = self._is_old()
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
         letters, self._letters = self._letters, []
-        if self._age() > self._refresh_seconds:
+        if is_old:
             self._note_unsure(work, kinds, letters)
         self._offer(work)
         homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
