@@ -19,7 +19,7 @@ from tests.simulation.wire import address_of
 from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World
 
-from synergon.errors import SynergonError
+from synergon.errors import StoreUnavailable, SynergonError
 from synergon.lifecycle import State
 from synergon.peering.pipe import PipeNetwork
 from synergon.task import AnyTask
@@ -73,6 +73,12 @@ class NetworkWorld(World):
         )
         self.log(f"process {pid} runs {', '.join(kinds) or 'nothing'}")
         self.processes.append(Citizen(self, pid, settings, random.Random(self.chances.random()), kinds))
+
+    def apply(self, process: Process, name: str, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+        """What a process had asked for that has stopped since is not done: nobody would be left to tell of it."""
+        if not process.is_alive and not self.climate.is_deadly:
+            return None, StoreUnavailable("nobody waits for it")
+        return super().apply(process, name, args)
 
     def process_died(self, process: Process, how: str) -> None:
         if "stopped" not in how:

@@ -81,7 +81,7 @@ class Promptness:
         }
         self._unheeded_since = {task_id: self._unheeded_since.get(task_id, now) for task_id in unwanted}
         for task_id, since in self._unheeded_since.items():
-            if now - since > self._soon_seconds:
+            if now - since > self._soon_seconds and not self._is_near_a_death(auditor.moved_at[task_id]):
                 self._world.fail(f"task {task_id} is to be cancelled since {since:.2f}, and its body runs on")
 
     def _look_for_the_untold(self, process: Citizen) -> None:
