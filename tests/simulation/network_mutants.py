@@ -156,17 +156,6 @@ def nobody_stands_in(patch: Patch) -> None:
     patch.setattr(Node, "_stand_in", lambda self: None)
 
 
-def unheard_at_the_end(patch: Patch) -> None:
-    """What was on its way to a peer that is forgotten is forgotten too."""
-
-    def close(self: Outbox) -> Message:
-        if self._task is not None:
-            self._task.cancel()
-        return NOTHING
-
-    patch.setattr(Outbox, "close", close)
-
-
 NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (
     foreign_kinds_not_told,
     producers_tell_nobody,
@@ -183,5 +172,4 @@ NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (
     full_peer_is_enough,
     table_read_once,
     nobody_stands_in,
-    unheard_at_the_end,
 )

@@ -107,7 +107,7 @@ class NetworkWorkload(Workload):
         self._operations += (self._cancel, self._start_over)
 
     async def _start_over(self, process: Process) -> None:
-        """Cancel what runs, and run it again: what is still on its way about the first time does not harm the second."""
+        """Cancel what runs, and run it again: what is still under way about the first does not harm the second."""
         task_id = self._some_task(State.RUNNING)
         await process.cancel(task_id)
         await asyncio.sleep(self._chances.choice((0.1, 1.0)))

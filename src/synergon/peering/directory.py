@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from synergon.records import NodeRecord
+
+HELPERS: Final = 2
+"""How many peers a node tells when it has more work than it can take."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +79,17 @@ class Directory:
     def without_hope(self, kind: str) -> set[str]:
         """Those who have said that they can start none of the kind; not those who only had no room left lately."""
         return {peer.id for peer in self.runners(kind) if kind in peer.full}
+
+    def next_to_help(self, kind: str, own_id: str) -> list[Peer]:
+        """Who should hear from a node that it cannot take all there is of the kind: a few.
+
+        All nodes stand in one ring, by id, and each tells those behind it. So the news reaches everybody who has room,
+        however the free slots are judged, and no node tells everybody.
+        """
+        runners = sorted(
+            self.runners(kind), key=lambda peer: (peer.is_failing, peer.free <= 0, peer.id < own_id, peer.id)
+        )
+        return runners[:HELPERS]
 
     def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
