@@ -151,11 +151,6 @@ def table_read_once(patch: Patch) -> None:
     patch.setattr(Post, "learn", learn_once)
 
 
-def nobody_stands_in(patch: Patch) -> None:
-    """A node that leaves takes along what only it had heard of."""
-    patch.setattr(Node, "_stand_in", lambda self: None)
-
-
 NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (
     foreign_kinds_not_told,
     producers_tell_nobody,
@@ -171,5 +166,4 @@ NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (
     resumed_not_told,
     full_peer_is_enough,
     table_read_once,
-    nobody_stands_in,
 )

@@ -23,15 +23,14 @@ CAUGHT_BY: Final = {
     "outgoing_lost_on_failure": 15,
     "done_never_sent": 8,
     "done_believed": 0,
-    "cancel_believed": 463,
+    "cancel_believed": 16,
     "cancel_not_told": 12,
     "hinted_work_is_taken": 1,
     "new_hints_not_heard": 8,
     "scheduled_not_told": 27,
     "resumed_not_told": 8,
-    "full_peer_is_enough": 89,
+    "full_peer_is_enough": 29,
     "table_read_once": 8,
-    "nobody_stands_in": 472,
 }
 """A seed that is known to show a mutant; it is tried first, so that the search is short."""
 

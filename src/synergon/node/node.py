@@ -218,12 +218,13 @@ class Node(Services):
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
         await self._strays.give_back(self.id)
+        self._neighbours.claim_begins()
         try:
             await self.scheduler.step()
         except StoreUnavailable:
             self._strays.doubt()
             raise
-        self._neighbours.claim_is_over()
+        self._neighbours.claim_is_over(self.scheduler.leftover)
         self._canceller.claim_is_over()
 
     def _start(self, claims: list[Claim]) -> None:
