@@ -338,23 +338,23 @@ async def test_whoever_leaves_leaves_its_alarms_to_the_others(new_peer: Callable
     assert attempts == ["leaving", "staying"]
 
 
-async def test_a_node_that_may_start_no_more_of_a_kind_is_not_the_only_one_told(
-    new_peer: Callable[..., Engine],
-) -> None:
-    big, small, producer = new_peer(), new_peer(), new_peer()
+async def test_a_node_says_of_which_kinds_it_can_start_no_more(new_peer: Callable[..., Engine]) -> None:
+    worker = new_peer()
     gate = Gate()
 
+    @worker.task(max_running=1)
     async def narrow() -> None:
         await gate.hold()
 
-    big.task(max_running=1)(narrow)
-    small.task(max_running=1)(narrow)
-    async with big.worker(concurrency=9), small.worker(concurrency=1), producer:
-        handles = []
-        for _ in range(2):
-            handles += await producer.enqueue([producer.call("narrow")])
-            await until_state(handles[-1], State.RUNNING)  # the second one at the other node
-            await asyncio.sleep(0.2)  # what is told because of the first one has been heard then
+    @worker.task
+    async def wide() -> None: ...
+
+    async with worker.worker(concurrency=9):
+        assert worker.node is not None
+        assert worker.node.full(["narrow", "wide", "unknown"]) == ("unknown",)
+        await narrow.enqueue()
+        await gate.until_reached()
+        assert worker.node.full(["narrow", "wide"]) == ("narrow",)
         gate.open()
 
 

@@ -82,7 +82,7 @@ class Outbox:
             self._failures += 1
             self._waiting = merged(sending, self._waiting)
             self._next_at = self._clock.monotonic() + self._pause()
-            self._on_failure(sending, self._failures, error)
+            self._on_failure(self._waiting, self._failures, error)  # all that it has not heard
         else:
             self._sending = NOTHING
             self._failures = 0
