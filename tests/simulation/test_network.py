@@ -23,7 +23,7 @@ CAUGHT_BY: Final = {
     "outgoing_lost_on_failure": 15,
     "done_never_sent": 8,
     "done_believed": 0,
-    "cancel_believed": 16,
+    "cancel_believed": 237,
     "cancel_not_told": 12,
     "hinted_work_is_taken": 1,
     "new_hints_not_heard": 8,
