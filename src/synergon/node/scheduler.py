@@ -122,9 +122,7 @@ class Scheduler:
         commands = {room.kind for room in request.rooms if room.is_command}
         is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
         leftover = {
-            room.kind
-            for room in request.rooms
-            if taken[room.kind] >= room.count or (is_full and not room.is_command)
+            room.kind for room in request.rooms if taken[room.kind] >= room.count or (is_full and not room.is_command)
         }
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if leftover and not self._has_surplus:
