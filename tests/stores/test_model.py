@@ -6,6 +6,7 @@ Long, because every call of the port is a rule of the one machine.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -428,6 +429,12 @@ class PostgresMachine(StoreMachine):
     store_name = "postgres"
 
 
+class DistributedMachine(StoreMachine):
+    """PostgreSQL with the profile of distributed databases beside the model."""
+
+    store_name = "distributed"
+
+
 LONG_ENOUGH_TO_SHRINK = pytest.mark.timeout(600)
 
 TestMemory = LONG_ENOUGH_TO_SHRINK(MemoryMachine.TestCase)
@@ -438,3 +445,5 @@ TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
 TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
 TestPostgres = LONG_ENOUGH_TO_SHRINK(PostgresMachine.TestCase)
 TestPostgres.settings = settings(TestMemory.settings, max_examples=25)
+TestDistributed = LONG_ENOUGH_TO_SHRINK(DistributedMachine.TestCase)
+TestDistributed.settings = settings(TestMemory.settings, max_examples=25 if os.environ.get("SYNERGON_LONG") else 8)

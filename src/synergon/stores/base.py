@@ -64,6 +64,8 @@ class Capabilities:
     """It survives the process."""
     transactions: bool
     """It can join a caller's transaction (`conn=`) and offer one to a body (`ctx.transaction()`)."""
+    remote: bool = False
+    """It is a server, which may start after those who use it: a worker waits for it."""
     listens: bool = False
     """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
 
@@ -238,6 +240,9 @@ class Store(Protocol):
 
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes, dead ones that nobody reaped yet included."""
+
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds, by its id, without zeros; those of nodes that have no row included."""
 
     # ------------------------------------------------------------ operations
 

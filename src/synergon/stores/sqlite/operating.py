@@ -32,14 +32,14 @@ def _cancel(transaction: Transaction, task_id: int, why: str | None) -> Moved:
     live = transaction.row("live", task_id)
     if live is None:
         return _refused(transaction, task_id)
-    _, kind, state, node_id, asked, origin = live
+    _, kind, state, node_id, asked = live
     if why is not None and not asked:
         settling.append_why(transaction, task_id, why)
     if state == State.RUNNING:
         transaction.run("request_cancel", task_id)
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
     settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
-    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind, origin=origin)
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)
 
 
 def _refused(transaction: Transaction, task_id: int) -> Moved:

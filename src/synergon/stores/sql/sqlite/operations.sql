@@ -1,5 +1,5 @@
 -- name: live
-SELECT id, kind, state, node_id, cancel_requested, origin FROM synergon_task WHERE id = ?
+SELECT id, kind, state, node_id, cancel_requested FROM synergon_task WHERE id = ?
 
 -- name: ended
 SELECT id, kind, state, key, queue FROM synergon_history WHERE id = ?
