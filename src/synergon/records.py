@@ -75,6 +75,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     """`waiting` until this group has ended."""
     is_command: bool = False
     """A command: it goes ahead of every task, and once it has started it is never run again."""
+    provider: str | None = None
+    """The provider that a command is for; so that the commands for a server that is taken away can be found."""
     target: str | None = None
     """Only this server will do."""
 
@@ -353,6 +355,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
+    after_group: int | None = None
+    """The group that it waits for; None as soon as that has ended."""
     is_command: bool = False
     target: str | None = None
     tags: tuple[str, ...] = ()

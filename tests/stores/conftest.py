@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.postgres_server import distributed_url, store_url
-from tests.stores.actions import Worker, check_counts
+from tests.stores.actions import Worker, check_counts, check_lines
 
 from synergon.errors import NotConnected
 from synergon.stores.base import Store
@@ -18,6 +18,9 @@ from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
 STORES = ("memory", "sqlite", "postgres", "distributed")
+WITH_LIMITS = frozenset({"memory"})
+"""The stores that have limits, lines, servers, groups and orders already. Test modules that say `NEEDS_LIMITS = True`
+skip the others."""
 
 
 def make_folder() -> tempfile.TemporaryDirectory[str]:
@@ -42,17 +45,21 @@ def make_store(name: str, folder: str) -> Store:
 @pytest.fixture(params=STORES)
 def unopened(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A store that nobody has opened."""
+    if getattr(request.module, "NEEDS_LIMITS", False) and request.param not in WITH_LIMITS:
+        pytest.skip(f"{request.param} has no limits yet")
     with make_folder() as folder:
         yield make_store(request.param, folder)
 
 
 @pytest.fixture
 async def store(unopened: Store) -> AsyncIterator[Store]:
-    """An open store; whatever a test did to it, its numbers are exact at the end."""
+    """An open store; whatever a test did to it, its numbers are exact and its lines in order at the end."""
     await unopened.open()
     yield unopened
     try:
         await check_counts(unopened)
+        if hasattr(unopened, "limits"):
+            await check_lines(unopened)
     except NotConnected:  # the test has closed it
         pass
     finally:

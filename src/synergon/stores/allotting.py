@@ -94,13 +94,16 @@ class Allotment:
             self._count(holding)
 
     def _count(self, holding: Holding) -> None:
-        self._used.update(holding.limits)
+        self._use(holding.limits, holding.server)
         if holding.server is None:
             return
-        self._used.update(self._prefixes(holding.server))
         for server in self._servers.get(holding.provider or "", ()):
             if server.address == holding.server and holding.slot is not None:
                 server.slots.add(holding.slot)
+
+    def _use(self, limits: tuple[str, ...], server: str | None) -> None:
+        # A name may be both: held by name, and a prefix of the server. It is one task all the same.
+        self._used.update({*limits, *(() if server is None else self._prefixes(server))})
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
         """The limits that cover a server."""
@@ -129,13 +132,12 @@ class Allotment:
         if self._room(room.limits) == 0:
             return None
         if room.provider is None:
-            self._used.update(room.limits)
+            self._use(room.limits, None)
             return Seat(room.limits)
         server = self._choose(room.provider, candidate)
         if server is None:
             return None
-        self._used.update(room.limits)
-        self._used.update(self._prefixes(server.address))
+        self._use(room.limits, server.address)
         return Seat(room.limits, room.provider, server.address, server.take_slot())
 
     def _choose(self, provider: str, candidate: Candidate) -> PooledServer | None:
