@@ -1,7 +1,7 @@
 """What follows from the moves of a transaction: groups end, what waited for them is released, lines close up.
 
-Whoever moves a task writes down which line and group it touched (`Session.touch`) and draws the consequences once, at the
-end of its work: a batch that touches a line many times puts it in order once.
+Whoever moves a task writes down which line and group it touched (`Session.touch`) and draws the consequences once, at
+the end of its work: a batch that touches a line many times puts it in order once.
 """
 
 from __future__ import annotations

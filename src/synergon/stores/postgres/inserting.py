@@ -189,7 +189,7 @@ async def _meet(
 async def _replace(session: Session, task: NewTask, holder: int, limit_key: str | None) -> State:
     """Another task under the same id; it stays in its group. It may have left a line, and may stand in one."""
     if limit_key is not None and session.is_callers:
-        await session.run("nudge", task.kind, limit_key, holder)
+        await session.rows("nudge", task.kind, limit_key, holder)
     elif limit_key is not None:
         session.touch(task.kind, limit_key)
     state = await session.value(

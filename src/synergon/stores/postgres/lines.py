@@ -43,7 +43,7 @@ class Standing(NamedTuple):
 
     @property
     def is_out_of_order(self) -> bool:
-        """Whether one that waits has a better place than one that is ready, or one has a place that should have none."""
+        """Whether one that waits has a better place than one that is ready, or one is ready that nobody may claim."""
         if self.paused > 0:
             return True
         return bool(self.first_waiting) and self.last_ready is not None and self.first_waiting[0] < self.last_ready

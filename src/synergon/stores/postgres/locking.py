@@ -4,8 +4,8 @@ Limits by name, then servers, then groups by id, then nodes, then tasks by id. T
 common, the row of the limit `key:<kind>`: whoever makes tasks of the kind's lines ready, or takes them out of ready or
 running, holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own transactions.
 
-What to lock follows from a look at the tasks without locks. Should that have changed when the tasks are locked, the lock
-is taken late, out of order: if two do so at once, the database undoes one of them, and it is made again.
+What to lock follows from a look at the tasks without locks. Should that have changed when the tasks are locked, the
+lock is taken late, out of order: if two do so at once, the database undoes one of them, and it is made again.
 """
 
 from __future__ import annotations

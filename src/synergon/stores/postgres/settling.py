@@ -197,7 +197,7 @@ async def end(
 async def release(
     session: Session, row: Any, delay: int | None, limit_key: str | None = None, *, by_owner: bool = False
 ) -> State:
-    """Put a running task back: `scheduled` if it has to wait, else `ready`, or into its line, which may be a new one."""
+    """Put a running task back: `scheduled` if it has to wait, else `ready`, or into its line, perhaps a new one."""
     session.touch(row["kind"], limit_key)
     return State(await session.value("release", row["id"], delay, by_owner, limit_key))
 

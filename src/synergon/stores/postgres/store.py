@@ -202,9 +202,11 @@ class PostgresStore:
         """Take ready tasks; in one statement if nothing but the node decides how many."""
         if not all(room.is_free for room in request.rooms):
             request = await self._statement(look, request)
+            if not request.rooms:
+                return []
         if not all(room.is_free for room in request.rooms):
             return await claim_seats(self._write, self._statement, request)
-        return await self._profile.claim(self._statement, request) if request.rooms else []
+        return await self._profile.claim(self._statement, request)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts."""
