@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 SEEDS  ?= 1000
+MINUTES ?= 10
 BIN    := $(VENV)/bin
+RIVALS := build/rivals
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format simulate bench clean
+.PHONY: demo test check format simulate chaos bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
@@ -26,11 +28,14 @@ format: $(VENV)/.check  ## format, and mend what can be mended
 simulate: $(VENV)/.test  ## worlds full of faults: SEEDS=10000, or SEED=7 for everything that happened in one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-bench: $(VENV)/.bench  ## the figures, beside Huey and bare SQLite
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+chaos: $(VENV)/.test  ## real processes on real databases, hurt at random: MINUTES=10, SEED=7, STORE=postgres or sqlite
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
+bench: $(VENV)/.bench $(RIVALS)/.installed  ## the figures, beside others: ONLY="postgres pgqueuer" for some of them
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "synergon needs Python 3.11 or newer")'
@@ -49,4 +54,11 @@ $(VENV)/.check: $(VENV)/.test
 
 $(VENV)/.bench: $(VENV)/.base
 	$(PIP) --group bench
+	touch $@
+
+# One of the others needs Python 3.12: the newest interpreter that there is gets them, and without such a one it stays out.
+$(RIVALS)/.installed: pyproject.toml
+	newest=$$($(PYTHON) benchmarks/newest_python.py) && $$newest -m venv --clear $(RIVALS)
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --group rivals
 	touch $@

@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
 from benchmarks.bars import ratios
 from benchmarks.figures import Check, Measured, merge
+from benchmarks.postgres import measures
 from benchmarks.report import Report
 from benchmarks.sizes import FULL, QUICK, Sizes
 
@@ -23,11 +24,19 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "memory": synergon_bench.memory,
     "huey": huey_bench.measure,
     "raw": raw_sqlite.measure,
-    "backlog": backlog.measure,
-    "idle": idle.measure,
+    "backlog": backlog.sqlite,
+    "idle": idle.sqlite,
+    "hints": measures.on_sqlite,
+    "postgres": measures.subject("synergon"),
+    "pgqueuer": measures.subject("pgqueuer"),
+    "procrastinate": measures.subject("procrastinate"),
+    "awa": measures.subject("awa"),
+    "oban": measures.subject("oban"),
+    "postgres-backlog": backlog.postgres,
+    "postgres-idle": idle.postgres,
 }
 
-ONCE: Final = frozenset({"backlog", "idle"})
+ONCE: Final = frozenset({"backlog", "idle", "postgres-backlog", "postgres-idle"})
 """Long enough to even out what else the machine does."""
 
 _progress: Final = Console(stderr=True)
@@ -49,6 +58,7 @@ def run(sizes: Sizes, subjects: Sequence[str]) -> Report:
         _progress.print(f"quick: fewer tasks, and a backlog of {sizes.backlog:,} instead of {FULL.backlog:,}")
     facts = machine.facts(Path.cwd())
     measured = merge(_measure(turn, sizes) for turn in _turns(subjects, sizes.repeats))
+    facts |= measured.facts
     facts["load after"] = machine.load()
     figures = {figure.name: figure for figure in measured.figures}
     figures |= {figure.name: figure for figure in ratios(figures)}
@@ -77,7 +87,9 @@ def _measure(subject: str, sizes: Sizes) -> Measured:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="The figures of synergon, and its bars.")
     parser.add_argument("--quick", action="store_true", help=f"fewer tasks; a backlog of {QUICK.backlog:,}")
-    parser.add_argument("--only", action="append", choices=SUBJECTS, help="measure this; may be given several times")
+    parser.add_argument(
+        "--only", nargs="+", action="extend", choices=SUBJECTS, metavar="SUBJECT", help=f"only these of {[*SUBJECTS]}"
+    )
     parser.add_argument(
         "--json", nargs="?", const=Path("bench-results.json"), type=Path, metavar="FILE", help="write every sample too"
     )

@@ -1,5 +1,5 @@
-"""A million tasks wait on SQLite: what a claim costs then, whether the end is as fast as the beginning, and what
-memory a node takes that works them off, alone in its process."""
+"""A million tasks wait: what a claim costs then, whether the end is as fast as the beginning, and what memory a node
+takes that works them off, alone in its process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 
 from benchmarks import isolation
 from benchmarks.figures import Measured
+from benchmarks.postgres.server import running_server
 from benchmarks.sizes import Sizes
 from benchmarks.synergon_bench import SYNCED, synchronous
 from synergon import Engine, State
@@ -35,23 +36,34 @@ class Drained(msgspec.Struct, frozen=True):
     synchronous: list[str]
 
 
-def measure(folder: Path, sizes: Sizes) -> Measured:
+def sqlite(folder: Path, sizes: Sizes) -> Measured:
+    """On a new SQLite file."""
+    return _measure("backlog", f"sqlite:///{folder}/backlog.db", sizes)
+
+
+def postgres(folder: Path, sizes: Sizes) -> Measured:
+    """On a new PostgreSQL server."""
+    with running_server(folder) as url:
+        return _measure("pg_backlog", url, sizes)
+
+
+def _measure(subject: str, url: str, sizes: Sizes) -> Measured:
     """Fill, look, drain; each in a process of its own."""
-    url, tasks = f"sqlite:///{folder}/backlog.db", sizes.backlog
+    tasks = sizes.backlog
     measured = Measured()
-    measured.add("backlog.fill", "/s", isolation.in_new_process(_fill, url, tasks))
+    measured.add(f"{subject}.fill", "/s", isolation.in_new_process(_fill, url, tasks))
     for _ in range(sizes.repeats):
         claims = isolation.in_new_process(_claim_directly, url, min(MOST_CLAIMS, tasks // CLAIM_SIZE // 2))
-        measured.add_percentiles("backlog.claim_of_100", claims)
+        measured.add_percentiles(f"{subject}.claim_of_100", claims)
     drained, peak = isolation.with_peak_memory(_drain, url, tasks)
     first, last = drained.tenths_per_second[0], drained.tenths_per_second[-1]
-    measured.add("backlog.first_tenth", "/s", first)
-    measured.add("backlog.last_tenth", "/s", last)
-    measured.add("backlog.last_tenth_to_first", "×", last / first)
-    measured.add_percentiles("backlog.claim_while_draining", drained.claim_ms)
-    measured.add("backlog.node_memory", "MB", peak)
-    measured.check("backlog: every task is in the history, succeeded", expected=tasks, found=drained.succeeded)
-    measured.check("backlog: every commit is synced", expected=SYNCED, found=drained.synchronous)
+    measured.add(f"{subject}.first_tenth", "/s", first)
+    measured.add(f"{subject}.last_tenth", "/s", last)
+    measured.add(f"{subject}.last_tenth_to_first", "×", last / first)
+    measured.add_percentiles(f"{subject}.claim_while_draining", drained.claim_ms)
+    measured.add(f"{subject}.node_memory", "MB", peak)
+    measured.check(f"{subject}: every task is in the history, succeeded", expected=tasks, found=drained.succeeded)
+    measured.check(f"{subject}: every commit is synced", expected=True, found=drained.synchronous in SYNCED)
     return measured
 
 

@@ -41,6 +41,19 @@ BARS: Final[Mapping[str, Bar]] = {
     "backlog.last_tenth_to_first": Bar("≥", 0.8),
     "backlog.node_memory": Bar("<", 150),
     "sqlite.idle_node": Bar("≤", 0.5),
+    "ratio.drain_to_pgqueuer": Bar("≥", 2),
+    "ratio.drain_to_awa": Bar("≥", 5),
+    "ratio.drain_to_oban": Bar("≥", 5),
+    "hints.idle_start.p50": Bar("≤", 3),
+    "hints.idle_start.p99": Bar("≤", 15),
+    "pg_synergon.idle_start.p50": Bar("≤", 3),
+    "pg_synergon.idle_start.p99": Bar("≤", 15),
+    "pg_synergon.scheduled_lateness.p50": Bar("≤", 5),
+    "pg_synergon.scheduled_lateness.p99": Bar("≤", 25),
+    "pg_synergon.idle_node": Bar("≤", 0.5),
+    "pg_backlog.claim_of_100.p99": Bar("<", 5),
+    "pg_backlog.last_tenth_to_first": Bar("≥", 0.8),
+    "pg_backlog.node_memory": Bar("<", 150),
 }
 
 
@@ -54,6 +67,10 @@ def ratios(figures: Mapping[str, Figure]) -> Iterator[Figure]:
             ("huey.thread.bulk_enqueue", "huey.process.bulk_enqueue"),
         ),
         ("ratio.drain_to_bare_sqlite_in_hundreds", "sqlite.drain", ("raw.in_hundreds",)),
+        *(
+            (f"ratio.drain_to_{rival}", "pg_synergon.drain_with_1_node", (f"pg_{rival}.drain_with_1_node",))
+            for rival in ("pgqueuer", "awa", "oban", "procrastinate")
+        ),
     ):
         if figures.keys() >= {ours, *others}:
             fastest = max(figures[other].best for other in others)

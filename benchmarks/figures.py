@@ -51,6 +51,8 @@ class Measured(msgspec.Struct):
 
     figures: list[Figure] = msgspec.field(default_factory=list)
     checks: list[Check] = msgspec.field(default_factory=list)
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
+    """What a reader should know about how it was measured."""
 
     def add(self, name: str, unit: Unit, value: float) -> None:
         """Note a sample."""
@@ -70,10 +72,12 @@ def merge(runs: Iterable[Measured]) -> Measured:
     """Several runs as one: the samples of each figure side by side, and every check that was made."""
     merged: dict[str, Figure] = {}
     checks: list[Check] = []
+    facts: dict[str, str] = {}
     for run in runs:
         checks.extend(run.checks)
+        facts |= run.facts
         for figure in run.figures:
             earlier = merged.get(figure.name)
             samples = (*earlier.samples, *figure.samples) if earlier is not None else figure.samples
             merged[figure.name] = Figure(figure.name, figure.unit, samples)
-    return Measured(list(merged.values()), checks)
+    return Measured(list(merged.values()), checks, facts)

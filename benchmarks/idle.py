@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figures import Measured
+from benchmarks.postgres.server import running_server
 from benchmarks.sizes import Sizes
 from synergon import Engine
 from synergon.stores import open_store
@@ -29,12 +30,18 @@ class CountingStore:
         return found
 
 
-def measure(folder: Path, sizes: Sizes) -> Measured:
-    """How often an idle node asks its store."""
-    return asyncio.run(_measure(f"sqlite:///{folder}/idle.db", sizes.idle_seconds))
+def sqlite(folder: Path, sizes: Sizes) -> Measured:
+    """How often an idle node asks a SQLite file."""
+    return asyncio.run(_measure("sqlite", f"sqlite:///{folder}/idle.db", sizes.idle_seconds))
 
 
-async def _measure(url: str, seconds: float) -> Measured:
+def postgres(folder: Path, sizes: Sizes) -> Measured:
+    """How often an idle node asks a PostgreSQL server."""
+    with running_server(folder) as url:
+        return asyncio.run(_measure("pg_synergon", url, sizes.idle_seconds))
+
+
+async def _measure(subject: str, url: str, seconds: float) -> Measured:
     measured = Measured()
     engine = Engine(url)
     stores: list[CountingStore] = []
@@ -52,5 +59,5 @@ async def _measure(url: str, seconds: float) -> Measured:
         await asyncio.sleep(min(SETTLE_SECONDS, seconds))
         before = stores[-1].calls
         await asyncio.sleep(seconds)
-        measured.add("sqlite.idle_node", "calls/s", (stores[-1].calls - before) / seconds)
+        measured.add(f"{subject}.idle_node", "calls/s", (stores[-1].calls - before) / seconds)
     return measured

@@ -20,6 +20,13 @@ SUBJECTS: Final = {
     "huey": "Huey on SQLite",
     "raw": "bare SQLite",
     "backlog": "{backlog:,} tasks wait on SQLite",
+    "hints": "synergon on SQLite, producer in another process",
+    "pg_synergon": "synergon on PostgreSQL",
+    "pg_pgqueuer": "PgQueuer",
+    "pg_procrastinate": "Procrastinate",
+    "pg_awa": "Awa",
+    "pg_oban": "Oban",
+    "pg_backlog": "{backlog:,} tasks wait on PostgreSQL",
 }
 
 

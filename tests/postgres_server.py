@@ -1,6 +1,7 @@
 """A real PostgreSQL for tests: the one that $SYNERGON_TEST_PG names, else one from a wheel, started on first use.
 
-Each test process has a server and a schema of its own. The schema is emptied between tests, not made again.
+Each test process has a server and a schema of its own, and a second one for the profile of distributed databases. They
+are emptied between tests, not made again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from psycopg.sql import SQL
 
 SCHEMA: Final = f"test_{os.getpid()}"
+DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
 TABLES: Final = ("task", "history", "tally", "queue", "node")
 IS_OURS: Final = "SYNERGON_TEST_PG" not in os.environ
 """The server belongs to the tests: they may change its settings."""
@@ -65,6 +67,12 @@ def store_url(**parameters: object) -> str:
     """The schema of this test process, with nothing in it."""
     empty(SCHEMA)
     return url_with(schema=SCHEMA, **parameters)
+
+
+def distributed_url(**parameters: object) -> str:
+    """The same server, used as if it were one that spreads its tables over many machines."""
+    empty(DISTRIBUTED_SCHEMA)
+    return url_with(schema=DISTRIBUTED_SCHEMA, profile="distributed", **parameters)
 
 
 @cache

@@ -252,7 +252,9 @@ class Engine(Operations):
             refresh_seconds=settings.lease / PARTS,
             on_done=waiters.tell,
             on_any_done=waiters.tell_all,
+            awaited_here=lambda: waiters.of_others,
         )
+        waiters.ask = self._peers.ask_for_ends
         self._peers.look_around()
         self._doorplate = Doorplate(
             self._peers,
@@ -501,7 +503,8 @@ class Engine(Operations):
         return self.portal.call(lambda: self.enqueue_one(call))
 
     def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
-        return Handle(self, insertion.id, created=insertion.created, task_type=call.task_type)
+        created = insertion.created
+        return Handle(self, insertion.id, created=created, task_type=call.task_type, is_ours=created)
 
     def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
         """Wake whoever could start these: the node here, and peers."""
@@ -521,11 +524,17 @@ class Engine(Operations):
 
     async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
         """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
+        return await self.wait_for(task_id, timeout, is_ours=False)
+
+    async def wait_for(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
+        """The same; `is_ours`: this engine has enqueued the task, and is told of its end without asking."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
                 if self._node is None and self._doorplate is not None:
                     self._doorplate.put_up()
+                if self._peers is not None and not is_ours:
+                    self.waiters.expect_of_others(task_id)
                 return await self.waiters.wait(task_id)
         except ResultTimeout:  # whoever waited knew before that there was no use in it
             raise

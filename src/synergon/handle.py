@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 class Handle(Generic[Value]):
     """One stored task. It holds the id and nothing that could grow old."""
 
-    __slots__ = ("_engine", "_task_type", "created", "id")
+    __slots__ = ("_engine", "_is_ours", "_task_type", "created", "id")
 
     def __init__(
         self,
@@ -26,12 +26,14 @@ class Handle(Generic[Value]):
         *,
         created: bool = True,
         task_type: TaskType[..., ..., Any, Value] | None = None,
+        is_ours: bool = False,
     ) -> None:
         self.id = task_id
         self.created = created
         """False: a live task held the unique key, and this is a handle to that one."""
         self._engine = engine
         self._task_type = task_type
+        self._is_ours = is_ours  # the engine has enqueued it, and is told of its end without asking
 
     def __repr__(self) -> str:
         return f"<Handle of task {self.id}>"
@@ -46,7 +48,7 @@ class Handle(Generic[Value]):
         Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted meanwhile, and
         ResultTimeout after `timeout` seconds (the task goes on).
         """
-        record = await self._engine.wait(self.id, timeout=timeout)
+        record = await self._engine.wait_for(self.id, timeout, is_ours=self._is_ours)
         value: Value = self._engine.result_of(record, self._task_type)
         return value
 

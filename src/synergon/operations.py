@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -108,13 +109,7 @@ class Operations:
         (moved,) = await self.store.cancel([_check_id(task_id)], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
-        if self.node is not None:
-            self.node.cancel(task_id)
-        if self.peers is not None and moved.node_id is not None:
-            self.peers.tell_cancel(moved.node_id, task_id)
-        if self.peers is not None and moved.origin is not None:
-            self.peers.tell_done(moved.origin, [task_id], seek=True)
-        self.waiters.tell([task_id])
+        self.announce_moves([moved])
         return moved.done
 
     async def retry(self, task_id: int) -> None:
@@ -125,15 +120,34 @@ class Operations:
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
             )
         self._check(moved, "retried", "only an ended task can be")
-        if moved.kind is not None:
-            self._announce_ready({(moved.kind, None): 1})
+        self.announce_moves([moved])
 
     async def delete(self, task_id: int) -> None:
         """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
         (moved,) = await self.store.delete([_check_id(task_id)])
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
-        self.waiters.tell([task_id])
+        self.announce_moves([moved])
+
+    def announce_moves(self, moves: Iterable[Moved]) -> None:
+        """Tell whoever it concerns, here and elsewhere, what a cancel, a retry or a delete has done."""
+        done = [moved for moved in moves if moved.done]
+        for moved in done:
+            if moved.state is State.RUNNING:
+                self._announce_cancel(moved)
+        ready = Counter(moved.kind for moved in done if moved.state is State.READY and moved.kind is not None)
+        if ready:
+            self._announce_ready({(kind, None): count for kind, count in ready.items()})
+        ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
+        self.waiters.tell(ended)
+        if self.peers is not None:
+            self.peers.tell_ended(ended)
+
+    def _announce_cancel(self, moved: Moved) -> None:
+        if self.node is not None:
+            self.node.cancel(moved.id)
+        if self.peers is not None and moved.node_id is not None:
+            self.peers.tell_cancel(moved.node_id, moved.id)
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
         """Change when a scheduled or ready task is due."""

@@ -283,8 +283,6 @@ class Moved(Record, frozen=True, kw_only=True):
     kind: str | None = None
     node_id: str | None = None
     """The node that runs it, for a cancel of a running task."""
-    origin: str | None = None
-    """The engine to tell of the end, for a cancel that was the end."""
     key_holder: int | None = None
     """A retry was refused because this live task holds the unique key."""
 

@@ -1,9 +1,9 @@
-"""Whoever waits for the end of a task. Nobody polls: an end on this node is told at once, others by a slow sweep."""
+"""Whoever waits for the end of a task. Nobody polls: ends are told, here and by peers; a slow sweep finds the rest."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from synergon.clock import Clock
 from synergon.errors import TaskDeleted
@@ -21,9 +21,19 @@ class Waiters:
         self._sweep_seconds = sweep_seconds
         self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
         self._told: set[int] = set()
+        self.of_others: set[int] = set()
+        """Those of the tasks that were enqueued elsewhere."""
+        self._unasked: set[int] = set()
+        self.ask: Callable[[Collection[int]], None] = lambda _: None
+        """Is told of tasks of others that have not ended, so that somebody is asked to tell of it."""
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
+
+    def expect_of_others(self, task_id: int) -> None:
+        """The task that will be waited for was enqueued elsewhere, so nobody knows that its end should be told here."""
+        self.of_others.add(task_id)
+        self._unasked.add(task_id)
 
     async def wait(self, task_id: int) -> TaskRecord:
         """The final record of the task."""
@@ -86,7 +96,15 @@ class Waiters:
             return
 
     async def _look(self, ids: Sequence[int]) -> None:
-        for task_id, record in zip(ids, await self._fetch(ids), strict=True):
+        records = dict(zip(ids, await self._fetch(ids), strict=True))
+        self._resolve(records)
+        live = {task_id for task_id, record in records.items() if record is not None and not record.state.is_final}
+        if unasked := live & self._unasked:
+            self._unasked -= unasked
+            self.ask(sorted(unasked))
+
+    def _resolve(self, records: Mapping[int, TaskRecord | None]) -> None:
+        for task_id, record in records.items():
             for future in self._futures.get(task_id, ()):
                 if future.done():
                     continue
@@ -100,3 +118,5 @@ class Waiters:
         futures.remove(future)
         if not futures:
             del self._futures[task_id]
+            self.of_others.discard(task_id)
+            self._unasked.discard(task_id)

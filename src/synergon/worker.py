@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
+from synergon.errors import StoreUnavailable
+from synergon.node.duty import pause_after
 from synergon.settings import Settings
+from synergon.stores import open_store
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -30,6 +33,11 @@ class Worker:
         self.may_exit = False
         self.grace = settings.grace
         self.logger = engine.logger
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the store is a server, which may come later; a file that cannot be used is a mistake."""
+        return open_store(self._settings.url).capabilities.remote
 
     async def __aenter__(self) -> Node:
         await self._engine.connect()
@@ -61,7 +69,10 @@ async def run_until_stopped(worker: Worker) -> None:
     worker.may_exit = True
     with _signals(stop):
         drain, worker.drain = worker.drain, False
-        async with worker as node:
+        async with contextlib.AsyncExitStack() as stack:
+            node = await _start(worker, stack, stop)
+            if node is None:
+                return
             await _wait_for_end(node, stop, drain=drain)
             if stop.is_set() and node.runner.running:
                 worker.logger.info(
@@ -71,6 +82,30 @@ async def run_until_stopped(worker: Worker) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:
+    """The node, as soon as there is a server to work with; None: it was stopped before. What no waiting mends is
+    raised: a wrong password, a missing database, a missing right, a schema of another version, a bad path."""
+    failures, said = 0, ""
+    while not stop.is_set():
+        try:
+            node = await stack.enter_async_context(worker)
+        except StoreUnavailable as error:
+            if not worker.may_wait:
+                raise
+            failures += 1
+            if str(error) != said:  # an outage is not worth a line per try
+                said = str(error)
+                worker.logger.warning("cannot start yet: %s; tries again until it can", said)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_after(failures))
+        else:
+            if failures:
+                worker.logger.info("the store is there after %d tries", failures + 1)
+            return node
+    worker.logger.info("was stopped before it could start")
+    return None
 
 
 async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,9 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks.bars import BARS, Bar
 from benchmarks.figures import Figure, Measured, merge
+from benchmarks.newest_python import newest_python
+from benchmarks.postgres import measures, systems
+from benchmarks.postgres.systems import SYSTEMS
 from benchmarks.sizes import Sizes
 from rich.console import Console
 
@@ -29,6 +33,9 @@ TINY: Final = Sizes(
     huey_latency_samples=2,
     raw_tasks=2000,
     raw_single_tasks=20,
+    postgres_tasks=200,
+    slow_tasks=20,
+    postgres_latency_samples=2,
     backlog=1000,
     idle_seconds=0.2,
 )
@@ -48,19 +55,37 @@ OF_A_STORE: Final = {
     "scheduled_lateness.p99",
 }
 OF_HUEY: Final = {"bulk_enqueue", "drain", "idle_start.p50", "idle_start.p99"}
-EXPECTED: Final = {"sqlite.idle_node"} | {
+OF_A_BACKLOG: Final = {
+    "fill",
+    "claim_of_100.p50",
+    "claim_of_100.p99",
+    "first_tenth",
+    "last_tenth",
+    "last_tenth_to_first",
+    "claim_while_draining.p50",
+    "claim_while_draining.p99",
+    "node_memory",
+}
+ON_POSTGRES: Final = {
+    "bulk_enqueue",
+    "drain_with_1_node",
+    "drain_with_2_nodes",
+    "idle_start.p50",
+    "idle_start.p99",
+    "scheduled_lateness.p50",
+    "scheduled_lateness.p99",
+}
+RIVALS: Final = [name for name, system in SYSTEMS.items() if name != "synergon" and system.version() is not None]
+"""Only `make bench` installs them."""
+EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
     *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
-    "backlog.fill",
-    "backlog.claim_of_100.p50",
-    "backlog.claim_of_100.p99",
-    "backlog.first_tenth",
-    "backlog.last_tenth",
-    "backlog.last_tenth_to_first",
-    "backlog.claim_while_draining.p50",
-    "backlog.claim_while_draining.p99",
-    "backlog.node_memory",
+    *(f"{store}.{what}" for store in ("backlog", "pg_backlog") for what in OF_A_BACKLOG),
+    *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
+    *(f"ratio.drain_to_{rival}" for rival in RIVALS),
+    "hints.idle_start.p50",
+    "hints.idle_start.p99",
     "ratio.drain_to_huey",
     "ratio.bulk_enqueue_to_huey",
     "ratio.drain_to_bare_sqlite_in_hundreds",
@@ -74,18 +99,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(400)  # a dozen servers and workers start in it
 def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind(folder: Path) -> None:
     report = benchmarks.run(TINY, list(benchmarks.SUBJECTS))
 
     assert report.failed == []
     assert any("synced" in check.what for check in report.checks)
     assert set(report.figures) == EXPECTED
-    assert set(BARS) <= EXPECTED
+    assert set(BARS) - EXPECTED <= {f"ratio.drain_to_{rival}" for rival in set(SYSTEMS) - set(RIVALS)}
     assert list(folder.iterdir()) == []
 
     report.write(folder / "results.json")
     written = json.loads((folder / "results.json").read_text())
     assert set(written) == {"machine", "sizes", "figures", "checks"}
+    assert set(SYSTEMS) <= set(written["machine"])
+    assert "fsync=on" in written["machine"]["PostgreSQL"]
     assert {"python", "SQLite", "cores", "platform", "load before", "load after"} <= set(written["machine"])
     assert set(written["figures"]) == EXPECTED
     assert {"unit", "best", "samples", "bar", "met"} == set(written["figures"]["sqlite.awaited_enqueue"])
@@ -105,6 +133,23 @@ def test_a_subject_that_breaks_down_is_a_failed_check_and_the_exit_code(
 
     assert "check failed: raw" in capsys.readouterr().out
     assert json.loads((folder / "results.json").read_text())["checks"][0]["passed"] is False
+
+
+def test_a_system_that_is_not_installed_is_named_and_not_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systems, "RIVALS_PYTHON", folder / "nowhere")
+
+    measured = measures.subject("oban")(folder, TINY)
+
+    assert measured.figures == []
+    assert measured.facts == {"oban": "not installed, not measured"}
+
+
+def test_the_newest_python_at_hand_is_one_that_works() -> None:
+    code = "import sys; print(sys.version_info >= (3, 11))"
+
+    assert subprocess.run([newest_python(), "-c", code], capture_output=True, check=True).stdout == b"True\n"
 
 
 def test_the_best_sample_counts_and_the_spread_is_kept() -> None:

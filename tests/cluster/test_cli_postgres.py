@@ -40,6 +40,25 @@ def test_the_printed_sql_does_the_same(shell: Shell, url: str) -> None:
     assert "has schema version 1 already" in shell.run("migrate", "--url", url).out
 
 
+def test_the_printed_sql_is_that_of_the_profile_in_the_url(shell: Shell, url: str) -> None:
+    usual, spread = (shell.run("migrate", "--print-sql", "--url", url + more) for more in ("", "&profile=distributed"))
+    assert "fillfactor" in usual.out
+    assert "shard, kind, queue" not in usual.out
+    assert "shard, kind, queue" in spread.out
+    assert "fillfactor" not in spread.out
+
+
+def test_a_schema_of_another_profile_is_named_where_it_is_met(shell: Shell, url: str) -> None:
+    shell.run("migrate", "--url", f"{url}&profile=distributed")
+    found = shell.run("doctor", "--json", "--url", f"{url}&profile=distributed")
+    assert found.document["is_healthy"]
+    assert found.document["store"]["profile"] == "distributed"
+    migrated, doctor = shell.run("migrate", "--url", url), shell.run("doctor", "--json", "--url", url)
+    assert migrated.code != 0
+    assert "use ?profile=distributed" in migrated.err
+    assert "use ?profile=distributed" in doctor.document["problems"][0]["problem"]
+
+
 def test_looking_creates_nothing(shell: Shell, url: str) -> None:
     doctor, tasks = shell.run("doctor", "--json", "--url", url), shell.run("tasks", "list", "--url", url)
     assert "there is no schema of synergon at" in doctor.document["problems"][0]["problem"]
@@ -54,6 +73,7 @@ def test_the_doctor_describes_a_healthy_database(shell: Shell, url: str) -> None
     assert found.code == 0
     assert found.document["is_healthy"]
     assert found.document["store"]["schema"] == SCHEMA
+    assert found.document["store"]["profile"] == "standard"
     assert found.document["store"]["server"].startswith("PostgreSQL")
     assert "asyncpg" in found.document["versions"]
     assert "hush" not in found.out

@@ -58,7 +58,6 @@ def test_version_and_help(shell: Shell) -> None:
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
         ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),
         ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; --state takes"),
-        ("nodes", "`synergon nodes` is not in this release of synergon"),
         ("servers list --of gpu", "`synergon servers` is not in this release of synergon"),
         ("tasks explain 1", "`synergon tasks explain` is not in this release of synergon"),
     ],

@@ -2,82 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
 
 import pytest
-from tests.postgres_server import store_url
+from tests.cluster.peers_support import OF_ANOTHER_RELEASE, RARELY, cluster, node, url_fixture  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, State
-
-APP: Final = Path(__file__).parent / "apps" / "peers_worker.py"
-RARELY: Final = "3600"
-ROUNDS: Final = 100
-
-
-@pytest.fixture(params=("sqlite", "postgres"))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database that other processes reach too."""
-    return f"sqlite:///{tmp_path}/tasks.db" if request.param == "sqlite" else store_url()
-
-
-@contextmanager
-def node(url: str, *kinds: str, sweep: str = RARELY) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs these kinds."""
-    process = subprocess.Popen([sys.executable, str(APP), url, *kinds], env={**os.environ, "SYNERGON_SWEEP": sweep})
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_SECONDS)
-
-
-@asynccontextmanager
-async def cluster(url: str, *kinds: str, sweep: str = RARELY) -> AsyncIterator[Engine]:
-    """A producer that runs nothing, and one process for each kind."""
-    async with Engine(url, sweep=sweep) as producer:
-        with ExitStack() as stack:
-            for kind in kinds:
-                stack.enter_context(node(url, kind, sweep=sweep))
-
-            async def are_there() -> bool:
-                return len(await producer.nodes()) == len(kinds)
-
-            await until(are_there)
-            yield producer
-
-
-def quantiles(seconds: list[float]) -> tuple[float, float]:
-    """p50 and p99, in milliseconds."""
-    ordered = sorted(seconds)
-    return ordered[len(ordered) // 2] * 1000, ordered[len(ordered) * 99 // 100] * 1000
-
-
-async def test_a_worker_elsewhere_starts_and_its_result_is_here_within_milliseconds(url: str) -> None:
-    starts, results = [], []
-    async with cluster(url, "stamp") as producer:
-        for number in range(ROUNDS + 1):
-            (handle,) = await producer.enqueue([producer.call("stamp")])
-            stored_at = time.time()
-            started_at = await handle.result(timeout=PATIENCE_SECONDS)
-            if number:  # the first one meets everybody
-                starts.append(started_at - stored_at)
-                results.append(time.time() - started_at)
-            await asyncio.sleep(0.02)
-    start, result = quantiles(starts), quantiles(results)
-    print(f"\n{url.split(':')[0]}: start p50 {start[0]:.1f} ms, p99 {start[1]:.1f} ms; ", end="")
-    print(f"from start to result here p50 {result[0]:.1f} ms, p99 {result[1]:.1f} ms")
-    # Far above what an idle machine shows, and far below what any sweep could.
-    assert start[0] < 50
-    assert result[0] < 50
 
 
 async def test_a_chain_runs_across_processes_that_each_run_one_kind(url: str) -> None:
@@ -119,3 +51,26 @@ async def test_a_node_that_was_replaced_is_found_again(url: str) -> None:
                 (handle,) = await producer.enqueue([producer.call("stamp")])
                 await handle.result(timeout=PATIENCE_SECONDS)
                 process.kill()
+
+
+async def test_a_node_that_speaks_another_version_is_mentioned_once_and_finds_work_by_its_sweep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with caplog.at_level("INFO", "synergon"):
+        async with Engine(url, sweep=0.2) as producer:
+            with node(url, "stamp", sweep="0.2", program=OF_ANOTHER_RELEASE):
+                for _ in range(3):
+                    (handle,) = await producer.enqueue([producer.call("stamp")])
+                    await handle.result(timeout=PATIENCE_SECONDS)
+
+                def mentions() -> list[str]:
+                    return [text for text in caplog.messages if "does not take hints" in text]
+
+                await until(lambda: bool(mentions()))
+                for _ in range(3):
+                    (handle,) = await producer.enqueue([producer.call("stamp")])
+                    await handle.result(timeout=PATIENCE_SECONDS)
+    (mention,) = mentions()
+    assert "answered 409 the sender speaks version 1 of the peers' protocol and this node speaks 2" in mention
+    assert "run the same release of synergon on all nodes; it is tried again" in mention

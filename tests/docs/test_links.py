@@ -73,7 +73,10 @@ def test_the_reference_has_every_method_and_field(owner: type, name: str) -> Non
     assert is_mentioned(name), f"{REFERENCE} does not mention {owner.__name__}.{name}"
 
 
-INTERNAL = {"start_node", "stop_node", "enqueue_one", "enqueue_one_sync", "store", "waiters", "node"}
+INTERNAL = {
+    *("start_node", "stop_node", "enqueue_one", "enqueue_one_sync", "store", "waiters", "node"),
+    *("wait_for", "announce_moves"),
+}
 """Parts of the engine that its own rooms use; nothing is promised about them."""
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
+from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until_state
 
 from synergon import Discard, Engine, Handle, KeyConflict, Retry, State

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.conftest import NewEngine
+from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, check_counts, ended, until_state
 
 from synergon import (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, ended, until_state
 
 from synergon import (

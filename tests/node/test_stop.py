@@ -13,6 +13,7 @@ import psutil
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
+from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until, until_state
 
@@ -315,7 +316,7 @@ async def test_a_body_that_will_not_end_is_named(engine: Engine, caplog: pytest.
 # ---------------------------------------------------------------- producers
 
 
-ROUNDS = {"memory": 300, "sqlite": 25}
+ROUNDS = {"memory": 300, "sqlite": 25, "postgresql": 10}
 
 
 async def test_what_producers_were_told_is_stored_is_finished_or_still_there(

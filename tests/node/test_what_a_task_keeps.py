@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
+from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 

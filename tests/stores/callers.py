@@ -49,7 +49,7 @@ async def write(connection: Any, table: str, word: str) -> None:
 
 def make_table() -> str:
     """A table for words in PostgreSQL, with nothing in it."""
-    administer(f"CREATE TABLE IF NOT EXISTS {SCHEMA}.mine (word text)")
+    administer(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; CREATE TABLE IF NOT EXISTS {SCHEMA}.mine (word text)")
     administer(f"TRUNCATE {SCHEMA}.mine")
     return f"{SCHEMA}.mine"
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.postgres_server import store_url
+from tests.postgres_server import distributed_url, store_url
 from tests.stores.actions import Worker, check_counts, check_lines
 
 from synergon.errors import NotConnected
@@ -17,7 +17,7 @@ from synergon.stores.memory import MemoryStore
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "distributed")
 WITH_LIMITS = frozenset({"memory", "sqlite"})
 """The stores that have limits, lines, servers, groups and orders already. Test modules that say `NEEDS_LIMITS = True`
 skip the others."""
@@ -36,8 +36,10 @@ def make_store(name: str, folder: str) -> Store:
             return MemoryStore()
         case "sqlite":
             return SqliteStore(f"sqlite:///{folder}/tasks.db")
-        case _:
+        case "postgres":
             return PostgresStore(store_url())
+        case _:
+            return PostgresStore(distributed_url())
 
 
 @pytest.fixture(params=STORES)

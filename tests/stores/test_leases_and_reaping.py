@@ -54,6 +54,17 @@ async def test_all_nodes_are_listed(store: Store) -> None:
     assert await _node_ids(store) == ["a", "b", "c"]
 
 
+async def test_the_tasks_of_each_node_are_counted(store: Store, worker: Worker) -> None:
+    other, idle = await Worker.start(store, "other"), await Worker.start(store, "idle")
+    await add_many(store, 4)
+    claims = [*await worker.claim(limit=2), *await other.claim(limit=1)]
+    assert await store.running_by_node() == {worker.node_id: 2, other.node_id: 1}
+    assert idle.node_id not in await store.running_by_node()
+    await worker.finish(claims[0], OUTCOMES["succeeded"])
+    await store.unregister(other.node_id)
+    assert await store.running_by_node() == {worker.node_id: 1, other.node_id: 1}
+
+
 async def test_an_unregistered_node_is_forgotten(store: Store, worker: Worker) -> None:
     await store.unregister(worker.node_id)
     assert await store.nodes() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.conftest import NewEngine
-from tests.postgres_server import SCHEMA, administer, store_url
+from tests.postgres_server import SCHEMA, administer, distributed_url, store_url
 from tests.stores.callers import make_table
 from tests.support import PATIENCE_SECONDS
 
@@ -14,9 +14,9 @@ from synergon.errors import TaskFailed
 TABLE = f"{SCHEMA}.mine"
 
 
-@pytest.fixture
-async def engine(new_engine: NewEngine) -> Engine:
-    engine = new_engine(store_url())
+@pytest.fixture(params=(store_url, distributed_url), ids=("standard", "distributed"))
+async def engine(new_engine: NewEngine, request: pytest.FixtureRequest) -> Engine:
+    engine = new_engine(f"{request.param()}&pool=1")
     async with engine:
         make_table()
     return engine
@@ -78,3 +78,16 @@ async def test_a_body_that_fails_has_written_nothing_of_its_own(engine: Engine, 
             await handle.result(timeout=PATIENCE_SECONDS)
         assert (await handle.status()).state is State.FAILED
         assert words() == []
+
+
+async def test_what_a_body_sets_on_its_connection_does_not_meet_the_next(engine: Engine) -> None:
+    @engine.task
+    async def change(ctx: Context) -> str:
+        async with ctx.transaction() as connection:
+            before = await connection.fetchval("SHOW search_path")
+            await connection.execute("SET search_path = elsewhere")
+            return str(before)
+
+    async with engine, engine.worker():
+        first = await (await change.enqueue()).result(timeout=PATIENCE_SECONDS)
+        assert await (await change.enqueue()).result(timeout=PATIENCE_SECONDS) == first != "elsewhere"

@@ -8,20 +8,19 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from tests.postgres_server import SCHEMA, administer, server_url, store_url
+from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
 
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.connection import PLANNING
-from synergon.stores.sql import statements
+from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD, Profile
 
 KINDS: Final = 50
 ROWS: Final = 100_000
-SQL: Final = statements("postgres", SCHEMA)
 PLANS: Final = ("force_generic_plan", "force_custom_plan")
 SIZES: Final = (1, 100, 1000)
 BACKLOGS: Final = ("nothing", "many kinds", "many kinds, not analyzed", "one kind", "many kinds, but only later")
 
 TYPES: Final = {
+    "candidates": "text, text[], integer[], integer, text[], integer, bigint[]",
     "claim": "text, text[], integer[], integer, text[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
@@ -32,39 +31,58 @@ def array(*values: object) -> str:
     return f"ARRAY[{', '.join(map(str, values))}]"
 
 
-def fill(kinds: int) -> None:
+def fill(kinds: int, schema: str = SCHEMA) -> None:
     """A backlog, of which a few hundred tasks are running."""
     administer(
-        f"INSERT INTO {SCHEMA}.task (kind, queue, state, priority, run_at, payload, enqueued_at, node_id, claim_no) "
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, node_id, claim_no) "
         f"SELECT 'kind-' || number % {kinds}, 'queue-' || number % 4, CASE WHEN number < 500 THEN 'running' ELSE "
         "'ready' END, number % 3, now(), '{}', now(), CASE WHEN number < 500 THEN 'node' END, 1 "
         f"FROM generate_series(0, {ROWS} - 1) AS number"
     )
 
 
-def analyze() -> None:
+def analyze(schema: str = SCHEMA) -> None:
     """Let the planner look."""
-    administer(f"ANALYZE {SCHEMA}.task")
+    administer(f"ANALYZE {schema}.task")
 
 
 class Planner:
     """Explains statements as the store runs them: prepared, on a connection with its settings."""
 
-    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+    def __init__(self, connection: asyncpg.Connection[Any], profile: Profile = STANDARD, schema: str = SCHEMA) -> None:
         self._connection = connection
+        self._sql = profile.statements(schema)
 
     async def prepare(self) -> None:
         """Prepare everything, and make the plans that are kept."""
-        for name, types in TYPES.items():
-            await self._connection.execute(f"PREPARE its_{name} ({types}) AS {SQL[name]}")
+        for name in ("claim", "lock_running", "end"):
+            await self.prepare_one(name, TYPES[name])
         await self.claim(PLANS[0])
         await self.lock_running(PLANS[0], 1)
         await self.end(PLANS[0], 1)
+
+    async def prepare_one(self, name: str, types: str) -> None:
+        """Prepare this one."""
+        await self._connection.execute(f"PREPARE its_{name} ({types}) AS {self._sql[name]}")
 
     async def claim(self, mode: str) -> set[str]:
         """How a claim of many kinds finds its rows."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
         return await self._scans(mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL")
+
+    async def candidates(self, mode: str) -> set[str]:
+        """How a claim that has to look first finds what to take."""
+        kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
+        rooms = array(*[100] * KINDS)
+        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'")
+
+    async def take(self, mode: str, size: int) -> set[str]:
+        """How it takes them."""
+        return await self._scans(mode, "claim", "'node'", array(*range(600, 600 + size)), "NULL")
+
+    async def remove_ended(self, mode: str, size: int) -> set[str]:
+        """How tasks that have ended leave."""
+        return await self._scans(mode, "remove_ended", array(*range(1, size + 1)))
 
     async def lock_running(self, mode: str, size: int) -> set[str]:
         """How tasks to be settled are found."""
@@ -103,7 +121,7 @@ async def planner(request: pytest.FixtureRequest) -> AsyncIterator[Planner]:
     await store.close()
     administer(f"INSERT INTO {SCHEMA}.queue SELECT 'queue-' || number FROM generate_series(0, 3) AS number")
     analyze()
-    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=PLANNING)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(STANDARD.settings))
     planner = Planner(connection)
     if "later" in backlog:
         await planner.prepare()
@@ -125,3 +143,42 @@ async def test_no_statement_reads_more_than_it_takes(planner: Planner) -> None:
         for size in SIZES:
             assert await planner.lock_running(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
             assert await planner.end(mode, size) == {"task_pkey"}, (mode, size)
+
+
+@pytest.fixture
+async def distributed_planner() -> AsyncIterator[Planner]:
+    """Over a backlog that the planner knows, with no setting that helps it to choose."""
+    store = PostgresStore(distributed_url())
+    await store.open()
+    await store.close()
+    schema = DISTRIBUTED_SCHEMA
+    administer(f"INSERT INTO {schema}.queue SELECT 'queue-' || number FROM generate_series(0, 3) AS number")
+    fill(KINDS, schema)
+    analyze(schema)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(
+        server_url(), server_settings=dict(DISTRIBUTED.settings)
+    )
+    planner = Planner(connection, DISTRIBUTED, schema)
+    for name in ("candidates", "lock_running", "end"):
+        await planner.prepare_one(name, TYPES[name])
+    await planner.prepare_one("claim", "text, bigint[], text[]")
+    await planner.prepare_one("remove_ended", "bigint[]")
+    yield planner
+    await connection.close()
+    administer(f"TRUNCATE {schema}.task")
+    analyze(schema)
+
+
+async def test_a_look_reads_the_heads_of_the_shards_and_no_more(distributed_planner: Planner) -> None:
+    for mode in PLANS:
+        assert await distributed_planner.candidates(mode) == {"task_ready"}, mode
+
+
+async def test_without_one_statement_for_all_the_steps_find_their_rows_too(distributed_planner: Planner) -> None:
+    planner = distributed_planner
+    for mode in PLANS:
+        for size in SIZES:
+            assert await planner.take(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
+            assert await planner.lock_running(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
+            assert await planner.end(mode, size) == {"task_pkey"}, (mode, size)
+            assert await planner.remove_ended(mode, size) == {"task_pkey"}, (mode, size)

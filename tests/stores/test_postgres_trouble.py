@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from tests.postgres_server import IS_OURS, SCHEMA, administer, folder, server_url, store_url, url_with
-from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of
+from tests.postgres_server import (
+    DISTRIBUTED_SCHEMA,
+    IS_OURS,
+    SCHEMA,
+    administer,
+    distributed_url,
+    folder,
+    server_url,
+    store_url,
+    url_with,
+)
+from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
 
 from synergon.errors import (
     ConfigurationError,
@@ -25,6 +36,7 @@ from synergon.records import NewTask
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
 
 SUCCEEDED = OUTCOMES["succeeded"]
 
@@ -192,9 +204,14 @@ PRODUCER_GRANTS = (
 
 
 @ours_only
-async def test_a_worker_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
-    with role("worker_role", *WORKER_GRANTS):
-        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+@pytest.mark.parametrize("profile", ["standard", "distributed"])
+async def test_a_worker_needs_no_more_than_the_guide_grants(profile: str) -> None:
+    schema, url = (SCHEMA, store_url()) if profile == "standard" else (DISTRIBUTED_SCHEMA, distributed_url())
+    owner = PostgresStore(url)
+    await owner.open()
+    await owner.close()
+    with role("worker_role", *(grant.replace(SCHEMA, schema) for grant in WORKER_GRANTS)):
+        least = PostgresStore(url_of_role("worker_role", schema=schema, profile=profile))
         await least.open()
         worker = await Worker.start(least)
         await add(least, key="a", on_conflict="replace")
@@ -253,6 +270,29 @@ async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:
     await store.close()
 
 
+async def test_more_callers_than_connections_wait_their_turn() -> None:
+    store = PostgresStore(store_url(pool=2))
+    await store.open()
+    await asyncio.gather(*(store.insert([NewTask(kind=KIND, key=f"k{number}")]) for number in range(40)))
+    assert len(await listed(store)) == 40
+    await store.close()
+
+
+async def test_callers_beyond_the_pool_are_told_in_time_and_nothing_is_lost() -> None:
+    store = PostgresStore(store_url(pool=1, timeout=1))
+    await store.open()
+    ids = [await add(store) for _ in range(3)]
+    async with _locked(f"{SCHEMA}.task"):
+        refusals = await asyncio.gather(*(store.cancel([task_id]) for task_id in ids), return_exceptions=True)
+    assert all(isinstance(refusal, StoreUnavailable) for refusal in refusals)
+    beyond = [refusal for refusal in refusals if "all 1 connections" in str(refusal)]
+    assert len(beyond) == 2, "one had the connection"
+    assert all("in use for 0.9 s" in str(refusal) and "?pool=2" in str(refusal) for refusal in beyond)
+    assert [await state_of(store, task_id) for task_id in ids] == [State.READY] * 3
+    assert all(moved.done for moved in await store.cancel(ids))
+    await store.close()
+
+
 async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
     store = PostgresStore(store_url(timeout=0.5))
     await store.open()
@@ -297,6 +337,74 @@ async def test_connections_that_were_cut_are_made_again(store: PostgresStore) ->
             failures += 1
             assert failures < 20
     await keeper.close()
+
+
+@asynccontextmanager
+async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
+    """The server's URL by way of a line: when it is cut, the client hears the server's last words and no end."""
+    socket = f"{parse_qs(urlsplit(server_url()).query)['host'][0]}/.s.PGSQL.5432"
+    calls: list[asyncio.Task[Any]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+            if not is_cut.is_set():
+                writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_unix_connection(socket)
+        writers.extend((writer, inner_writer))
+        calls.append(asyncio.create_task(carry(inner_reader, writer)))
+        calls.append(asyncio.create_task(carry(reader, inner_writer)))
+
+    async with await asyncio.start_server(connect, "127.0.0.1", 0) as line:
+        port = line.sockets[0].getsockname()[1]
+        yield f"postgresql://postgres:@127.0.0.1:{port}/postgres?schema={SCHEMA}"
+        for call in calls:
+            call.cancel()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+
+
+@ours_only
+async def test_a_connection_whose_end_was_announced_and_has_not_come_is_an_outage_and_not_a_refusal() -> None:
+    store_url()
+    is_cut = asyncio.Event()
+    async with line_that_hangs_up_late(is_cut) as url:
+        store = PostgresStore(url)
+        await store.open()
+        worker = await Worker.start(store)
+        keeper = await store.keeper()
+        assert await keeper.renew(worker.node_id, HOUR)
+        await add(store)
+        is_cut.set()
+        administer(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        await asyncio.sleep(0.2)  # the last words of the server are on their way
+        is_cut.clear()
+        for call in (store.now, lambda: keeper.renew(worker.node_id, HOUR)):
+            with pytest.raises(StoreUnavailable):
+                await call()
+            await call()
+        await keeper.close()
+        await store.close()
+
+
+async def test_whoever_is_gone_in_the_middle_of_a_transaction_leaves_no_locks_behind(store: PostgresStore) -> None:
+    question = "SHOW idle_in_transaction_session_timeout"
+    async with store._connections.transaction() as connection:
+        assert await connection.fetchval(question) == "5s"
+    alone = await connect(store.address)
+    assert await alone.fetchval(question) == "5s"
+    await alone.close()
+    body = await store.begin(10.0)
+    assert await body.connection.fetchval(question) == "11s", "it may hold its locks for as long as it was told"
+    await body.rollback()
 
 
 async def test_two_calls_in_each_others_way_both_succeed(store: PostgresStore) -> None:

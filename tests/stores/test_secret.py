@@ -33,9 +33,3 @@ async def test_a_claim_says_whom_to_tell_of_the_end(store: Store, worker: Worker
     await store.insert([NewTask(kind="a", origin="me"), NewTask(kind="a"), NewTask(kind="a", key="k", origin="you")])
     await store.insert([NewTask(kind="a", key="k", origin="them", on_conflict="replace")])
     assert [claim.origin for claim in await worker.claim("a", limit=3)] == ["me", None, "them"]
-
-
-async def test_a_cancel_that_was_the_end_says_whom_to_tell(store: Store) -> None:
-    (inserted,) = await store.insert([NewTask(kind="a", origin="me")])
-    (moved,) = await store.cancel([inserted.id])
-    assert moved.origin == "me"

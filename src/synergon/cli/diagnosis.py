@@ -18,6 +18,7 @@ import psutil
 
 from synergon import settings
 from synergon.cli.database import Target, store_of
+from synergon.cli.nodes import is_alive
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
@@ -25,7 +26,6 @@ from synergon.records import NodeRecord, QueueRecord, Record
 from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
-from synergon.this_process import is_gone
 
 LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
 CLOCK_SECONDS: Final = 1.0
@@ -237,15 +237,11 @@ def _clock_problems(ahead: float) -> Iterator[Finding]:
 
 def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
     for node in nodes:
-        if not _is_alive(node):
+        if not is_alive(node):
             yield Finding(
                 problem=f"node {node.name} ({node.id}) is dead, or has been silent for too long",
                 advice="a live worker gives its tasks back; if there is none, start one",
             )
-
-
-def _is_alive(node: NodeRecord) -> bool:
-    return node.lease_left > 0 and not is_gone(node.process)
 
 
 def _forgotten_tasks(
@@ -253,7 +249,7 @@ def _forgotten_tasks(
 ) -> Iterator[Finding]:
     """Ready tasks that no live node would take."""
     paused = {queue.name for queue in queues if queue.is_paused}
-    live = [node for node in nodes if _is_alive(node)]
+    live = [node for node in nodes if is_alive(node)]
     for (queue, kind, state), number in sorted(counts.items()):
         if state is not State.READY:
             continue

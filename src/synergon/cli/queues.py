@@ -84,7 +84,7 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: 
 
     async def write() -> tuple[list[str], list[bool]]:
         async with connected(app, url) as engine:
-            return [queue.name for queue in await engine.queues()], await engine.store.resume(names)
+            return [queue.name for queue in await engine.queues()], [await engine.resume(name) for name in names]
 
     known, changes = asyncio.run(write())
     if as_json:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from synergon.cli.output import complain, new_progress, plural, say, write_json_lines
+from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.lifecycle import FINAL, LIVE, State
 from synergon.records import Moved, TaskQuery
@@ -65,9 +66,16 @@ def _cancel(why: str | None, store: Store, ids: Sequence[int]) -> Awaitable[list
     return store.cancel(ids, why)
 
 
-async def move_some(store: Store, move: Move, ids: Sequence[int], *, as_json: bool) -> bool:
+async def _make(engine: Engine, move: Move, ids: Sequence[int]) -> list[Moved]:
+    """Move these, and tell whoever it concerns: workers that run or should run them, and engines that wait for them."""
+    moves = await move.make(engine.store, ids)
+    engine.announce_moves(moves)
+    return moves
+
+
+async def move_some(engine: Engine, move: Move, ids: Sequence[int], *, as_json: bool) -> bool:
     """Move these tasks and say of each what became of it; whether all could be moved."""
-    moves = await move.make(store, list(dict.fromkeys(ids)))
+    moves = await _make(engine, move, list(dict.fromkeys(ids)))
     if as_json:
         write_json_lines(moves)
         return all(moved.done for moved in moves)
@@ -93,15 +101,15 @@ def _refusal(move: Move, moved: Moved) -> str:
     return f"task {moved.id} is {moved.state} and cannot be {move.done}; {move.advice}"
 
 
-async def move_all(store: Store, move: Move, query: TaskQuery, *, as_json: bool) -> bool:
+async def move_all(engine: Engine, move: Move, query: TaskQuery, *, as_json: bool) -> bool:
     """Move all tasks that match, in pages; whether none had to be left because another holds its key."""
     query = msgspec.structs.replace(query, states=query.states or move.usual, limit=PAGE)
     totals: Counter[str] = Counter()
     with new_progress() as progress:
-        bar = progress.add_task(f"{move.done}:", total=await _total(store, query))
+        bar = progress.add_task(f"{move.done}:", total=await _total(engine.store, query))
         while True:
-            page = await store.list_tasks(query)
-            moves = await move.make(store, [task.id for task in page]) if page.tasks else []
+            page = await engine.store.list_tasks(query)
+            moves = await _make(engine, move, [task.id for task in page]) if page.tasks else []
             if as_json:
                 write_json_lines(moves)
             totals.update(_class_of(moved) for moved in moves)

@@ -197,8 +197,8 @@ def _move(
     async def run() -> bool:
         async with connected(app, url) as engine:
             if every:
-                return await task_moves.move_all(engine.store, move, query, as_json=as_json)
-            return await task_moves.move_some(engine.store, move, ids, as_json=as_json)
+                return await task_moves.move_all(engine, move, query, as_json=as_json)
+            return await task_moves.move_some(engine, move, ids, as_json=as_json)
 
     if not asyncio.run(run()):
         raise typer.Exit(exits.FAILED)

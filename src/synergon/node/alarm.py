@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from synergon.clock import Clock
@@ -24,7 +24,7 @@ class Alarm:
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         on_ready: Callable[[Iterable[str]], None],
-        on_ended: Callable[[Iterable[int]], None],
+        on_ended: Callable[[Collection[int]], None],
     ) -> None:
         self._store = store
         self._clock = clock

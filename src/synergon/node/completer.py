@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from synergon.clock import Clock
@@ -34,7 +34,7 @@ class Completer:
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
-        on_ended: Callable[[Iterable[int]], None],
+        on_ended: Callable[[Collection[int]], None],
         on_ready: Callable[[Iterable[str]], None],
         on_scheduled: Callable[[float], None],
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from synergon.node.admission import Admission
 from synergon.peering.peers import Peers
@@ -49,7 +49,7 @@ class Neighbours:
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
         if self._peers is not None:
-            self._peers.tell_new(dict.fromkeys(((kind, None) for kind in kinds), 1))
+            self._peers.tell_surplus(kinds)
 
     def claim_is_over(self) -> None:
         """What was expected has come, or went elsewhere."""
@@ -63,10 +63,11 @@ class Neighbours:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.tell_started(claim.kind for claim in claims)
 
-    def ended(self, ids: Iterable[int]) -> None:
-        """These may have ended; whoever enqueued them is told."""
-        if self._peers is None or not self._origins:
+    def ended(self, ids: Collection[int]) -> None:
+        """These may have ended; whoever enqueued them is told, and whoever else has asked."""
+        if self._peers is None:
             return
+        self._peers.tell_watchers(ids)
         told: dict[str, list[int]] = {}
         for task_id in ids:
             origin = self._origins.pop(task_id, None)
@@ -74,3 +75,8 @@ class Neighbours:
                 told.setdefault(origin, []).append(task_id)
         for origin, its_ids in told.items():
             self._peers.tell_done(origin, its_ids)
+
+    def ended_unrun(self, ids: Collection[int]) -> None:
+        """These have ended without having run here, and nobody here knows who waits for them."""
+        if self._peers is not None:
+            self._peers.tell_ended(ids)

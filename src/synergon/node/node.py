@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 from synergon.clock import Clock, new_id
@@ -119,7 +119,7 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._on_ended)
+        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._tell_ended_unrun)
         self.reaper = Reaper(
             store,
             self._executor,
@@ -127,7 +127,7 @@ class Node(Services):
             logger,
             beat_seconds=settings.lease / PARTS,
             on_ready=self.made_ready,
-            on_ended=self._on_ended,
+            on_ended=self._tell_ended_unrun,
             on_nodes=self._neighbours.learn,
         )
         steps = {
@@ -275,9 +275,13 @@ class Node(Services):
         """The same where the queues are not known: one task for each time that a kind is named."""
         self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
 
-    def _tell_ended(self, ids: Iterable[int]) -> None:
+    def _tell_ended(self, ids: Collection[int]) -> None:
         self._on_ended(ids)
         self._neighbours.ended(ids)
+
+    def _tell_ended_unrun(self, ids: Collection[int]) -> None:
+        self._on_ended(ids)
+        self._neighbours.ended_unrun(ids)
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""

@@ -7,7 +7,7 @@ is gone is seen at once, without waiting for its lease.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from synergon.clock import Clock
@@ -36,7 +36,7 @@ class Reaper:
         *,
         beat_seconds: float,
         on_ready: Callable[[Iterable[str]], None],
-        on_ended: Callable[[Iterable[int]], None],
+        on_ended: Callable[[Collection[int]], None],
         on_nodes: Callable[[list[NodeRecord]], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Reaper:
                     extra={"task_id": task.id, "kind": task.kind},
                 )
             self._on_ready([task.kind for task in reaped if task.state is State.READY])
-            self._on_ended([task.id for task in reaped])
+            self._on_ended([task.id for task in reaped if task.state.is_final])
             if len(reaped) < BATCH:
                 break
         self._nodes = [node for node in self._nodes if node.id not in gone]

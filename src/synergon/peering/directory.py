@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from synergon.records import NodeRecord
+
+HELPERS: Final = 2
+"""How many peers a node tells when it has more work than it can take."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +73,17 @@ class Directory:
     def has_room(self, kinds: Iterable[str]) -> bool:
         """Whether somebody who answers has room for one of these kinds."""
         return any(peer.free > 0 and not peer.is_failing for kind in kinds for peer in self.runners(kind))
+
+    def next_to_help(self, kind: str, own_id: str) -> list[Peer]:
+        """Who should hear from a node that it cannot take all there is of the kind: a few.
+
+        All nodes stand in one ring, by id, and each tells those behind it. So the news reaches everybody who has room,
+        however the free slots are judged, and no node tells everybody.
+        """
+        runners = sorted(
+            self.runners(kind), key=lambda peer: (peer.is_failing, peer.free <= 0, peer.id < own_id, peer.id)
+        )
+        return runners[:HELPERS]
 
     def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.

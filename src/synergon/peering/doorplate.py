@@ -107,3 +107,4 @@ class Doorplate:
         )
         self._is_up = True
         self._peers.say_hello()
+        self._peers.became_reachable()

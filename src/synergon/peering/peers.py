@@ -21,6 +21,7 @@ from synergon.peering.post import Lane, Post
 from synergon.peering.seal import Envelope, Seal, SealError, StaleSeal
 from synergon.peering.store_time import StoreTime
 from synergon.peering.transport import Refused, SendError, Transport
+from synergon.peering.watchers import Watchers
 from synergon.peering.wire import LOOK, NOTHING, Hello, Message, WireError, decode, encode, message
 from synergon.records import NodeRecord
 from synergon.stores.base import Store
@@ -61,6 +62,7 @@ class Peers:
         refresh_seconds: float,
         on_done: Callable[[Collection[int]], None],
         on_any_done: Callable[[], None],
+        awaited_here: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self.engine_id = engine_id
         self.resident: Resident | None = None
@@ -75,6 +77,7 @@ class Peers:
         self._seal: Seal | None = None
         self._opening = asyncio.Lock()
         self._started: Counter[str] = Counter()
+        self._watchers = Watchers()
         self._looking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._post = Post(
@@ -83,6 +86,8 @@ class Peers:
             transport.schemes,
             self._prepare,
             lambda: self._own_ids,
+            awaited_here,
+            self._heard_done,
             clock,
             logger,
             refresh_seconds=refresh_seconds,
@@ -126,8 +131,9 @@ class Peers:
             self._preparing = asyncio.get_running_loop().create_task(self._transport.prepare())
 
     def say_hello(self) -> None:
-        """Everybody should look at the node table, where this engine has appeared."""
-        self._post.give_all(message(hello=self._hello()))
+        """Everybody should look at the node table, where this engine has appeared. Who came while it could not hear is
+        told too: from now on nobody is missed."""
+        self._post.give_all(message(hello=self._hello()), seek=True)
 
     def say_goodbye(self) -> None:
         """This engine's row is about to go."""
@@ -142,9 +148,10 @@ class Peers:
         """Say what is still to be said, to those who listen, and end."""
         if self._looking is not None:
             self._looking.cancel()
-        await self._post.close(LAST_SECONDS)
+        await self._post.routed(LAST_SECONDS)
         if self._preparing is not None:
-            await asyncio.wait([self._preparing])
+            await asyncio.wait([self._preparing])  # whoever came for a moment only has yet to learn how to send
+        await self._post.close(LAST_SECONDS)
         await self._transport.close()
 
     @property
@@ -159,6 +166,10 @@ class Peers:
         if work:
             self._post.wake(work)
 
+    def tell_surplus(self, kinds: Iterable[str]) -> None:
+        """This node has begun to leave tasks of these kinds to others; some should help, who tell others if need be."""
+        self._post.spread(kinds)
+
     def tell_scheduled(self, kinds: Iterable[str]) -> None:
         """Tasks of these kinds are due later; whoever runs them should set the alarm."""
         self._post.schedule(kinds)
@@ -167,10 +178,24 @@ class Peers:
         """These were taken here; it is said along with the next message, not in one of its own."""
         self._started.update(kinds)
 
-    def tell_done(self, origin: str, ids: Collection[int], *, seek: bool = False) -> None:
-        """Tasks that came from there may have ended. Who is not known waits for nothing; `seek` to be sure of it."""
+    def tell_done(self, origin: str, ids: Collection[int]) -> None:
+        """Tasks that came from there may have ended. Who is not known waits for nothing."""
         if origin not in self._own_ids:
-            self._post.give(origin, message(done=tuple(ids)), seek=seek)
+            self._post.give(origin, message(done=tuple(ids)))
+
+    def tell_watchers(self, ids: Iterable[int]) -> None:
+        """The same, for those who wait for tasks of others and have said so."""
+        for peer_id, its_ids in self._watchers.of(ids).items():
+            self._post.give(peer_id, message(done=tuple(its_ids)), seek=True)
+
+    def tell_ended(self, ids: Collection[int]) -> None:
+        """These have ended without having run to their end, and anybody may wait for them."""
+        if ids:
+            self._post.give_all_ends(ids, seek=self.address is None)
+
+    def ask_for_ends(self, ids: Collection[int]) -> None:
+        """Somebody here waits for these, which others have enqueued: whoever runs them should tell."""
+        self._post.give_all(message(awaited=tuple(ids)), seek=self.address is None)
 
     def tell_cancel(self, node_id: str, task_id: int) -> None:
         """Somebody wants a task cancelled that runs there."""
@@ -179,7 +204,7 @@ class Peers:
 
     def tell_control(self) -> None:
         """Something has changed that every node should read again."""
-        self._post.give_all(message(control=True))
+        self._post.give_all(message(control=True), seek=self.address is None)
 
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as the reaper has just read it."""
@@ -239,9 +264,17 @@ class Peers:
         peer = directory.get(peer_id)
         if peer is not None and news.free is not None:
             peer.free = news.free
-        if LOOK in news.done:
-            self._on_any_done()
-        elif news.done:
-            self._on_done(news.done)
+        self._heard_done(news.done)
         if self.resident is not None:
+            self._watchers.add(peer_id, news.awaited)
             self.resident.heard(news)
+
+    def _heard_done(self, ids: Collection[int]) -> None:
+        if LOOK in ids:
+            self._on_any_done()
+        elif ids:
+            self._on_done(ids)
+
+    def became_reachable(self) -> None:
+        """What ended before this engine could be told was told to nobody."""
+        self._on_any_done()

@@ -17,7 +17,7 @@ from synergon.errors import StoreError
 from synergon.peering.directory import Directory, Peer
 from synergon.peering.hints import Outbox
 from synergon.peering.transport import SendError
-from synergon.peering.wire import Message, merged, message
+from synergon.peering.wire import NOTHING, Message, merged, message
 from synergon.records import NodeRecord
 
 Lane = tuple[str, str | None]
@@ -26,6 +26,8 @@ Lane = tuple[str, str | None]
 LEAST_REFRESH_SECONDS: Final = 0.2
 """How often the node table is read at the most because nobody is known who runs a kind."""
 STRANGERS_KEPT: Final = 1000
+NEWCOMER_SECONDS: Final = 5.0
+"""For so long after ends were told to everybody, whoever turns up is told of them too."""
 FAILURES_TO_MENTION: Final = 3
 
 
@@ -39,6 +41,8 @@ class Post:
         schemes: tuple[str, ...],
         on_company: Callable[[], None],
         own_ids: Callable[[], Collection[str]],
+        awaited_here: Callable[[], Collection[int]],
+        on_awaited: Callable[[Collection[int]], None],
         clock: Clock,
         logger: logging.Logger,
         *,
@@ -49,6 +53,8 @@ class Post:
         self._send = send
         self._on_company = on_company
         self._own_ids = own_ids
+        self._awaited_here = awaited_here
+        self._on_awaited = on_awaited
         self._clock = clock
         self._logger = logger
         self._refresh_seconds = refresh_seconds
@@ -58,14 +64,19 @@ class Post:
         self._homeless: Counter[Lane] = Counter()
         """New tasks of kinds that nobody runs, as far as is known."""
         self._scheduled: set[str] = set()
+        self._surplus: set[str] = set()
         self._letters: list[tuple[str | None, Message]] = []
         """For whom (None: for everybody) and what, until the peers are known."""
+        self._recent_ends = NOTHING
+        self._recent_until = 0.0
         self._strangers: dict[str, Message] = {}
         """What engines are to hear that are not in the directory, in case they have only just come."""
         self._router: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
         self._seeker: asyncio.Task[None] | None = None
         self._is_refresh_wanted = False
+        self._is_outdated = False
+        """The table must be read before anything is told to everybody."""
 
     # ------------------------------------------------------------ handing in
 
@@ -73,6 +84,11 @@ class Post:
         """So many new tasks are in these lanes."""
         for lane, count in work.items():
             self._new[lane] += count
+        self._route_soon()
+
+    def spread(self, kinds: Iterable[str]) -> None:
+        """There is more of these kinds than fits here; the next peers who run them should look, and spread it too."""
+        self._surplus.update(kinds)
         self._route_soon()
 
     def schedule(self, kinds: Iterable[str]) -> None:
@@ -93,10 +109,20 @@ class Post:
             self._letters.append((peer_id, letter))
             self._route_soon()
 
-    def give_all(self, letter: Message) -> None:
-        """For every peer."""
+    def give_all(self, letter: Message, *, seek: bool = False) -> None:
+        """For every peer; `seek`: also for one that has come since the table was read, which who cannot be told of it
+        does not know."""
         self._letters.append((None, letter))
+        self._is_outdated |= seek
         self._route_soon()
+
+    def give_all_ends(self, ids: Collection[int], *, seek: bool) -> None:
+        """For every peer, and for those whose news that they are there is still on its way."""
+        letter = message(done=tuple(ids))
+        is_recent = self._clock.monotonic() < self._recent_until
+        self._recent_ends = merged(self._recent_ends, letter) if is_recent else letter
+        self._recent_until = self._clock.monotonic() + NEWCOMER_SECONDS
+        self.give_all(letter, seek=seek)
 
     def _keep_for_stranger(self, peer_id: str, letter: Message) -> None:
         kept = self._strangers.pop(peer_id, None)
@@ -115,9 +141,19 @@ class Post:
         if came:
             self._on_company()
         for peer in came:
-            letter = self._strangers.pop(peer.id, None)
-            if letter is not None:
-                self._outbox(peer).add(letter)
+            self._welcome(peer)
+
+    def _welcome(self, peer: Peer) -> None:
+        """What was said, or would have been, before it was known."""
+        letter = merged(self._strangers.pop(peer.id, NOTHING), self._awaited_by(peer))
+        if self._clock.monotonic() < self._recent_until:
+            letter = merged(letter, self._recent_ends)
+        if letter is not NOTHING:
+            self._outbox(peer).add(letter)
+
+    def _awaited_by(self, peer: Peer) -> Message:
+        ids = tuple(self._awaited_here()) if peer.kinds else ()
+        return message(awaited=ids) if ids else NOTHING
 
     def forget(self, peer_id: str) -> None:
         """It is gone; others should hear of the work that it was to hear of."""
@@ -154,7 +190,7 @@ class Post:
 
     async def _route(self) -> None:
         try:
-            while self._new or self._scheduled or self._letters:
+            while self._new or self._surplus or self._scheduled or self._letters:
                 await self._know_peers()
                 self._distribute()
         except StoreError as error:
@@ -163,8 +199,9 @@ class Post:
             self._router = None
 
     async def _know_peers(self) -> None:
-        if not self.directory.is_loaded:
+        if not self.directory.is_loaded or self._is_outdated:
             await self.refresh()
+            self._is_outdated = False
         elif self._age() > self._refresh_seconds:
             self.refresh_soon()
 
@@ -191,8 +228,13 @@ class Post:
     def _distribute(self) -> None:
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
+        surplus, self._surplus = self._surplus, set()
         letters, self._letters = self._letters, []
         self._offer(work)
+        *_, own_id = self._own_ids()
+        for kind in surplus:
+            for peer in self.directory.next_to_help(kind, own_id):
+                self._outbox(peer).add(message(new={kind: 1}))
         homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
         if homeless:
             self._seek_takers(homeless)
@@ -204,7 +246,8 @@ class Post:
                 self.give(peer_id, letter)
             else:
                 for peer in self.directory:
-                    self._outbox(peer).add(letter)
+                    if peer.kinds or not letter.awaited:  # who runs nothing ends nothing
+                        self._outbox(peer).add(letter)
 
     def _offer(self, work: Mapping[Lane, int], besides: Collection[str] = ()) -> None:
         """Wake as few peers as have room for the work."""
@@ -240,6 +283,8 @@ class Post:
         return await self._send(peer, letter)
 
     def _answered(self, peer_id: str, sent: Message, answer: Message) -> None:
+        if sent.awaited:  # it may have ended just before the peer knew whom to tell
+            self._on_awaited(sent.awaited)
         peer = self.directory.get(peer_id)
         if peer is None:
             return
@@ -261,6 +306,11 @@ class Post:
             self.refresh_soon()
 
     # ------------------------------------------------------------ end
+
+    async def routed(self, seconds: float) -> None:
+        """Return when it is known whom the news concerns; wait no longer than `seconds`."""
+        if self._router is not None:
+            await asyncio.wait([self._router], timeout=seconds)
 
     async def close(self, seconds: float) -> None:
         """Send what can be sent within `seconds`, and end."""

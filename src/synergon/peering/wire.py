@@ -57,6 +57,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """These servers and limits have room again."""
     done: tuple[int, ...] = ()
     """Tasks that may have ended, and that somebody at the receiver may wait for."""
+    awaited: tuple[int, ...] = ()
+    """Tasks that somebody at the sender waits for, though another engine has enqueued them."""
     cancel: tuple[int, ...] = ()
     """Tasks that run at the receiver, and that somebody wants cancelled."""
     control: bool = False
@@ -72,6 +74,7 @@ def message(
     due: bool = False,
     started: Mapping[str, int] | None = None,
     done: tuple[int, ...] = (),
+    awaited: tuple[int, ...] = (),
     cancel: tuple[int, ...] = (),
     control: bool = False,
     free: int | None = None,
@@ -84,6 +87,7 @@ def message(
         due=due,
         started=dict(started or {}),
         done=done,
+        awaited=awaited,
         cancel=cancel,
         control=control,
         free=free,
@@ -95,8 +99,8 @@ NOTHING: Final = message()
 
 def merged(earlier: Message, later: Message) -> Message:
     """Both in one: what the receiver does about it is what it would do about the two."""
-    if earlier is NOTHING:
-        return later
+    if earlier is NOTHING or later is NOTHING:
+        return earlier if later is NOTHING else later
     return Message(
         v=PROTOCOL,
         hello=later.hello or earlier.hello,
@@ -106,6 +110,7 @@ def merged(earlier: Message, later: Message) -> Message:
         reserve=_union(earlier.reserve, later.reserve),
         freed=tuple(dict.fromkeys(earlier.freed + later.freed)),
         done=_union(earlier.done, later.done),
+        awaited=_union(earlier.awaited, later.awaited),
         cancel=_union(earlier.cancel, later.cancel),
         control=earlier.control or later.control,
         free=later.free if later.free is not None else earlier.free,

@@ -27,7 +27,7 @@ def _cancel(tables: Tables, row: Row, why: str | None, now: int) -> Moved:
         row.cancel_requested = True
         return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, node_id=row.node_id)
     tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
-    return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, origin=row.task.origin)
+    return _moved(row, done=True)
 
 
 def retry(tables: Tables, ids: Sequence[int], now: int) -> list[Moved]:

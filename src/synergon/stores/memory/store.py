@@ -201,6 +201,11 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return reading.nodes(tables, now)
 
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds."""
+        with self._transaction() as (tables, _):
+            return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
+
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:

@@ -8,6 +8,7 @@ from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from synergon.errors import ConfigurationError
+from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
 
 SCHEMA: Final = "synergon"
 POOL: Final = 8
@@ -15,7 +16,7 @@ CALL_SECONDS: Final = 30.0
 
 # Shorter than PostgreSQL would allow: the channel for wake-ups has the same name and an ending.
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
-_OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen")
+_OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile")
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -33,6 +34,8 @@ class Address:
     """No call takes longer, waiting for a connection included."""
     is_pooled_elsewhere: bool = False
     """A transaction-mode pooler stands in between: nothing may outlive a transaction on a connection."""
+    profile: Profile = STANDARD
+    """What the database can do."""
     notifies: bool = True
     """Whoever enqueues in a transaction of their own wakes the nodes with a NOTIFY."""
 
@@ -53,6 +56,7 @@ class Address:
         parameters = parse_qsl(parts.query, keep_blank_values=True)
         ours = {name: value for name, value in parameters if name in _OURS}
         theirs = urlencode([(name, value) for name, value in parameters if name not in _OURS])
+        profile = _check_profile(ours.get("profile", STANDARD.name))
         return cls(
             dsn=urlunsplit(parts._replace(query=theirs)),
             place=_without_password(parts),
@@ -60,7 +64,8 @@ class Address:
             pool=_check_pool(ours.get("pool", str(POOL))),
             call_seconds=_check_seconds(ours.get("timeout", str(CALL_SECONDS))),
             is_pooled_elsewhere=_check_switch("pgbouncer", ours.get("pgbouncer", "false")),
-            notifies=_check_switch("listen", ours.get("listen", "true")),
+            profile=profile,
+            notifies=_check_listening(profile, ours.get("listen")),
         )
 
 
@@ -98,3 +103,16 @@ def _check_switch(name: str, text: str) -> bool:
     if text.lower() not in _SWITCH:
         raise ConfigurationError(f"{name} is true or false, got {name}={text!r}")
     return _SWITCH[text.lower()]
+
+
+def _check_profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise ConfigurationError(f"profile is one of {', '.join(PROFILES)}, got profile={name!r}")
+    return PROFILES[name]
+
+
+def _check_listening(profile: Profile, text: str | None) -> bool:
+    listens = _check_switch("listen", text) if text is not None else profile.notifies
+    if listens and not profile.notifies:
+        raise ConfigurationError(f"listen={text} needs NOTIFY, which profile={profile.name} does without; leave it out")
+    return listens

@@ -71,7 +71,9 @@ class PostgresBodyTransaction:
 
     async def _begin(self) -> None:
         await self._transaction.start()
-        self._began_at = await self._now()
+        # Should this process not be there to give it up, the server does it, a moment later.
+        patience = str(int((self._hold_seconds + 1) * 1000))
+        self._began_at = await self.connection.fetchval(self._sql["begin_body"], patience)
 
     async def _now(self) -> datetime:
         """When the transaction began: as long as it is the same one, that does not change."""
@@ -84,7 +86,7 @@ class PostgresBodyTransaction:
         try:
             with translated(self._address):
                 await self._check_is_ours()
-                session = Session(self.connection, self._sql, self._shard)
+                session = Session(self.connection, self._address.profile, self._sql, self._shard)
                 (verdict,) = await settling.finish(session, [settlement])
                 if verdict.state is not None:
                     await session.flush()

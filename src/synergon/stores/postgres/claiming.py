@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from synergon.errors import LeaseLost
 from synergon.records import Claim, ClaimRequest
 from synergon.stores.postgres.session import Session
 
+Run = Callable[..., Awaitable[Any]]
+"""Runs a piece of work, which is given a session and the further arguments, as a transaction of its own."""
 
-async def claim(session: Session, request: ClaimRequest) -> list[Claim]:
-    """Take the first ready tasks in order, as many as the request has room for."""
+
+async def claim_at_once(run: Run, request: ClaimRequest) -> list[Claim]:
+    """Take the first ready tasks in order, as many as the request has room for; one statement."""
+    claims: list[Claim] = await run(_claim_at_once, request)
+    return claims
+
+
+async def _claim_at_once(session: Session, request: ClaimRequest) -> list[Claim]:
     rows = await session.rows(
         "claim",
         request.node_id,
@@ -20,10 +29,18 @@ async def claim(session: Session, request: ClaimRequest) -> list[Claim]:
         sorted(request.queues) if request.queues is not None else None,
     )
     if not rows[0][0]:
-        raise LeaseLost(f"node {request.node_id} has no lease and may not claim")
-    taken = [row for row in rows if row["id"] is not None]
-    taken.sort(key=lambda row: (-row["priority"], row["id"]))
-    return [_claim(row) for row in taken]
+        raise lease_lost(request.node_id)
+    return in_order(row for row in rows if row["id"] is not None)
+
+
+def lease_lost(node_id: str) -> LeaseLost:
+    """Whoever may be dead by the store's clock takes nothing."""
+    return LeaseLost(f"node {node_id} has no lease and may not claim")
+
+
+def in_order(taken: Iterable[Any]) -> list[Claim]:
+    """The rows that a claim has taken, as others get them."""
+    return [_claim(row) for row in sorted(taken, key=lambda row: (-row["priority"], row["id"]))]
 
 
 def _claim(row: Any) -> Claim:

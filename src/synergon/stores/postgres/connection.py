@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,19 +16,18 @@ from synergon.stores.postgres.trouble import translated
 
 CONNECT_SECONDS: Final = 10.0
 
-PLANNING: Final = {
-    # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of that.
-    "enable_seqscan": "off",
-    # Our statements take less time than their compilation would.
-    "jit": "off",
-}
-"""Settings for our own connections."""
+NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
+"""Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
+dead would wait for them; the server shall not keep them for longer than it takes to take over."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
+    settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
     with translated(address):
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(address.dsn, **_driver_settings(address))
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            address.dsn, server_settings=settings, **_driver_settings(address)
+        )
         return connection
 
 
@@ -59,13 +58,26 @@ class Connections:
                 self._address.dsn,
                 min_size=0 if self._for_strangers else 1,
                 max_size=self._address.pool,
-                reset=None if self._for_strangers else _leave_as_it_is,
+                reset=self._reset() if self._for_strangers else _leave_as_it_is,
                 server_settings=self._server_settings(),
                 **_driver_settings(self._address),
             )
 
     def _server_settings(self) -> dict[str, str] | None:
-        return None if self._for_strangers or self._address.is_pooled_elsewhere else PLANNING
+        if self._for_strangers or self._address.is_pooled_elsewhere:
+            return None
+        return {**self._address.profile.settings, **NO_STANDSTILL}
+
+    def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
+        """How a stranger's settings are removed; None: the driver's own way."""
+        cleaning = self._address.profile.cleaning
+        if cleaning is None:
+            return None
+
+        async def clean(connection: Any) -> None:
+            await connection.execute(cleaning)
+
+        return clean
 
     async def close(self) -> None:
         """Refuse new calls, finish those under way, then disconnect."""
@@ -104,6 +116,9 @@ class Connections:
                     connection = await self._acquire(pool)
                     try:
                         yield connection
+                    except asyncpg.InternalClientError:
+                        connection.terminate()  # it is out of step with the server, and nobody else shall meet it
+                        raise
                     finally:
                         await pool.release(connection)
         finally:

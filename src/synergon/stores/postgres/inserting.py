@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ async def _add_queues(session: Session, tasks: Sequence[NewTask]) -> None:
 async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store tasks without keys in one statement."""
     rows = await session.rows("insert", *_columns(tasks))
+    rows.sort(key=itemgetter(0))  # ids are in the order of the tasks, rows need not be
     return [Insertion(row[0], True, State(row[1])) for row in rows]
 
 

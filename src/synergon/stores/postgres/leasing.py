@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 
+from synergon.errors import StoreError
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.trouble import translated
@@ -26,9 +27,13 @@ class ConnectionLeaseKeeper:
         self._check_open()
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
-        with translated(self._address):
-            async with self._connection.transaction():  # a pooler gives each transaction a server, and no less
-                status: str = await self._connection.execute(self._renew_sql, node_id, lease)
+        try:
+            with translated(self._address):
+                async with self._connection.transaction():  # a pooler gives each transaction a server, and no less
+                    status: str = await self._connection.execute(self._renew_sql, node_id, lease)
+        except StoreError:
+            self._connection.terminate()  # whatever it was, the next beat has a better chance with a new one
+            raise
         return status == "UPDATE 1"
 
     async def close(self) -> None:

@@ -63,7 +63,7 @@ async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> 
         await session.run("request_cancel", task_id)
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=row["kind"], node_id=row["node_id"])
     await settling.end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED)
-    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"], origin=row["origin"])
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"])
 
 
 async def _refused(session: Session, task_id: int) -> Moved:
@@ -162,7 +162,7 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     for state, age in ages.items():
         if age is None or pruned >= limit:
             continue
-        for queue, kind, number in await session.rows("prune", state, age, limit - pruned):
-            session.count(queue, kind, state, -number)
-            pruned += number
+        for queue, kind in await session.rows("prune", state, age, limit - pruned):
+            session.count(queue, kind, state, -1)
+            pruned += 1
     return pruned

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final
 
 import asyncpg
@@ -11,6 +10,7 @@ import asyncpg
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.profile import STANDARD
 from synergon.stores.postgres.trouble import translated
 
 MIGRATION_SECONDS: Final = 60.0
@@ -24,32 +24,27 @@ class Identity:
     id: str
 
 
-def migrations(schema: str) -> list[str]:
-    """The scripts, in order; the first makes version 1."""
-    folder = files("synergon.stores").joinpath("migrations/postgres")
-    scripts = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in scripts]
-
-
-def foundation(schema: str) -> str:
-    """What is there before any version: the schema, and the rows that say which version and which database it is.
+def foundation(address: Address) -> str:
+    """What is there before any version: the schema, and the rows that say which version, profile and database it is.
 
     The secret that peers sign with is made here too, by the database: whoever runs tasks may have no right to.
     """
+    schema = address.schema
     return (
         f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
         f"CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"
-        f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text)\n"
-        "    ON CONFLICT DO NOTHING;\n"
+        f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text),\n"
+        f"    ('profile', '{address.profile.name}') ON CONFLICT DO NOTHING;\n"
         f"INSERT INTO {schema}.meta VALUES ('secret', gen_random_uuid()::text || gen_random_uuid()::text)\n"
         "    ON CONFLICT DO NOTHING;"
     )
 
 
-def whole_sql(schema: str) -> str:
+def whole_sql(address: Address) -> str:
     """Everything that a new database needs, for people whose engine may not create tables."""
-    version = f"UPDATE {schema}.meta SET value = '{len(migrations(schema))}' WHERE name = 'schema_version';"
-    return "\n\n".join(["BEGIN;", foundation(schema), *migrations(schema), version, "COMMIT;"])
+    scripts = address.profile.scripts(address.schema)
+    version = f"UPDATE {address.schema}.meta SET value = '{len(scripts)}' WHERE name = 'schema_version';"
+    return "\n\n".join(["BEGIN;", foundation(address), *scripts, version, "COMMIT;"])
 
 
 async def prepare(address: Address) -> Identity:
@@ -57,7 +52,9 @@ async def prepare(address: Address) -> Identity:
     connection = await connect(address)
     try:
         with translated(address):
-            version, wanted = await version_of(connection, address.schema), len(migrations(address.schema))
+            version, wanted = await version_of(connection, address.schema), len(address.profile.scripts(address.schema))
+            if version is not None:
+                await _check_profile(connection, address)
             if version is not None and version > wanted:
                 raise _newer(address.schema, version, wanted)
             if version != wanted:
@@ -69,26 +66,29 @@ async def prepare(address: Address) -> Identity:
 
 async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Address, version: int | None) -> None:
     try:
-        await _migrate(connection, address.schema)
+        await _migrate(connection, address)
     except asyncpg.InsufficientPrivilegeError as error:
-        found = f"has version {version}" if version else "is not there"
+        found = f"has version {version}" if version is not None else "is not there"
+        wanted = len(address.profile.scripts(address.schema))
         raise SchemaError(
-            f"the schema {address.schema!r} of {address.place} {found}, this code needs version "
-            f"{len(migrations(address.schema))}, and this role may not change it ({error}); have its owner run "
-            "`synergon migrate`, or the SQL of `synergon migrate --print-sql`"
+            f"the schema {address.schema!r} of {address.place} {found}, this code needs version {wanted}, "
+            f"and this role may not change it ({error}); have its owner run `synergon migrate`, or the SQL of "
+            "`synergon migrate --print-sql`"
         ) from error
 
 
-async def _migrate(connection: asyncpg.Connection[Any], schema: str) -> None:
+async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> None:
+    schema = address.schema
     try:
-        await connection.execute(foundation(schema))
+        await connection.execute(foundation(address))
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
-        await connection.execute(foundation(schema))  # two nodes at once: the second finds it made
+        await connection.execute(foundation(address))  # two nodes at once: the second finds it made
     async with connection.transaction():
         value = await connection.fetchval(
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
-        version, scripts = int(value), migrations(schema)
+        await _check_profile(connection, address)  # two nodes at once: the first has chosen it
+        version, scripts = int(value), address.profile.scripts(schema)
         if version > len(scripts):
             raise _newer(schema, version, len(scripts))
         for script in scripts[version:]:
@@ -103,6 +103,18 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
         f"the schema {schema!r} was made by a newer synergon: it has version {version}, this code knows {wanted}; "
         "upgrade synergon, or use another schema"
     )
+
+
+async def _check_profile(connection: asyncpg.Connection[Any], address: Address) -> None:
+    """The tables of one profile are not those of another. Which it is was not always written down."""
+    async with connection.transaction():
+        found = await connection.fetchval(f"SELECT value FROM {address.schema}.meta WHERE name = 'profile'")
+    made_with, asked_for = found or STANDARD.name, address.profile.name
+    if made_with != asked_for:
+        raise SchemaError(
+            f"the schema {address.schema!r} of {address.place} was made with profile={made_with}, and the URL has "
+            f"profile={asked_for}; use ?profile={made_with}, or another schema"
+        )
 
 
 async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identity:

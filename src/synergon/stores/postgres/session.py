@@ -1,12 +1,15 @@
-"""One transaction: a connection, the statements of its schema, and the shard that its tallies go to."""
+"""One transaction: a connection, its profile with the statements of its schema, and the shard of its tallies."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synergon.lifecycle import State
+
+if TYPE_CHECKING:
+    from synergon.stores.postgres.profile import Profile
 
 Lanes = Counter[tuple[str, str, str]]
 """How many ended tasks of which queue, kind and state came or went."""
@@ -15,9 +18,10 @@ Lanes = Counter[tuple[str, str, str]]
 class Session:
     """What a piece of work may use."""
 
-    __slots__ = ("_connection", "_lanes", "_shard", "_sql")
+    __slots__ = ("_connection", "_lanes", "_shard", "_sql", "profile")
 
-    def __init__(self, connection: Any, sql: Mapping[str, str], shard: int) -> None:
+    def __init__(self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int) -> None:
+        self.profile = profile
         self._connection = connection
         self._sql = sql
         self._shard = shard

@@ -136,7 +136,8 @@ async def end(
     session: Session, results: dict[int, str | None], state: State, reason: Reason | None, *, by_owner: bool = False
 ) -> State:
     """Move rows to the history; `by_owner`: whoever claimed them says so."""
-    for queue, kind in await session.rows("end", list(results), list(results.values()), state, reason, by_owner):
+    ids, values = list(results), list(results.values())
+    for queue, kind in await session.profile.move(session, ids, values, state, reason, by_owner):
         session.count(queue, kind, state, 1)
     return state
 

@@ -34,22 +34,20 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.postgres import claiming, inserting, operating, reading, schema, settling
+from synergon.stores.postgres import inserting, operating, reading, schema, settling
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
 from synergon.stores.postgres.connection import Connections
+from synergon.stores.postgres.contention import Contention
 from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.leasing import ConnectionLeaseKeeper
 from synergon.stores.postgres.listening import listen
 from synergon.stores.postgres.session import Session
-from synergon.stores.postgres.trouble import Contention
-from synergon.stores.sql import statements
 
 Result = TypeVar("Result")
 SHARDS: Final = 64
-CONTENTION_PAUSES: Final = (0.005, 0.02, 0.1)
 
 
 class PostgresStore:
@@ -58,8 +56,11 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self.address = Address.parse(url)
-        self.capabilities = Capabilities(shared=True, durable=True, transactions=True, listens=self.address.listens)
-        self._sql = statements("postgres", self.address.schema)
+        self.capabilities = Capabilities(
+            shared=True, durable=True, transactions=True, remote=True, listens=self.address.listens
+        )
+        self._profile = self.address.profile
+        self._sql = self._profile.statements(self.address.schema)
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
         self._bodies = Connections(self.address, for_strangers=True)
@@ -84,39 +85,53 @@ class PostgresStore:
     async def schema_versions(self) -> SchemaVersions:
         """What the database has and what this code wants."""
         return SchemaVersions(
-            found=await schema.version_at(self.address), wanted=len(schema.migrations(self.address.schema))
+            found=await schema.version_at(self.address), wanted=len(self._profile.scripts(self.address.schema))
         )
 
     def schema_sql(self) -> str:
         """What makes the tables."""
-        return schema.whole_sql(self.address.schema)
+        return schema.whole_sql(self.address)
 
     async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """One transaction, made again when it met another one in a way that only one of them could survive."""
-        for pause in CONTENTION_PAUSES:
+        """One transaction."""
+        return await self._survive(self._write_once, work, *arguments)
+
+    async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """One statement, which is a transaction by itself."""
+        return await self._survive(self._statement_once, work, *arguments)
+
+    async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """A task moves from one table to another; only one snapshot of both never misses it."""
+        return await self._survive(self._snapshot_once, work, *arguments)
+
+    async def _survive(self, once: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """Made again, as a whole, when it met another transaction in a way that only one of them could survive."""
+        for pause in self._profile.contention_pauses:
             try:
-                return await self._write_once(work, *arguments)
+                return await once(*arguments)
             except Contention:
                 await asyncio.sleep(pause * (0.5 + random.random()))
-        return await self._write_once(work, *arguments)
+        return await once(*arguments)
 
     async def _write_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         async with self._connections.transaction() as connection:
-            session = Session(connection, self._sql, self._shard)
+            session = self._session(connection)
             result = await work(session, *arguments)
             await session.flush()
             return result
 
-    async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    async def _statement_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         async with self._connections.statement() as connection:
-            return await work(Session(connection, self._sql, self._shard), *arguments)
+            return await work(self._session(connection), *arguments)
 
-    async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """A task moves from one table to another; only one snapshot of both never misses it."""
+    async def _snapshot_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         async with self._connections.transaction("repeatable_read") as connection:
-            session = Session(connection, self._sql, self._shard)
+            session = self._session(connection)
             await session.rows("allow_reading_all")
             return await work(session, *arguments)
+
+    def _session(self, connection: Any) -> Session:
+        return Session(connection, self._profile, self._sql, self._shard)
 
     async def now(self) -> int:
         """The store's clock."""
@@ -176,8 +191,8 @@ class PostgresStore:
     # ------------------------------------------------------------ tasks run
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Take ready tasks; one statement."""
-        return await self._statement(claiming.claim, request)
+        """Take ready tasks."""
+        return await self._profile.claim(self._statement, request)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts."""
@@ -242,6 +257,10 @@ class PostgresStore:
         """All registered nodes."""
         return await self._statement(reading.nodes)
 
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds."""
+        return dict(await self._statement(lambda session: session.rows("running_by_node")))
+
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
@@ -294,12 +313,19 @@ class PostgresStore:
     async def describe(self) -> dict[str, str]:
         """Facts for people."""
         async with self._connections.transaction() as connection:
-            return {
-                "server": f"PostgreSQL {await connection.fetchval('SHOW server_version')}",
+            facts = {
+                "server": _product(await connection.fetchval("SELECT version()")),
                 "database": await connection.fetchval("SELECT current_database()"),
                 "role": await connection.fetchval("SELECT current_user"),
                 "schema": self.address.schema,
                 "schema version": str(await schema.version_of(connection, self.address.schema)),
-                "synchronous_commit": await connection.fetchval("SHOW synchronous_commit"),
-                "fsync": await connection.fetchval("SHOW fsync"),
+                "profile": self._profile.name,
             }
+            for setting in ("synchronous_commit", "fsync"):  # which not every server has
+                facts[setting] = await connection.fetchval("SELECT current_setting($1, true)", setting)
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _product(version: str) -> str:
+    """Name and number, without what it was built with."""
+    return version.partition(" on ")[0].partition(" (")[0]

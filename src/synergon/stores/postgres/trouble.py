@@ -14,11 +14,7 @@ import asyncpg
 
 from synergon.errors import SchemaError, StoreError, StoreUnavailable
 from synergon.stores.postgres.address import Address
-
-
-class Contention(StoreUnavailable):
-    """Two transactions were in each other's way, and PostgreSQL has undone this one."""
-
+from synergon.stores.postgres.contention import Contention, RowHeld
 
 _CONTENTION: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -29,12 +25,13 @@ _PASSING: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.InsufficientResourcesError,
     asyncpg.QueryCanceledError,
-    asyncpg.LockNotAvailableError,
+    asyncpg.StatementCompletionUnknownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    # The driver and the connection are out of step: for one, the server has said that it ends it, and has not yet done
+    # so. What we ask for has no part in that.
+    asyncpg.InternalClientError,
     OSError,  # a TimeoutError is one too
 )
-
-_REFUSED: Final = (asyncpg.PostgresError, asyncpg.InternalClientError)
 
 
 @contextmanager
@@ -44,6 +41,8 @@ def translated(address: Address) -> Iterator[None]:
         yield
     except _CONTENTION as error:
         raise Contention(f"{address.place}: {error}") from error
+    except asyncpg.LockNotAvailableError as error:
+        raise RowHeld(f"{address.place}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise StoreUnavailable(
             f"{address.place} is read-only ({error}); connect to the primary, for instance with several hosts and "
@@ -51,7 +50,7 @@ def translated(address: Address) -> Iterator[None]:
         ) from error
     except _PASSING as error:
         raise StoreUnavailable(f"{address.place} is not available: {_words(error)}") from error
-    except _REFUSED as error:
+    except asyncpg.PostgresError as error:
         raise _refusal(error, address) from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError):  # an argument that the driver cannot send

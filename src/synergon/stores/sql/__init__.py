@@ -14,14 +14,24 @@ _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 
 
 @cache
-def statements(dialect: str, schema: str = "") -> Mapping[str, str]:
-    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked."""
+def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
+    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked.
+
+    Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
+    """
+    found = _read(dialect, schema)
+    if overlay is not None:
+        found |= _read(overlay, schema)
+    return MappingProxyType({name: text for name, text in found.items() if text})
+
+
+def _read(folder: str, schema: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for file in sorted(files(__name__).joinpath(dialect).iterdir(), key=lambda entry: entry.name):
+    for file in sorted(files(__name__).joinpath(folder).iterdir(), key=lambda entry: entry.name):
         for name, text in _split(file.read_text(encoding="utf-8")):
             assert name not in found, f"statement {name} stands twice"
             found[name] = text.replace("{schema}", schema)
-    return MappingProxyType(found)
+    return found
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:

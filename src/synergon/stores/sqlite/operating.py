@@ -47,14 +47,14 @@ def _cancel(transaction: Transaction, task_id: int, why: str | None) -> Moved:
     live = transaction.row("live", task_id)
     if live is None:
         return _refused(transaction, task_id)
-    _, kind, state, node_id, asked, origin, _, _ = live
+    _, kind, state, node_id, asked, _, _ = live
     if why is not None and not asked:
         settling.append_why(transaction, task_id, why)
     if state == State.RUNNING:
         transaction.run("request_cancel", task_id)
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
     settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
-    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind, origin=origin)
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)
 
 
 def _refused(transaction: Transaction, task_id: int) -> Moved:
@@ -111,7 +111,7 @@ def _delete(transaction: Transaction, task_id: int) -> Moved:
         if live[2] == State.RUNNING:
             return Moved(id=task_id, done=False, state=State.RUNNING, kind=live[1], node_id=live[3])
         transaction.run("forget", as_json([task_id]))
-        transaction.touch(live[1], live[6], live[7])
+        transaction.touch(live[1], live[5], live[6])
         return Moved(id=task_id, done=True, state=None, kind=live[1])
     ended = transaction.row("ended", task_id)
     if ended is None:

@@ -210,6 +210,10 @@ class SqliteStore:
         """All registered nodes."""
         return await self._read(nodes.nodes)
 
+    async def running_by_node(self) -> dict[str, int]:
+        """How many tasks each node holds."""
+        return await self._read(lambda transaction: dict(transaction.rows("running_by_node")))
+
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:

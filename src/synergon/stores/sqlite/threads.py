@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from synergon.errors import NotConnected, StoreUnavailable
-from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.connection import LOCK_WAIT_SECONDS, connect, translate
 from synergon.stores.sqlite.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -26,6 +26,10 @@ Work = Callable[[Transaction], Result]
 
 CALL_SECONDS: Final = 30.0
 """How long a call may wait for a lock that somebody else holds."""
+
+SHORTEST_LOOK_SECONDS: Final = 0.0005
+LONGEST_LOOK_SECONDS: Final = 0.02
+"""How often a lock that another process holds is asked for, sooner and later."""
 
 BATCH: Final = 2000
 """How many callers share one commit at the most."""
@@ -155,6 +159,10 @@ class Reader(DatabaseThread):
 class Writer(DatabaseThread):
     """Writes in group commits."""
 
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
+        self.connection.execute("PRAGMA busy_timeout = 0")  # it waits by itself, see `_begin`
+
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
             self._commit_together(jobs)
@@ -170,7 +178,7 @@ class Writer(DatabaseThread):
         self._deliver(jobs)
 
     def _commit_together(self, jobs: list[_Job[Any]]) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
+        self._begin()
         transaction = Transaction(self.connection)
         for job in jobs:
             before = transaction.changes
@@ -185,6 +193,23 @@ class Writer(DatabaseThread):
             return
         transaction.flush()
         self.connection.execute("COMMIT")
+
+    def _begin(self) -> None:
+        """Take the file's lock, or fail when it could not be had for `LOCK_WAIT_SECONDS`.
+
+        SQLite's own waits grow to a tenth of a second at once, in which busy neighbours take the lock a hundred times
+        and leave this process next to nothing. These grow with what has been waited.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - began
+                if _code(error) != sqlite3.SQLITE_BUSY or waited > LOCK_WAIT_SECONDS:
+                    raise
+                time.sleep(min(max(waited / 10, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS))
 
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:

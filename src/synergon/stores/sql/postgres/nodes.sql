@@ -13,6 +13,9 @@ DELETE FROM {schema}.node WHERE id = $1
 SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_left
 FROM {schema}.node ORDER BY registered_at, id
 
+-- name: running_by_node
+SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
+
 -- name: lock_dead
 -- Locked, so that none of them renews between the look and the move.
 SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE

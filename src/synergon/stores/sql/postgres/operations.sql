@@ -1,5 +1,5 @@
 -- name: live
-SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors, origin FROM {schema}.task
+SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors FROM {schema}.task
 WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: ended
@@ -46,15 +46,12 @@ RETURNING kind, state
 UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' RETURNING kind, state
 
 -- name: prune
-WITH old AS (
-    DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
-        SELECT id FROM {schema}.history
-        WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
-        ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING queue, kind
-)
-SELECT queue, kind, count(*) FROM old GROUP BY queue, kind
+DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.history
+    WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
+    ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
+))
+RETURNING queue, kind
 
 -- name: pause
 UPDATE {schema}.queue SET paused_at = now() WHERE name = $1 AND paused_at IS NULL

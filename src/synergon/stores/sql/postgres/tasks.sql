@@ -1,6 +1,9 @@
 -- name: now
 SELECT now()
 
+-- name: begin_body
+SELECT now() FROM set_config('idle_in_transaction_session_timeout', $1, true)
+
 -- name: secret
 SELECT value FROM {schema}.meta WHERE name = 'secret'
 

@@ -27,6 +27,9 @@ SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address,
     lease
 FROM synergon_node ORDER BY registered_at, id
 
+-- name: running_by_node
+SELECT node_id, count(*) FROM synergon_task WHERE state = 'running' GROUP BY node_id
+
 -- name: orphans
 SELECT id, kind, node_id, cancel_requested, is_command FROM synergon_task
 WHERE state = 'running' AND node_id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?

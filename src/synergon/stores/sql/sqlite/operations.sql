@@ -1,5 +1,5 @@
 -- name: live
-SELECT id, kind, state, node_id, cancel_requested, origin, limit_key, group_id FROM synergon_task WHERE id = ?
+SELECT id, kind, state, node_id, cancel_requested, limit_key, group_id FROM synergon_task WHERE id = ?
 
 -- name: ended
 SELECT id, kind, state, key, queue, limit_key FROM synergon_history WHERE id = ?

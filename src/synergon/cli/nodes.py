@@ -1,0 +1,123 @@
+"""`synergon nodes`: who runs tasks on this database, and with how much room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli.output import console, duration, new_table, say, short, write_json_lines
+from synergon.records import NodeRecord, Record
+from synergon.this_process import is_gone
+
+WIDE_COLUMNS: Final = 120
+WIDE_HEADINGS: Final = ("id", "address", "version")
+"""What a narrow terminal has no room for; --json has all of it."""
+
+AllOption = Annotated[bool, typer.Option("--all", help="Also the engines that run nothing and only wait for results.")]
+
+
+class NodeLine(Record, frozen=True, kw_only=True):
+    """A node, and what it does now. The field names are those of `nodes --json`."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    is_alive: bool
+    """Its lease has not run out, and its process is there, as far as this host can see."""
+    runs_tasks: bool
+    """False: an engine that only waits for results, and can be told of them."""
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    """None: all of them."""
+    concurrency: int
+    running: int
+    """Tasks that the store counts as its own; those of a dead node are about to be taken from it."""
+    free: int
+    """Slots that nothing runs in; a dead node has none."""
+    address: str | None
+    """Where peers reach it; None: nowhere."""
+    version: str
+    registered_at: datetime
+    lease_left: float
+    """Seconds by the store's clock; negative: it is over."""
+
+
+def nodes(app: AppOption = None, url: UrlOption = None, is_all: AllOption = False, as_json: JsonOption = False) -> None:
+    """List the nodes.
+
+    With the tasks that run on each and its slots; dead ones that nobody has noticed yet included. A terminal of 120
+    columns also shows ids, addresses and versions, and so does --json, one node per line.
+    """
+    lines = asyncio.run(_read(app, url, is_all=is_all))
+    if as_json:
+        write_json_lines(lines)
+    elif lines:
+        console.print(_table(lines))
+    else:
+        say("there are no nodes; `synergon worker` starts one")
+
+
+async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeLine]:
+    async with connected(app, url) as engine:
+        found = await engine.store.nodes()
+        running = await engine.store.running_by_node()
+    return [_line(node, running.get(node.id, 0)) for node in found if is_all or node.concurrency]
+
+
+def _line(node: NodeRecord, running: int) -> NodeLine:
+    alive = is_alive(node)
+    return NodeLine(
+        id=node.id,
+        name=node.name,
+        host=node.process.host,
+        pid=node.process.pid,
+        is_alive=alive,
+        runs_tasks=bool(node.concurrency),
+        kinds=node.kinds,
+        queues=node.queues,
+        concurrency=node.concurrency,
+        running=running,
+        free=max(node.concurrency - running, 0) if alive else 0,
+        address=node.address,
+        version=node.version,
+        registered_at=node.registered_at,
+        lease_left=node.lease_left,
+    )
+
+
+def is_alive(node: NodeRecord) -> bool:
+    """Whether it may still act, and, if it is a process of this host, is there."""
+    return node.lease_left > 0 and not is_gone(node.process)
+
+
+def _table(lines: Sequence[NodeLine]) -> Table:
+    is_wide = console.width >= WIDE_COLUMNS
+    headings = ("name", "", "running", "lease", "host", "pid", "kinds", "queues", *(WIDE_HEADINGS if is_wide else ()))
+    table = new_table(*headings, numbers=("running", "pid"), elastic=("name", "host", "kinds", "queues", "address"))
+    for line in lines:
+        table.add_row(
+            short(line.name),
+            _standing(line),
+            f"{line.running}/{line.concurrency}",
+            duration(round(line.lease_left)) if line.lease_left > 0 else "over",
+            short(line.host),
+            str(line.pid),
+            short(", ".join(line.kinds) or "none"),
+            short(", ".join(line.queues) or "none") if line.queues is not None else "all",
+            *((line.id, short(line.address or "none"), line.version) if is_wide else ()),
+        )
+    return table
+
+
+def _standing(line: NodeLine) -> Text:
+    if not line.is_alive:
+        return Text("dead", style="red")
+    return Text("alive", style="green") if line.runs_tasks else Text("only waits", style="dim")

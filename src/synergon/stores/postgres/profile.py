@@ -1,0 +1,88 @@
+"""What a database of the PostgreSQL family can do. Asked once, where the URL is read; everything else follows from it.
+
+A profile is a set of statements, of migrations and of settings, and the two ways that take more than other words: how
+tasks are claimed, and how they move to the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from synergon.records import Claim, ClaimRequest
+from synergon.stores.postgres.claiming import Run, claim_at_once
+from synergon.stores.postgres.contest import claim_by_contest
+from synergon.stores.postgres.moving import move_at_once, move_in_steps
+from synergon.stores.sql import statements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One member of the family."""
+
+    name: str
+    """As in `?profile=`, and in the schema's `meta`."""
+    overlay: str | None
+    """A folder of statements that take the place of those of the same name; None: they are right as they are."""
+    migrations: str
+    settings: Mapping[str, str]
+    """For our own connections."""
+    cleaning: str | None
+    """What removes a stranger's settings from a connection; None: the driver's own way."""
+    notifies: bool
+    """It has LISTEN and NOTIFY."""
+    contention_pauses: tuple[float, ...]
+    """Seconds between the tries of a transaction that met another one in a way that only one of them could survive."""
+    claim: Callable[[Run, ClaimRequest], Awaitable[list[Claim]]]
+    move: Callable[..., Awaitable[list[Any]]]
+
+    def statements(self, schema: str) -> Mapping[str, str]:
+        """All statements by name."""
+        return statements("postgres", schema, overlay=self.overlay)
+
+    def scripts(self, schema: str) -> list[str]:
+        """The migrations, in order; the first makes version 1."""
+        folder = files("synergon.stores").joinpath("migrations", self.migrations)
+        found = sorted(folder.iterdir(), key=lambda entry: entry.name)
+        return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
+
+
+STANDARD: Final = Profile(
+    name="standard",
+    overlay=None,
+    migrations="postgres",
+    settings=MappingProxyType(
+        {
+            # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of
+            # that.
+            "enable_seqscan": "off",
+            # Our statements take less time than their compilation would.
+            "jit": "off",
+        }
+    ),
+    cleaning=None,
+    notifies=True,
+    contention_pauses=(0.005, 0.02, 0.1),
+    claim=claim_at_once,
+    move=move_at_once,
+)
+"""PostgreSQL itself."""
+
+DISTRIBUTED: Final = Profile(
+    name="distributed",
+    overlay="postgres_distributed",
+    migrations="postgres_distributed",
+    # Not everybody's default: without it more transactions meet, and are made again.
+    settings=MappingProxyType({"default_transaction_isolation": "read committed"}),
+    cleaning="RESET ALL",  # the driver's way gives back advisory locks and stops listening
+    notifies=False,
+    contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
+    claim=claim_by_contest,
+    move=move_in_steps,
+)
+"""Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
+
+PROFILES: Final = MappingProxyType({profile.name: profile for profile in (STANDARD, DISTRIBUTED)})

@@ -1,0 +1,14 @@
+-- name: prune
+DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.history WHERE state = $1 AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.history
+        WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
+        ORDER BY finished_at LIMIT $3
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING queue, kind
+
+-- name: allow_reading_all
+-- Nothing was forbidden.
+SELECT 1

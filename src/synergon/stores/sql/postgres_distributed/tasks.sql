@@ -1,0 +1,94 @@
+-- What takes the place of the statements of the same name in ../postgres, or is there in addition. Nothing here skips
+-- locked rows, changes data inside WITH, or speaks to sessions elsewhere. Whoever locks several rows looks without
+-- locking first and then locks in the order of ids, so that nobody waits in a ring.
+
+-- name: notify
+-- There is nobody to notify: a statement without text is taken away.
+
+-- name: candidates
+-- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
+-- LIMIT is a parameter and no expression of the lane, which not every planner takes.
+WITH lane AS MATERIALIZED (
+    SELECT room.kind, room.count, queue.name AS queue, shard.number AS shard
+    FROM unnest($2::text[], $3::integer[]) AS room (kind, count)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
+),
+candidate AS MATERIALIZED (
+    SELECT found.id, lane.kind, found.priority, lane.count
+    FROM lane CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue
+            AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($7::bigint[])
+        ORDER BY priority DESC, id
+        LIMIT $6
+    ) AS found
+),
+picked AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id, priority, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        FROM candidate
+    ) AS ranked
+    WHERE place <= count
+    ORDER BY priority DESC, id
+    LIMIT $4
+)
+SELECT EXISTS (SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now()), picked.id
+FROM (SELECT 1) AS always LEFT JOIN picked ON true
+
+-- name: claim
+-- Takes those of the given tasks that are still ready. A row that somebody holds is an error at once instead of a wait
+-- without end. What the look has found true is asked again, because it was a statement of its own.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+    overdue = false
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY ($2) AND state || '' = 'ready' AND ($3::text[] IS NULL OR queue = ANY ($3))
+        AND (expires_at IS NULL OR expires_at > now())
+        AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
+    ORDER BY id FOR UPDATE NOWAIT
+))
+AND EXISTS (SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE)
+RETURNING true, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    priority
+
+-- name: end
+-- The first of two steps: the rows, which the caller has locked, are written to the history.
+INSERT INTO {schema}.history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors
+)
+SELECT
+    task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
+    CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors
+FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
+WHERE task.id = ANY ($1)
+RETURNING queue, kind
+
+-- name: remove_ended
+-- The second step.
+DELETE FROM {schema}.task WHERE id = ANY ($1)
+
+-- name: make_due_ready
+UPDATE {schema}.task SET state = 'ready'
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE state || '' = 'scheduled' AND run_at <= now() AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING kind
+
+-- name: expired
+SELECT id FROM {schema}.task
+WHERE state || '' <> 'running' AND expires_at <= now() AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
+    ORDER BY expires_at LIMIT $1
+))
+ORDER BY id FOR UPDATE

@@ -1,0 +1,272 @@
+"""An arena: one database, producers and nodes that are real processes, and a supervisor who replaces the fallen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psutil
+from tests.chaos import journal
+from tests.chaos.databases import Database
+from tests.chaos.doors import Door
+from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
+from tests.cluster.support import REPOSITORY, until
+
+from synergon import Engine
+
+LOOK_SECONDS: Final = 0.05
+DRAIN_SECONDS: Final = 120.0
+EXPECTED_EXITS: Final = {-signal.SIGKILL, -signal.SIGTERM, 0, 3, 75}
+"""Killed, told to end before it could listen, ended in order, no database at its start, lease lost."""
+UNEXPECTED_WORDS: Final = ("failed and goes on", "cannot be stored", "was never retrieved", "never awaited")
+"""What a node says when something happened that nobody thought of."""
+
+
+class Program:
+    """A process that ends when its standard input does."""
+
+    def __init__(self, module: str, log: Path, options: dict[str, Any], environment: dict[str, str]) -> None:
+        self.log_path = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(options)],
+                cwd=REPOSITORY,
+                env={**os.environ, **environment},
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+            )
+        self.pid = self._process.pid
+        self.killed_at: float | None = None
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        """To this process."""
+        self._process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """To this process and all that it has started, as one who stops a container does."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for one in [process, *process.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    one.send_signal(number)
+
+    def kill(self) -> None:
+        """End it without a word, and see that it is gone."""
+        self.killed_at = time.monotonic()
+        self._process.kill()
+        self._process.wait()
+
+    async def end(self) -> int:
+        """Ask it to end by closing its standard input; its exit code."""
+        self.close_input()
+        await until(f"{self.pid} ends", lambda: self.exit_code is not None)
+        return self._process.wait()
+
+    def close_input(self) -> None:
+        """A producer ends then; a node is gone at once."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def clear_up(self) -> None:
+        """Whatever became of it, nothing is left afterwards."""
+        if self.exit_code is None:
+            self.send_all(signal.SIGCONT)
+            self._process.kill()
+        self._process.wait()
+        self.close_input()
+
+
+class Arena:
+    """Nodes at numbered places. Whoever falls is written down, and replaced if `replaces`."""
+
+    def __init__(
+        self, folder: Path, database: Database, *, lease: float = 3.0, replaces: bool = True, **options: Any
+    ) -> None:
+        self.folder = folder
+        self.database = database
+        self.lease = lease
+        self.nodes: list[Program] = []
+        self.doors: list[Door] = []
+        self.producers: list[Program] = []
+        self.falls: list[Fall] = []
+        self.pauses: list[Pause] = []
+        self.outages: list[Outage] = []
+        self.exits: Counter[int] = Counter()
+        self.starts = 0
+        self._options = {"lease": lease, "sweep": 1, "concurrency": 8, "grace": 0.5, **options}
+        self._replaces = replaces
+        self._seen: set[int] = set()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._environment = {"SYNERGON_URL": database.url, journal.FOLDER_VARIABLE: str(folder)}
+
+    async def __aenter__(self) -> Self:
+        async with Engine(self.database.url):
+            pass  # it makes the tables
+        self.database.make_effects()
+        self._supervisor = asyncio.create_task(self._supervise())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._supervisor is not None
+        self._supervisor.cancel()
+        for program in [*self.nodes, *self.producers]:
+            program.clear_up()
+        for door in self.doors:
+            await door.close()
+
+    # ------------------------------------------------------------ processes
+
+    async def start_nodes(self, number: int) -> None:
+        """Fill so many places, and return when all are nodes."""
+        for place in range(len(self.nodes), len(self.nodes) + number):
+            self.doors.append(Door())
+            await self.doors[place].open()
+            self.nodes.append(self._start(place))
+        for place in range(len(self.nodes)):
+            await self.joined(place)
+
+    async def joined(self, place: int) -> None:
+        """Return when there is a node at that place."""
+        await until(f"node {place} joins", lambda: self.nodes[place].pid in self.database.nodes().values())
+
+    def _start(self, place: int) -> Program:
+        port = _free_port()
+        self.doors[place].lead_to(port)
+        self.starts += 1
+        address = {"SYNERGON_LISTEN": f"127.0.0.1:{port}", "SYNERGON_ADVERTISE": self.doors[place].address}
+        log = self.folder / f"node-{place}.log"
+        return Program("tests.chaos.worker", log, self._options, {**self._environment, **address})
+
+    def start_producer(self, seed: int, **options: Any) -> Program:
+        """One that enqueues on and on."""
+        settings = {"seed": seed, "a_second": 60, "longest": 2.0, **options}
+        log = self.folder / f"producer-{len(self.producers)}.log"
+        self.producers.append(Program("tests.chaos.producer", log, settings, self._environment))
+        return self.producers[-1]
+
+    async def _supervise(self) -> None:
+        while True:
+            for place, node in enumerate(self.nodes):
+                if node.exit_code is not None and node.pid not in self._seen:
+                    self._bury(node)
+                    if self._replaces:
+                        self.nodes[place] = self._start(place)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _bury(self, node: Program) -> None:
+        assert node.exit_code is not None
+        self._seen.add(node.pid)
+        self.exits[node.exit_code] += 1
+        self.falls.append(Fall(node.pid, node.killed_at or time.monotonic()))
+        node.close_input()
+
+    def is_busy(self, node_pid: int) -> bool:
+        """Whether bodies run there that have not ended."""
+        latest = {line.task_id: line for line in journal.executions(self.folder) if line.node_pid == node_pid}
+        return any(line.event in (Event.BEGINS, Event.LIVES) for line in latest.values())
+
+    def unexpected_words(self) -> list[str]:
+        """What nodes have said that they should never say."""
+        return [words for words in UNEXPECTED_WORDS if any(words in node.log for node in self.nodes)]
+
+    # ------------------------------------------------------------ what is done to them
+
+    def kill(self, place: int) -> None:
+        """SIGKILL."""
+        self.nodes[place].kill()
+
+    @asynccontextmanager
+    async def frozen(self, place: int) -> AsyncIterator[None]:
+        """The node and its children stand still meanwhile; not with the lock of a whole file in their hands."""
+        node, began = self.nodes[place], time.monotonic()
+        node.send_all(signal.SIGSTOP)
+        while not await asyncio.to_thread(self.database.may_be_written):
+            node.send_all(signal.SIGCONT)
+            await asyncio.sleep(LOOK_SECONDS)
+            node.send_all(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            node.send_all(signal.SIGCONT)
+            self.pauses.append(Pause(node.pid, began, time.monotonic()))
+
+    @asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        """Something is done to the database meanwhile."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.outages.append(Outage(began, time.monotonic()))
+
+    # ------------------------------------------------------------ the end
+
+    async def drained(self, patience: float = DRAIN_SECONDS) -> None:
+        """Return when every task has ended and the node table knows the living only; or when patience is at its end,
+        for the auditor will find what is missing."""
+        for producer in self.producers:
+            await producer.end()
+        with suppress(AssertionError):
+            await until("every task has ended", lambda: asyncio.to_thread(self._is_over), patience)
+            await until("the dead are forgotten", lambda: not self._strange_nodes(), self.lease + 10)
+
+    def _is_over(self) -> bool:
+        time.sleep(0.1)
+        return self.database.unended() == 0
+
+    def _strange_nodes(self) -> list[str]:
+        living = {os.getpid(), *(node.pid for node in self.nodes if node.exit_code is None)}
+        return [node_id for node_id, pid in self.database.nodes().items() if pid not in living]
+
+    def evidence(self) -> Evidence:
+        """All that is known."""
+        return Evidence(
+            lease_seconds=self.lease,
+            accepted=journal.accepted(self.folder),
+            rows=self.database.rows(),
+            lines=list(journal.executions(self.folder)),
+            effects=self.database.effects(),
+            falls=self.falls,
+            pauses=[*self.pauses, *journal.standstills(self.folder)],
+            outages=self.outages,
+            strange_nodes=self._strange_nodes(),
+        )
+
+    async def check_that_all_end_in_order(self) -> None:
+        """The nodes, after whatever they have been through, can still be stopped as they should be."""
+        self._replaces = False
+        for node in self.nodes:
+            node.send(signal.SIGTERM)
+        for node in self.nodes:
+            await until(f"node {node.pid} ends", lambda node=node: node.exit_code is not None)  # type: ignore[misc]
+            assert node.exit_code == 0, node.log
+        assert not self.database.nodes(), "a node that was stopped has left its row"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,221 @@
+"""Holds the end of a chaos to the promises: what the database says, against what was written down on the way.
+
+It sees no statement, as the auditor of the simulator does; it sees which ids were accepted, each word of each
+execution, what was done to the nodes and to the database, and the rows as they are when all is quiet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tests.chaos.evidence import Event, Evidence, Line, Row
+
+from synergon import Reason, State
+from synergon.policies import CRASH_LIMIT
+
+PROMPTLY_SECONDS: Final = 3.0
+"""How soon a node that stood still must have stopped its bodies. The engine gives them one second."""
+SOON_SECONDS: Final = 3.0
+"""How long an outcome may take to be written while the database is there."""
+ENDS: Final = {Event.RETURNS, Event.RAISES, Event.IS_STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One claim's run of a body, by its own words."""
+
+    task_id: int
+    claim_no: int
+    node_pid: int
+    lines: tuple[Line, ...]
+
+    @property
+    def began(self) -> float:
+        """When."""
+        return self.lines[0].at
+
+    @property
+    def last(self) -> Line:
+        """Its latest word."""
+        return self.lines[-1]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it said so."""
+        return self.last.event in ENDS
+
+
+def audit(evidence: Evidence) -> list[str]:
+    """The promises that were broken, one sentence each."""
+    return list(Auditor(evidence).findings())
+
+
+def recoveries(evidence: Evidence) -> list[float]:
+    """How long the work of each node that fell waited until it ran again, task by task."""
+    auditor = Auditor(evidence)
+    seconds: list[float] = []
+    for fall in evidence.falls:
+        for runs in auditor.runs.values():
+            for run, following in pairwise(runs):
+                if run.node_pid == fall.node_pid and not run.has_ended and run.began <= fall.at <= following.began:
+                    seconds.append(following.began - fall.at)
+    return seconds
+
+
+class Auditor:
+    """Judges one chaos."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._rows = {row.id: row for row in evidence.rows}
+        self._lines: dict[tuple[int, int], list[Line]] = defaultdict(list)
+        for line in evidence.lines:
+            self._lines[line.task_id, line.claim_no].append(line)
+        self.runs: dict[int, list[Execution]] = defaultdict(list)
+        """The executions of each task, by claim."""
+        for (task_id, claim_no), lines in sorted(self._lines.items()):
+            lines.sort(key=lambda line: line.at)
+            self.runs[task_id].append(Execution(task_id, claim_no, lines[0].node_pid, tuple(lines)))
+
+    def findings(self) -> Iterator[str]:
+        """All that is wrong."""
+        yield from self._places()
+        for row in self._rows.values():
+            yield from (f"task {row.id} ({row.kind}): {what}" for what in self._end(row))
+        for task_id, runs in self.runs.items():
+            yield from (f"task {task_id}: {what}" for what in self._runs(task_id, runs))
+        yield from self._effects()
+        yield from self._children()
+        yield from (f"node {node_id} is dead, and its row is still there" for node_id in self._evidence.strange_nodes)
+
+    # ------------------------------------------------------------ every accepted task is in exactly one place
+
+    def _places(self) -> Iterator[str]:
+        for task_id, number in Counter(row.id for row in self._evidence.rows).items():
+            if number > 1:
+                yield f"task {task_id} is in {number} places"
+        for task_id, number in Counter(self._evidence.accepted).items():
+            if task_id not in self._rows:
+                yield f"task {task_id} was accepted and is lost"
+            if number > 1:
+                yield f"task {task_id} was accepted {number} times"
+        for task_id in self.runs.keys() - self._rows.keys():
+            yield f"task {task_id} ran and is in no place"
+
+    # ------------------------------------------------------------ and has ended as its arguments say
+
+    def _end(self, row: Row) -> Iterator[str]:
+        if not row.is_history:
+            yield f"it has not ended: it is {row.state}"
+            return
+        if row.crashes > CRASH_LIMIT or (row.crashes == CRASH_LIMIT) != (row.reason is Reason.CRASHED):
+            yield f"it is {row.state}({row.reason}) and has crashed {row.crashes} times"
+        if row.crashes and not (self._evidence.falls or self._evidence.pauses or self._evidence.outages):
+            yield f"it has crashed {row.crashes} times, and nothing was done to anybody"
+        wanted_to_fail = int(row.arguments.get("fails", 0))
+        match row.state, row.reason:
+            case State.SUCCEEDED, None:
+                if row.attempts != wanted_to_fail + 1 and not self._pays_for_outages(row):
+                    yield f"it has succeeded in attempt {row.attempts} instead of {wanted_to_fail + 1}"
+                yield from self._last_word(row, Event.RETURNS)
+            case State.FAILED, Reason.EXHAUSTED:
+                if row.attempts != row.max_attempts or wanted_to_fail < row.attempts:
+                    yield f"it is exhausted after {row.attempts} of {row.max_attempts} attempts"
+                yield from self._last_word(row, Event.RAISES)
+            case State.FAILED, Reason.CRASHED:
+                pass
+            case _:
+                yield f"it should not be {row.state}({row.reason})"
+
+    def _pays_for_outages(self, row: Row) -> bool:
+        """A body that uses the database fails with it, which is an attempt like any other."""
+        return row.kind == "ledger" and bool(self._evidence.outages)
+
+    def _last_word(self, row: Row, event: Event) -> Iterator[str]:
+        """The outcome that counts is the last claim's."""
+        said = [line.event for line in self._lines.get((row.id, row.claim_no), ()) if line.event in ENDS]
+        if set(said) != {event}:
+            yield f"it is {row.state} by claim {row.claim_no}, whose body said {said}"
+
+    # ------------------------------------------------------------ no two executions at once, and none for nothing
+
+    def _runs(self, task_id: int, runs: list[Execution]) -> Iterator[str]:
+        for run in runs:
+            events = Counter(line.event for line in run.lines)
+            if events[Event.BEGINS] != 1:
+                yield f"claim {run.claim_no} began {events[Event.BEGINS]} times"
+            if sum(events[end] for end in ENDS) > 1:
+                yield f"claim {run.claim_no} ended more than once"
+        last = self._rows.get(task_id)
+        if last is not None and runs[-1].claim_no > last.claim_no:
+            yield f"claim {runs[-1].claim_no} ran, and the database knows {last.claim_no}"
+        for run, following in pairwise(runs):
+            if run.last.at > following.began and not self._was_standing_still(run, following):
+                late = run.last.at - following.began
+                yield (
+                    f"claim {run.claim_no} on {run.node_pid} still {run.last.event} {late:.3f} s after claim "
+                    f"{following.claim_no} began on {following.node_pid}"
+                )
+            if run.last.event is Event.RETURNS and not self._may_be_repeated(run):
+                yield f"claim {run.claim_no} returned on {run.node_pid}, and claim {following.claim_no} ran it again"
+
+    def _was_standing_still(self, run: Execution, following: Execution) -> bool:
+        """Its node stood still when the other one began, and stopped it soon after it went on."""
+        return any(
+            pause.node_pid == run.node_pid
+            and pause.began <= following.began
+            and run.last.at <= pause.ended + PROMPTLY_SECONDS
+            for pause in self._evidence.pauses
+        )
+
+    def _may_be_repeated(self, run: Execution) -> bool:
+        """Its outcome could not be written: its node fell or stood still first, or was cut off for most of a lease."""
+        evidence, returned = self._evidence, run.last.at
+        outages = [outage for outage in evidence.outages if outage.began - SOON_SECONDS <= returned <= outage.ended]
+        written_by = max([returned, *(outage.ended for outage in outages)]) + SOON_SECONDS
+        row = self._rows.get(run.task_id)
+        return (
+            any(fall.node_pid == run.node_pid and returned <= fall.at <= written_by for fall in evidence.falls)
+            or any(
+                pause.node_pid == run.node_pid and pause.began <= written_by and returned <= pause.ended + SOON_SECONDS
+                for pause in evidence.pauses
+            )
+            or any(outage.seconds > evidence.lease_seconds / 2 for outage in outages)
+            or (row is not None and self._pays_for_outages(row) and self._was_cut_off(returned))
+        )
+
+    def _was_cut_off(self, returned: float) -> bool:
+        """A connection that was cut is met a moment later, when its transaction should be committed."""
+        return any(
+            outage.began - SOON_SECONDS <= returned <= outage.ended + SOON_SECONDS for outage in self._evidence.outages
+        )
+
+    # ------------------------------------------------------------ what was committed with a success, and not otherwise
+
+    def _effects(self) -> Iterator[str]:
+        effects: dict[int, list[int]] = defaultdict(list)
+        for effect in self._evidence.effects:
+            effects[effect.task_id].append(effect.claim_no)
+        for row in self._rows.values():
+            wanted = [row.claim_no] if row.kind == "ledger" and row.state is State.SUCCEEDED else []
+            found = effects.pop(row.id, [])
+            if found != wanted:
+                yield f"task {row.id} is {row.state} by claim {row.claim_no}, and effects were written by {found}"
+        yield from (f"task {task_id} is lost, and its effects are there" for task_id in effects)
+
+    def _children(self) -> Iterator[str]:
+        found = Counter(
+            (row.arguments["parent_id"], row.arguments["number"]) for row in self._evidence.rows if row.kind == "child"
+        )
+        for row in self._rows.values():
+            if row.kind != "parent":
+                continue
+            for number in range(row.arguments["children"]):
+                wanted, there = int(row.state is State.SUCCEEDED), found.pop((row.id, number), 0)
+                if there != wanted:
+                    yield f"task {row.id} is {row.state}, and its child {number} is there {there} times"
+        yield from (f"task {parent_id} has a child {number} it never had" for parent_id, number in found)

@@ -1,0 +1,187 @@
+"""The auditor finds what it should: each forged end of a chaos has one fault, and one finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from tests.chaos.auditor import audit, recoveries
+from tests.chaos.evidence import Effect, Event, Evidence, Fall, Line, Outage, Pause, Row
+
+from synergon import Reason, State
+
+NODE: Final = 100
+OTHER: Final = 200
+LEASE: Final = 3.0
+
+
+def ran(
+    task_id: int, claim_no: int = 1, *, at: float = 0.0, node: int = NODE, end: Event | None = Event.RETURNS
+) -> list[Line]:
+    """What an execution of one second wrote down."""
+    lines = [
+        Line(Event.BEGINS, task_id, claim_no, node, node, at),
+        Line(Event.LIVES, task_id, claim_no, node, node, at + 0.5),
+    ]
+    return lines if end is None else [*lines, Line(end, task_id, claim_no, node, node, at + 1)]
+
+
+def row(task_id: int, kind: str = "slow", state: State = State.SUCCEEDED, **values: Any) -> Row:
+    return Row(is_history=state.is_final, id=task_id, kind=kind, state=state, **values)
+
+
+CHILDREN: Final = [row(4 + number, "child", arguments={"parent_id": 3, "number": number}) for number in range(2)]
+GOOD: Final = Evidence(
+    lease_seconds=LEASE,
+    accepted=[1, 2, 3],
+    rows=[row(1), row(2, "ledger"), row(3, "parent", arguments={"children": 2}), *CHILDREN],
+    effects=[Effect(2, 1)],
+    lines=[line for task_id in range(1, 6) for line in ran(task_id)],
+)
+
+
+def rows_with(changed: Row) -> list[Row]:
+    return [changed if one.id == changed.id else one for one in GOOD.rows]
+
+
+def lines_of_first(*executions: list[Line]) -> list[Line]:
+    """The first task ran like this, the others as before."""
+    return [*(line for line in GOOD.lines if line.task_id != 1), *(line for lines in executions for line in lines)]
+
+
+TWICE: Final = rows_with(row(1, claim_no=2))
+CRASHED_ONCE: Final = rows_with(row(1, claim_no=2, crashes=1))
+
+FORGED: Final[dict[str, tuple[Evidence, str]]] = {
+    "a lost task": (replace(GOOD, accepted=[*GOOD.accepted, 99]), "task 99 was accepted and is lost"),
+    "a task in both places": (
+        replace(GOOD, rows=[row(1, state=State.READY), *GOOD.rows]),
+        "task 1 is in 2 places",
+    ),
+    "an id that was given twice": (replace(GOOD, accepted=[1, 1, 2, 3]), "accepted 2 times"),
+    "a task that nobody has": (replace(GOOD, lines=[*GOOD.lines, *ran(77)]), "task 77 ran and is in no place"),
+    "a task that has not ended": (replace(GOOD, rows=rows_with(row(1, state=State.RUNNING))), "it is running"),
+    "a failure that nobody ordered": (
+        replace(GOOD, rows=rows_with(row(1, state=State.FAILED, reason=Reason.ERROR))),
+        "it should not be failed(error)",
+    ),
+    "a success too early": (
+        replace(GOOD, rows=rows_with(row(1, arguments={"fails": 2}))),
+        "succeeded in attempt 1 instead of 3",
+    ),
+    "exhausted too early": (
+        replace(
+            GOOD,
+            rows=rows_with(row(1, state=State.FAILED, reason=Reason.EXHAUSTED, max_attempts=4, arguments={"fails": 4})),
+            lines=lines_of_first(ran(1, end=Event.RAISES)),
+        ),
+        "exhausted after 1 of 4",
+    ),
+    "a crash too many": (
+        replace(GOOD, rows=rows_with(row(1, state=State.FAILED, reason=Reason.CRASHED, crashes=4)), falls=[Fall(9, 9)]),
+        "has crashed 4 times",
+    ),
+    "a crash for nothing": (replace(GOOD, rows=rows_with(row(1, crashes=1))), "nothing was done to anybody"),
+    "a success of nobody": (replace(GOOD, rows=TWICE), "by claim 2, whose body said []"),
+    "a claim that ended twice": (replace(GOOD, lines=[*GOOD.lines, ran(1)[-1]]), "ended more than once"),
+    "a claim that began twice": (replace(GOOD, lines=[*GOOD.lines, ran(1)[0]]), "began 2 times"),
+    "a claim that the database does not know": (
+        replace(GOOD, lines=lines_of_first(ran(1), ran(1, 2, at=5)), falls=[Fall(NODE, 1)]),
+        "claim 2 ran, and the database knows 1",
+    ),
+    "two executions at once": (
+        replace(
+            GOOD,
+            rows=CRASHED_ONCE,
+            lines=lines_of_first(ran(1, end=Event.IS_STOPPED), ran(1, 2, at=0.7, node=OTHER)),
+            outages=[Outage(0, 9)],
+        ),
+        "still is_stopped 0.300 s after claim 2 began",
+    ),
+    "one that went on long after its node had stood still": (
+        replace(
+            GOOD,
+            rows=CRASHED_ONCE,
+            lines=lines_of_first(
+                ran(1, end=None), ran(1, 2, at=4, node=OTHER), [Line(Event.LIVES, 1, 1, NODE, NODE, 30)]
+            ),
+            pauses=[Pause(NODE, 0.6, 10)],
+        ),
+        "still lives 26.000 s after claim 2 began",
+    ),
+    "a return that was repeated": (
+        replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5))),
+        "claim 1 returned on 100, and claim 2 ran it again",
+    ),
+    "a return in a short outage that was repeated": (
+        replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), outages=[Outage(0.5, 1.5)]),
+        "claim 1 returned on 100, and claim 2 ran it again",
+    ),
+    "an effect that was written twice": (
+        replace(GOOD, effects=[Effect(2, 1), Effect(2, 1)]),
+        "effects were written by [1, 1]",
+    ),
+    "an effect of another claim": (replace(GOOD, effects=[Effect(2, 7)]), "effects were written by [7]"),
+    "an effect that is missing": (replace(GOOD, effects=[]), "effects were written by []"),
+    "a child that is there twice": (
+        replace(GOOD, rows=[*GOOD.rows, replace(CHILDREN[0], id=6)], lines=[*GOOD.lines, *ran(6)]),
+        "its child 0 is there 2 times",
+    ),
+    "a child that is missing": (
+        replace(GOOD, rows=GOOD.rows[:-1], lines=[line for line in GOOD.lines if line.task_id != 5]),
+        "its child 1 is there 0 times",
+    ),
+    "a dead node that nobody forgot": (replace(GOOD, strange_nodes=["n1"]), "node n1 is dead"),
+}
+
+
+def test_a_good_end_is_good() -> None:
+    assert audit(GOOD) == []
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_the_auditor_finds(name: str) -> None:
+    evidence, finding = FORGED[name]
+    found = audit(evidence)
+    assert any(finding in one for one in found), found
+    assert len(found) == 1, found
+
+
+def test_children_of_a_parent_that_failed_are_found() -> None:
+    failed = row(3, "parent", State.FAILED, reason=Reason.CRASHED, crashes=3, arguments={"children": 2})
+    found = audit(replace(GOOD, rows=rows_with(failed), falls=[Fall(NODE, 9)]))
+    assert found == [f"task 3 is failed, and its child {number} is there 1 times" for number in range(2)]
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        replace(
+            GOOD, rows=CRASHED_ONCE, lines=lines_of_first(ran(1, end=None), ran(1, 2, at=5)), falls=[Fall(NODE, 0.6)]
+        ),
+        replace(GOOD, rows=CRASHED_ONCE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), falls=[Fall(NODE, 1.1)]),
+        replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), outages=[Outage(0.5, 4)]),
+        replace(
+            GOOD,
+            rows=CRASHED_ONCE,
+            lines=lines_of_first(
+                ran(1, end=None), ran(1, 2, at=4, node=OTHER), [Line(Event.IS_STOPPED, 1, 1, NODE, NODE, 10.5)]
+            ),
+            pauses=[Pause(NODE, 0.6, 10)],
+        ),
+    ],
+    ids=[
+        "killed in the middle",
+        "killed before its outcome was written",
+        "cut off for a lease",
+        "frozen, then stopped",
+    ],
+)
+def test_what_the_faults_explain_is_no_finding(evidence: Evidence) -> None:
+    assert audit(evidence) == []
+
+
+def test_a_recovery_is_measured_from_the_fall_to_the_next_beginning() -> None:
+    lines = lines_of_first(ran(1, end=None), ran(1, 2, at=5, node=OTHER))
+    assert recoveries(replace(GOOD, rows=CRASHED_ONCE, lines=lines, falls=[Fall(NODE, 1.5)])) == [3.5]

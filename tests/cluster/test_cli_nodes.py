@@ -1,0 +1,92 @@
+"""`synergon nodes`: the table for people, JSON for programs, on the stores that processes share."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.cli_support import Shell
+from tests.postgres_server import store_url
+from tests.support import until
+
+from synergon import Engine
+
+
+@pytest.fixture(params=("sqlite", "postgres"))
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
+    """A shell whose app uses this database."""
+    shell = Shell.in_folder(tmp_path)
+    url = f"sqlite:///{tmp_path}/app.db" if request.param == "sqlite" else store_url()
+    app = shell.folder / "app.py"
+    app.write_text(app.read_text().replace('Engine("sqlite:///app.db")', f"Engine({url!r})"))
+    assert shell.run("migrate", "--url", url).code == 0
+    shell.environment["TEST_URL"] = url
+    return shell
+
+
+def nodes(shell: Shell, *options: str) -> list[Any]:
+    finished = shell.run("nodes", "--app", "app", "--json", *options)
+    assert (finished.code, finished.err) == (0, "")
+    return finished.lines
+
+
+def test_no_node_is_no_failure(shell: Shell) -> None:
+    shown = shell.run("nodes", "--app", "app")
+    assert (shown.code, shown.out) == (0, "there are no nodes; `synergon worker` starts one\n")
+    assert nodes(shell) == []
+
+
+def test_a_node_is_shown_with_what_it_runs_and_stays_listed_when_it_has_died(shell: Shell) -> None:
+    with shell.start("worker", "app", "--name", "kim", "-c", "3", "-q", "default") as worker:
+        worker.until_says(r"node \w+ \(kim\) runs")
+        with Engine(shell.environment["TEST_URL"]) as producer:
+            producer.enqueue_sync([producer.call("hold")])
+        worker.until_says("hold has begun")
+        (node,) = nodes(shell)
+        assert (node["name"], node["pid"]) == ("kim", worker.process.pid)
+        assert (node["is_alive"], node["runs_tasks"]) == (True, True)
+        assert (node["concurrency"], node["running"], node["free"]) == (3, 1, 2)
+        assert (node["kinds"], node["queues"]) == (["greet", "hold", "send"], ["default"])
+        assert node["address"].startswith("http://")
+        assert 0 < node["lease_left"] <= 30
+        shown = shell.run("nodes", "--app", "app", COLUMNS="200")
+        heading, row = shown.out.splitlines()
+        assert " ".join(heading.split()) == "name running lease host pid kinds queues id address version"
+        for word in ("kim", "alive", "1/3", str(worker.process.pid), "greet, hold, send", node["id"], node["address"]):
+            assert word in row
+        narrow = shell.run("nodes", "--app", "app").out
+        assert max(len(line) for line in narrow.splitlines()) <= 80
+        assert " ".join(narrow.splitlines()[0].split()) == "name running lease host pid kinds queues"
+        assert "alive" in narrow
+        worker.process.kill()
+        worker.ended()
+    (dead,) = nodes(shell)
+    assert (dead["id"], dead["is_alive"], dead["running"], dead["free"]) == (node["id"], False, 1, 0)
+    assert "dead" in shell.run("nodes", "--app", "app").out
+
+
+async def test_an_engine_that_only_waits_is_left_out_unless_all_are_asked_for(shell: Shell) -> None:
+    async with Engine(shell.environment["TEST_URL"], name="web") as web:
+        (handle,) = await web.enqueue([web.call("greet", name="Ada")])
+        waiting = asyncio.create_task(handle.result())
+
+        async def is_reachable() -> bool:
+            return bool(await web.store.nodes())
+
+        await until(is_reachable)
+        assert await asyncio.to_thread(nodes, shell) == []
+        (line,) = await asyncio.to_thread(nodes, shell, "--all")
+        assert (line["name"], line["runs_tasks"], line["concurrency"], line["free"]) == ("web", False, 0, 0)
+        shown = await asyncio.to_thread(shell.run, "nodes", "--all", "--app", "app")
+        assert "only waits" in shown.out
+        waiting.cancel()
+
+
+def test_a_database_that_is_not_there_is_code_3_and_is_not_made(tmp_path: Path) -> None:
+    shell = Shell.in_folder(tmp_path)
+    finished = shell.run("nodes", "--url", "sqlite:///missing.db")
+    assert (finished.code, finished.out) == (3, "")
+    assert "there is no database" in finished.err
+    assert not (tmp_path / "missing.db").exists()

@@ -1,0 +1,177 @@
+"""Peers seen from outside: what goes through a node's door, and what the node asks its database meanwhile.
+
+The nodes sweep once in an hour and each waits behind a proxy, so nothing but a message can explain that they act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import pytest
+from tests import postgres_server
+from tests.cluster.door import Door
+from tests.cluster.peers_support import cluster, joined, node, quantiles, url_fixture  # noqa: F401
+from tests.cluster.support import IS_LONG_RUN
+from tests.support import PATIENCE_SECONDS, until
+
+from synergon import Engine, State
+from synergon.peering.hints import LONGEST_PAUSE_SECONDS, REST_SECONDS
+
+PATIENCE: Final = 30.0
+SOON_SECONDS: Final = 0.05
+"""Far above what an idle machine shows, and far below what any sweep could."""
+ROUNDS: Final = 200 if IS_LONG_RUN else 50
+IDLE_SECONDS: Final = 30 if IS_LONG_RUN else 6
+"""Longer than a beat of the node."""
+ILL_SECONDS: Final = 60 if IS_LONG_RUN else 2
+BURST: Final = 100_000 if IS_LONG_RUN else 20_000
+
+
+# ------------------------------------------------------------ the right node
+
+
+async def test_a_task_added_anywhere_runs_at_once_on_the_one_node_that_has_its_kind(url: str) -> None:
+    kinds = ("north", "east", "south")
+    async with cluster(url, *kinds) as producer:
+        homes: dict[str, int] = {}
+        for kind in kinds:  # everybody meets everybody
+            for other in kinds:
+                (handle,) = await producer.enqueue([producer.call(kind, way=[other])])
+                (pid, _), _ = await handle.result(timeout=PATIENCE)
+                homes[kind] = pid
+        assert len(set(homes.values())) == 3
+
+        pauses = []
+        for way in product(kinds, repeat=3):  # from the producer to a node, and on from each node to each
+            stored_at = time.time()
+            (handle,) = await producer.enqueue([producer.call(way[0], way=list(way[1:]))])
+            stages = await handle.result(timeout=PATIENCE)
+            assert [pid for pid, _ in stages] == [homes[kind] for kind in way]
+            moments = [stored_at, *(at for _, at in stages), time.time()]
+            pauses += [later - earlier for earlier, later in pairwise(moments)]
+    print(f"\n{url.split(':')[0]}: from stage to stage {median(pauses) * 1000:.1f} ms, at most {max(pauses):.3f} s")
+    assert median(pauses) < SOON_SECONDS
+    assert max(pauses) < PATIENCE_SECONDS
+
+
+# ------------------------------------------------------------ messages, and no polling
+
+
+class Questions:
+    """What one node asks its database; its lease apart."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.is_sqlite = url.startswith("sqlite")
+        if not self.is_sqlite and not postgres_server.IS_OURS:
+            pytest.skip("the statements are read from the server's log, and this server is not ours")
+        self.url = url if self.is_sqlite else f"{url}&log_statement=all"
+        self._log = folder / "statements" if self.is_sqlite else postgres_server.folder() / "log"
+        self.settings = {"PEERS_TRACE": str(self._log)} if self.is_sqlite else {}
+        self._seen = 0
+
+    def since_last_time(self) -> Counter[str]:
+        """The statements; those that only open and close a transaction are part of others."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        new, self._seen = lines[self._seen :], len(lines)
+        if not self.is_sqlite:
+            new = [found[1] for line in new if (found := re.search(r"LOG:  (?:statement|execute \S+): (.*)", line))]
+        asked = [line for line in new if not re.match(r"BEGIN|COMMIT|ROLLBACK|--", line)]
+        return Counter(line for line in asked if not self._is_lease(line))
+
+    @staticmethod
+    def _is_lease(statement: str) -> bool:
+        return "SET leased_until" in statement or "SELECT leased_until" in statement
+
+
+async def test_a_node_acts_on_messages_and_asks_its_database_hardly_anything_in_between(
+    url: str, tmp_path: Path
+) -> None:
+    questions = Questions(url, tmp_path)
+    async with Door() as door, Engine(url, sweep=3600) as producer:
+        with node(questions.url, "stamp", settings={**door.settings, **questions.settings}):
+            await joined(producer, 1)
+            (handle,) = await producer.enqueue([producer.call("stamp")])
+            await handle.result(timeout=PATIENCE)  # the first one meets everybody
+
+            starts, results = [], []
+            for _ in range(ROUNDS):
+                let_in = door.let_in
+                (handle,) = await producer.enqueue([producer.call("stamp")])
+                stored_at = time.time()
+                started_at = await handle.result(timeout=PATIENCE)
+                results.append(time.time() - started_at)
+                starts.append(started_at - stored_at)
+                assert door.let_in == let_in + 1, "one task, one message"
+                await asyncio.sleep(0.02)
+            questions.since_last_time()
+            await asyncio.sleep(IDLE_SECONDS)
+            asked = questions.since_last_time()
+    for what, seconds in {"from enqueue to start": starts, "from start to result here": results}.items():
+        print(f"\n{url.split(':')[0]}: {what} p50 %.1f ms, p99 %.1f ms" % quantiles(seconds), end="")
+    print(f"; {asked.total()} statements while idle for {IDLE_SECONDS} s: {asked}")
+    assert median(starts) < SOON_SECONDS
+    assert median(results) < SOON_SECONDS
+    assert asked, "they are not counted"
+    assert asked.total() <= 0.5 * IDLE_SECONDS + 2  # the beat may fall to either side of the ends
+
+
+async def test_when_all_messages_are_lost_the_sweep_starts_the_task(url: str) -> None:
+    async with Door("silent") as door, cluster(url, "stamp", sweep="1.5", settings=door.settings) as producer:
+        for _ in range(2):  # the first one may be found by the claim that a node begins with
+            (handle,) = await producer.enqueue([producer.call("stamp")])
+            stored_at = time.time()
+            assert await handle.result(timeout=PATIENCE) - stored_at < 1.5 + 1
+        await until(lambda: door.turned_away > 0)
+        assert door.let_in == 0
+
+
+async def test_a_door_that_answers_503_for_a_while_is_used_again_when_it_has_healed(url: str) -> None:
+    async with Door() as door, cluster(url, "stamp", settings=door.settings) as producer:
+        (handle,) = await producer.enqueue([producer.call("stamp")])
+        await handle.result(timeout=PATIENCE)
+        door.mood = "ill"
+        (handle,) = await producer.enqueue([producer.call("stamp")])
+        await asyncio.sleep(ILL_SECONDS)
+        assert door.turned_away > 2
+        assert (await handle.status()).state is State.READY
+
+        door.mood = "open"
+        healed_at = time.time()
+        assert await handle.result(timeout=PATIENCE) - healed_at < LONGEST_PAUSE_SECONDS + 1
+        let_in = door.let_in
+        (handle,) = await producer.enqueue([producer.call("stamp")])
+        stored_at = time.time()
+        assert await handle.result(timeout=PATIENCE) - stored_at < 1, "as quick as ever"
+        assert door.let_in == let_in + 1
+
+
+async def test_a_burst_makes_few_messages(url: str) -> None:
+    async with Door() as door, cluster(url, "nothing", settings=door.settings) as producer:
+        (handle,) = await producer.enqueue([producer.call("nothing")])
+        await handle.result(timeout=PATIENCE)
+        before, began = door.let_in, time.monotonic()
+
+        async def enqueue_one_by_one() -> None:
+            for _ in range(BURST // 2 // 100):
+                await producer.enqueue([producer.call("nothing")])
+
+        await asyncio.gather(*(enqueue_one_by_one() for _ in range(100)))
+        for _ in range(BURST // 2 // 1000):
+            await producer.enqueue([producer.call("nothing") for _ in range(1000)])
+        took = time.monotonic() - began
+
+        async def all_have_ended() -> bool:
+            return (await producer.counts())[State.SUCCEEDED] == 1 + BURST
+
+        await until(all_have_ended, patience_seconds=300)
+        messages, rests = door.let_in - before, (time.monotonic() - began) / REST_SECONDS
+        print(f"\n{url.split(':')[0]}: {BURST} tasks in {took:.1f} s, {messages} messages")
+        assert messages < 500
+        assert messages < rests + 10, "at most one for each time that the sender has rested"

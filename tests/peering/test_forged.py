@@ -1,0 +1,167 @@
+"""Messages that must not be believed, sent to a real node over a real socket: the node does nothing, calls nobody, and
+goes on to believe the next honest one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import pytest
+from tests.support import until
+
+from synergon import Engine, State
+from synergon.peering.http import HEADERS
+from synergon.peering.seal import WINDOW, Envelope, Seal
+from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
+from synergon.records import NewNode, NewTask, ProcessIdentity
+
+SOON_SECONDS: Final = 0.3
+"""A node that believed a message would have acted by then; one that does not is not waited for longer."""
+
+
+@dataclass
+class Scene:
+    """A node, a task that it would run if anybody told it, and a peer that counts who calls it."""
+
+    node: Engine
+    secret: bytes
+    now: int
+    task_id: int
+    calls: list[bytes]
+
+    @property
+    def seal(self) -> Seal:
+        return Seal(self.secret, lambda: self.now)
+
+    @property
+    def honest(self) -> Envelope:
+        """What a producer would send that is in no table."""
+        hello = Hello(id="somebody", version="1", kinds=("quick",))
+        return self.seal.wrap("somebody", encode(message(hello=hello, new={"quick": 1})))
+
+    async def send(self, envelope: Envelope, *, method: str = "POST", body: Any = None) -> int:
+        assert self.node.peers is not None
+        headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                method,
+                f"{self.node.peers.address}{PATH}",
+                data=envelope.body if body is None else body,
+                headers=headers,
+            ) as response,
+        ):
+            return response.status
+
+    async def state(self) -> State:
+        (record,) = await self.node.store.get([self.task_id])
+        assert record is not None
+        return record.state
+
+
+@pytest.fixture
+async def scene(sqlite_url: str) -> AsyncIterator[Scene]:
+    calls: list[bytes] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(await reader.readline())
+        writer.close()
+
+    server = await asyncio.start_server(note, "127.0.0.1", 0)
+    engine = Engine(sqlite_url, sweep=3600, lease=60)
+
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine.worker():
+        await engine.enqueue([quick.call()])  # after this one the node has looked at everything
+        await _until_idle(engine)
+        (insertion,) = await engine.store.insert([NewTask(kind="quick")])  # and of this one it was not told
+        await _add_peer(engine, server.sockets[0])
+        yield Scene(engine, await engine.store.secret(), await engine.store.now(), insertion.id, calls)
+    server.close()
+
+
+async def _until_idle(engine: Engine) -> None:
+    async def has_ended() -> bool:
+        return (await engine.counts())[State.SUCCEEDED] == 1
+
+    await until(has_ended)
+    await until(lambda: engine.node is not None and not engine.node.scheduler._dirty)
+    await asyncio.sleep(0.05)
+
+
+async def _add_peer(engine: Engine, listener: socket.socket) -> None:
+    (record,) = await engine.nodes()
+    await engine.store.register(
+        NewNode(
+            id="a-peer",
+            name="a-peer",
+            process=ProcessIdentity(**{**msgspec.structs.asdict(record.process), "boot_id": "another host"}),
+            kinds=("quick",),
+            queues=None,
+            concurrency=1,
+            lease=3_600_000_000,
+            version="1",
+            address=f"http://127.0.0.1:{listener.getsockname()[1]}",
+        )
+    )
+
+
+async def _endless() -> AsyncIterator[bytes]:
+    """A body in chunks, which nowhere says how long it is."""
+    for _ in range(1000):
+        yield b" " * 1024
+        await asyncio.sleep(0)
+
+
+Forgery = Callable[[Scene], Awaitable[int]]
+
+FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
+    "another secret": (401, lambda s: s.send(Seal(b"guess", lambda: s.now).wrap("somebody", s.honest.body))),
+    "another sender": (401, lambda s: s.send(msgspec.structs.replace(s.honest, peer_id="a-peer"))),
+    "another time": (401, lambda s: s.send(msgspec.structs.replace(s.honest, time=str(s.now + 1)))),
+    "another nonce": (401, lambda s: s.send(msgspec.structs.replace(s.honest, nonce="0" * 32))),
+    "another body": (401, lambda s: s.send(s.honest, body=s.honest.body + b" ")),
+    "no signature worth the name": (401, lambda s: s.send(msgspec.structs.replace(s.honest, signature="é"))),
+    "too old": (401, lambda s: s.send(_at(s, -WINDOW - 5_000_000))),
+    "of the future": (401, lambda s: s.send(_at(s, WINDOW + 5_000_000))),
+    "too long": (413, lambda s: s.send(s.seal.wrap("somebody", b" " * SIZE_LIMIT + s.honest.body))),
+    "too long, in chunks": (413, lambda s: s.send(s.honest, body=_endless())),
+    "not posted": (405, lambda s: s.send(s.honest, method="GET")),
+    "nonsense": (409, lambda s: s.send(s.seal.wrap("somebody", b"[1, 2"))),
+}
+
+
+def _at(scene: Scene, shift: int) -> Envelope:
+    return Seal(scene.secret, lambda: scene.now + shift).wrap("somebody", scene.honest.body)
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+async def test_a_forged_message_is_refused_and_nothing_happens(scene: Scene, name: str) -> None:
+    status, forge = FORGERIES[name]
+    assert await forge(scene) == status
+    await asyncio.sleep(SOON_SECONDS)
+    assert await scene.state() is State.READY
+    assert scene.calls == []
+
+
+async def test_an_honest_message_of_somebody_who_is_in_no_table_is_believed_once(scene: Scene) -> None:
+    assert "somebody" not in {node.id for node in await scene.node.nodes()}
+    envelope = scene.honest
+    assert await scene.send(envelope) == 200
+
+    async def has_run() -> bool:
+        return await scene.state() is State.SUCCEEDED
+
+    await until(has_run)
+    (insertion,) = await scene.node.store.insert([NewTask(kind="quick")])
+    scene.task_id = insertion.id
+    assert await scene.send(envelope) == 401, "a replay"
+    await asyncio.sleep(SOON_SECONDS)
+    assert await scene.state() is State.READY
