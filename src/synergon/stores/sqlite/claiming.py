@@ -35,7 +35,7 @@ def _take_free(transaction: Transaction, request: ClaimRequest) -> list[Any]:
 def _claim(row: tuple[Any, ...], server: str | None = None, slot: int | None = None) -> Claim:
     (
         task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, *_,
+        limit_key, group_id, _, _, _,
     ) = row  # fmt: skip
     return Claim(
         task_id,
