@@ -76,10 +76,10 @@ def finish(transaction: Transaction, settlements: Sequence[Settlement]) -> list[
     if wellness:
         health.note(transaction, wellness)
     moves = draw(transaction)
-    return [
-        _placed(verdict, moves) if verdict is not None else _already(transaction, settlement)
-        for settlement, verdict in zip(settlements, verdicts, strict=True)
+    told = [
+        verdict or _already(transaction, settlement) for settlement, verdict in zip(settlements, verdicts, strict=True)
     ]
+    return [_placed(verdict, moves) for verdict in told] if moves else told
 
 
 def _placed(verdict: Verdict, moves: Moves) -> Verdict:
