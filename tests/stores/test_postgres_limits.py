@@ -1,4 +1,5 @@
-"""What is particular to limits on PostgreSQL: processes that meet between lock, count and write; callers' transactions."""
+"""What is particular to limits on PostgreSQL: processes that meet between lock, count and write, and callers'
+transactions."""
 
 from __future__ import annotations
 

@@ -38,4 +38,5 @@ async def _release_after(session: Session, ended: list[int]) -> Moves:
     released = await session.rows("release_after", ended)
     for row in released:
         session.touch(row["kind"], row["limit_key"])
+        session.released.append(row["kind"])
     return {row["id"]: (row["kind"], State(row["state"])) for row in released}

@@ -84,7 +84,7 @@ async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> 
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=row["kind"], node_id=row["node_id"])
     session.touch(row["kind"], row["limit_key"], row["group_id"])
     await settling.end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED)
-    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"])
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"], group_id=row["group_id"])
 
 
 async def _refused(session: Session, task_id: int) -> Moved:
@@ -140,7 +140,7 @@ async def _delete(session: Session, task_id: int) -> Moved:
             return Moved(id=task_id, done=False, state=State.RUNNING, kind=row["kind"], node_id=row["node_id"])
         await session.run("forget", task_id)
         session.touch(row["kind"], row["limit_key"], row["group_id"])
-        return Moved(id=task_id, done=True, state=None, kind=row["kind"])
+        return Moved(id=task_id, done=True, state=None, kind=row["kind"], group_id=row["group_id"])
     ended = await session.rows("ended", [task_id])
     if not ended:
         return Moved(id=task_id, done=False, state=None)

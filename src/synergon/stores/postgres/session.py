@@ -49,6 +49,7 @@ class Session:
         "lines",
         "locked_groups",
         "profile",
+        "released",
         "terms",
     )
 
@@ -62,6 +63,8 @@ class Session:
         self.groups: set[int] = set()
         self.terms: dict[str, Terms] = {}
         self.locked_groups: set[int] = set()
+        self.released: list[str] = []
+        """The kinds of tasks that waited for groups which have ended now."""
         self._connection = connection
         self._sql = sql
         self._shard = shard

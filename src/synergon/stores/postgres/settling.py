@@ -73,7 +73,10 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
         await end(session, succeeded, State.SUCCEEDED, None, by_owner=True)
     await health.write(session)
     moves = await draw(session)
-    return _placed(await _fill(session, settlements, verdicts), moves)
+    told = _placed(await _fill(session, settlements, verdicts), moves)
+    if told and session.released:
+        told[-1] = msgspec.structs.replace(told[-1], released=tuple(session.released))
+    return told
 
 
 async def _lock_bonds(session: Session, settlements: Sequence[Settlement]) -> None:
