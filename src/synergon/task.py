@@ -206,6 +206,10 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.line = LineOf(self.policy.limit_by, function, self.kind) if self.policy.has_lines else None
         self.limits = self._limits()
         """The limits in which a task of this kind takes a place while it runs."""
+        self.is_limited = bool(self.limits) or provider is not None or self.line is not None
+        """Whether more than this node decides how many may run."""
+        self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
+        """What to call, the provider's first."""
         if self.policy.runs_in == "process":
             self.check_importable()
         self._task_type = self
@@ -219,11 +223,6 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def _limits(self) -> tuple[str, ...]:
         own = () if self.policy.max_running_global is msgspec.UNSET else (f"kind:{self.kind}",)
         return (*own, *self.policy.limits)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether more than this node decides how many may run."""
-        return bool(self.limits) or self.provider is not None or self.line is not None
 
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""

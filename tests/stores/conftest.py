@@ -18,7 +18,7 @@ from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
 STORES = ("memory", "sqlite", "postgres", "distributed")
-WITH_LIMITS = frozenset({"memory", "sqlite"})
+WITH_LIMITS = frozenset(STORES)
 """The stores that have limits, lines, servers, groups and orders already. Test modules that say `NEEDS_LIMITS = True`
 skip the others."""
 

@@ -44,6 +44,7 @@ class ModelTask:
     priority: int
     expires_in: int | None
     limit_key: str | None = None
+    group_id: int | None = None
     holds: frozenset[str] = frozenset()
     """The limits that it holds while it runs."""
     reason: Reason | None = None
@@ -108,6 +109,8 @@ class Model:
         self.nodes: set[str] = set()
         self.limits: dict[str, int | None] = {}
         """What was declared, or set since."""
+        self.groups: dict[int, bool] = {}
+        """Whether each group has ever ended."""
 
     # ------------------------------------------------------------ questions
 
@@ -143,6 +146,17 @@ class Model:
     def counts(self) -> dict[tuple[str, str, State], int]:
         """Numbers by queue, kind and state."""
         return dict(Counter((task.task.queue, task.task.kind, task.state) for task in self.tasks.values()))
+
+    # ------------------------------------------------------------ groups
+
+    def group_counts(self, group_id: int) -> dict[State, int]:
+        """What its tasks do."""
+        return dict(Counter(task.state for task in self.tasks.values() if task.group_id == group_id))
+
+    def end_groups(self) -> None:
+        """Whatever has no live task has ended, and stays so."""
+        for group_id in self.groups:
+            self.groups[group_id] |= all(state in FINAL for state in self.group_counts(group_id))
 
     # ------------------------------------------------------------ limits and lines
 

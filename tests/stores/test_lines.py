@@ -29,6 +29,7 @@ from synergon.records import (
     HandedBack,
     Lined,
     NewTask,
+    Outcome,
     Reprioritizing,
     Rescheduling,
     Retrying,
@@ -330,7 +331,7 @@ async def test_many_lines_of_many_kinds_stay_in_order_through_a_long_run(store: 
         for number in range(40)
     ]
     await store.insert(tasks)
-    outcomes = [Succeeded(), HandedBack(), OUTCOMES["failed"], Crashed(error=ERROR), Succeeded()]
+    outcomes: list[Outcome] = [Succeeded(), HandedBack(), OUTCOMES["failed"], Crashed(error=ERROR), Succeeded()]
     done = 0
     for turn in range(60):
         claims = await worker.claim("a", "b", limit=4)

@@ -21,6 +21,7 @@ from tests.stores.actions import ERROR, check_lines, new_node
 from tests.stores.conftest import WITH_LIMITS, make_folder, make_store
 from tests.stores.model import LATER, Model, ModelTask
 
+from synergon.control_records import NewGroup
 from synergon.errors import KeyConflict, LeaseLost
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.limit_records import LimitRecord, NewLimit
@@ -189,6 +190,31 @@ class StoreMachine(RuleBasedStateMachine):
         with pytest.raises(KeyConflict) as expected:
             self.model.insert(tasks, iter(()))
         assert conflict.task_id == expected.value.task_id
+
+    @precondition(lambda self: self.has_limits)
+    @rule(tasks=st.lists(new_tasks, max_size=3))
+    def open_group(self, tasks: list[NewTask]) -> None:
+        try:
+            group = self.run(self.store.open_group(NewGroup(name="group", tasks=tuple(tasks))))
+        except KeyConflict as conflict:
+            self.check_conflict(tasks, conflict)
+            return
+        new_ids = [answer.id for answer in group.insertions if answer.created]
+        expected = self.model.insert(tasks, iter(new_ids))
+        assert [(answer.id, answer.created) for answer in group.insertions] == [entry[:2] for entry in expected]
+        self.ids += new_ids
+        for task_id in new_ids:
+            self.model.tasks[task_id].group_id = group.id
+        self.model.groups[group.id] = False
+        self.model.balance()
+
+    @precondition(lambda self: self.model.groups)
+    @rule(index=st.integers(0, 5))
+    def cancel_group(self, index: int) -> None:
+        group_id = list(self.model.groups)[index % len(self.model.groups)]
+        live = [task.id for task in self.model.tasks.values() if task.group_id == group_id and task.state not in FINAL]
+        moved = sorted(self.run(self.store.cancel_group(group_id)), key=lambda move: move.id)
+        self.check_moves(sorted(live), moved, [self.model.cancel(task_id, None) for task_id in sorted(live)])
 
     # ------------------------------------------------------------ tasks run
 
@@ -398,6 +424,8 @@ class StoreMachine(RuleBasedStateMachine):
         if self.has_limits:
             self.check_limits(await self.store.limits())
             await check_lines(self.store)
+            self.model.end_groups()
+            await self.check_groups()
         for node_id in self.node_ids:
             wanted = {task.id for task in self.model.running_on(node_id) if task.cancel_requested}
             assert set(await self.store.cancel_requests(node_id)) == wanted
@@ -405,6 +433,16 @@ class StoreMachine(RuleBasedStateMachine):
     def check_tasks(self, records: Sequence[TaskRecord]) -> None:
         expected = [_of_model(self.model.tasks[task_id]) for task_id in sorted(self.model.tasks, reverse=True)]
         assert [_of_record(record) for record in records] == expected
+
+    async def check_groups(self) -> None:
+        for group_id, has_ended in list(self.model.groups.items()):
+            (group,) = await self.store.groups([group_id])
+            if group is None:  # forgotten with the last of its tasks, which only pruning may do
+                assert has_ended
+                assert self.model.group_counts(group_id) == {}
+                del self.model.groups[group_id]
+            else:
+                assert (group.counts, group.ended_at is not None) == (self.model.group_counts(group_id), has_ended)
 
     def check_limits(self, found: list[LimitRecord]) -> None:
         expected = []
@@ -446,6 +484,7 @@ def _of_record(record: TaskRecord) -> dict[str, Any]:
         "queue": record.queue,
         "key": record.key,
         "limit_key": record.limit_key,
+        "group_id": record.group_id,
         "payload": bytes(record.payload),
         "state": record.state,
         "reason": record.reason,
@@ -470,6 +509,7 @@ def _of_model(task: ModelTask) -> dict[str, Any]:
         "queue": task.task.queue,
         "key": task.task.key,
         "limit_key": task.limit_key,
+        "group_id": task.group_id,
         "payload": task.task.payload,
         "state": task.state,
         "reason": task.reason,

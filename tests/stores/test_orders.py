@@ -37,21 +37,19 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
     task_id = await add(store)
     running = await add(store, kind="other")
     await worker.claim("other")
-    outcomes = [
-        (await order(store, verb, subject, value)).outcome
-        for verb, subject, value in (
-            ("pause", "mail", None),
-            ("pause", "mail", None),
-            ("resume", "mail", None),
-            ("resume", "mail", None),
-            ("set_limit", "license", 3),
-            ("set_limit", "license", None),
-            ("set_servers", "gpu", [["b", 2], ["https://C.example/", None]]),
-            ("cancel", str(task_id), "enough"),
-            ("cancel", str(task_id), None),
-            ("cancel", str(running), None),
-        )
+    orders: list[tuple[Verb, str, Any]] = [
+        ("pause", "mail", None),
+        ("pause", "mail", None),
+        ("resume", "mail", None),
+        ("resume", "mail", None),
+        ("set_limit", "license", 3),
+        ("set_limit", "license", None),
+        ("set_servers", "gpu", [["b", 2], ["https://C.example/", None]]),
+        ("cancel", str(task_id), "enough"),
+        ("cancel", str(task_id), None),
+        ("cancel", str(running), None),
     ]
+    outcomes = [(await order(store, *entry)).outcome for entry in orders]
     assert outcomes == [
         "paused",
         "was paused already",

@@ -13,6 +13,7 @@ import pytest
 from tests.stores.actions import HOUR, Worker, add, add_many, check_lines, declare_limit, states
 from tests.stores.conftest import make_folder
 
+from synergon.control_records import NewGroup
 from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewRate
 from synergon.records import Cutoffs, NewTask, Room, Settlement, Succeeded
@@ -174,3 +175,15 @@ async def test_the_schema_refuses_two_tasks_in_one_place(store: SqliteStore) -> 
             "server = 'gpu-1', slot = 0"
         )
     connection.close()
+
+
+async def test_pruning_forgets_a_group_when_nothing_of_it_is_left(store: SqliteStore) -> None:
+    group = await store.open_group(NewGroup(name="night", tasks=(NewTask(kind="work"),), then=NewTask(kind="work")))
+    await store.cancel([group.insertions[0].id])
+    everything = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
+    await store.prune(everything, 100)
+    assert await store.groups([group.id]) != [None]  # what follows it lives
+    assert group.then is not None
+    await store.cancel([group.then.id])
+    await store.prune(everything, 100)
+    assert await store.groups([group.id]) == [None]

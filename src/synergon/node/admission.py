@@ -38,6 +38,10 @@ class Admission:
     def _counted(self, kind: str) -> Room:
         return msgspec.structs.replace(self._rooms[kind], count=self.room(kind))
 
+    def has_room(self, kind: str) -> bool:
+        """Whether a task of this kind, of any kind there is, could start now."""
+        return kind in self._kinds and self.room(kind) > 0
+
     def room(self, kind: str) -> int:
         """How many tasks of this kind could start now."""
         policy = self._kinds[kind].policy

@@ -67,7 +67,8 @@ class Attempt:
         self.asyncio_task: asyncio.Task[Any] | None = None
         """Set while a coroutine body runs."""
         self.child: ChildRun | None = None
-        self.deadline: asyncio.TimerHandle | None = None
+        self.deadline: float | None = None
+        """By the loop's clock, while its body runs."""
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
         self.server: Server | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from synergon.node import outcomes
 from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.child import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildNotStarted
+from synergon.node.deadlines import Deadlines
 from synergon.node.executors import Executor
 from synergon.records import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
 from synergon.task import AnyTask
@@ -44,13 +44,13 @@ class ChildBodies:
         *,
         url: str,
         most: int,
-        arm: Callable[[Attempt], None],
+        deadlines: Deadlines,
     ) -> None:
         self._services = services
         self._executor = executor
         self._clock = clock
         self._logger = logger
-        self._arm = arm
+        self._deadlines = deadlines
         self._places = asyncio.Semaphore(most)
         self._url = url
         self._tied: set[str] = set()
@@ -80,8 +80,9 @@ class ChildBodies:
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
         def on_message(message: bytes) -> Any:
-            if message == BEGINS:
-                self._begin(attempt)
+            if message == BEGINS:  # the deadline is the body's: what it takes to start a process is not its time
+                starting.cancel()
+                self._deadlines.arm(attempt)
                 return None
             if message == b"still_owned":
                 return self._answer_ownership(attempt)
@@ -90,27 +91,21 @@ class ChildBodies:
 
         is_fresh = attempt.claim.crashes > 0
         attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
-        attempt.deadline = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
+        starting = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
         try:
             answer = _ANSWER.decode(await attempt.child.result())
         except ChildFailure as failure:
             return self._of_failure(attempt, failure, node_id)
         finally:
             attempt.child = None
-            if attempt.deadline is not None:
-                attempt.deadline.cancel()
+            starting.cancel()
+            self._deadlines.disarm(attempt)
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
             self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
             return HandedBack()
         return self._of_answer(attempt, answer, node_id)
-
-    def _begin(self, attempt: Attempt) -> None:
-        """The deadline is the body's: what it takes to start a process is not its time."""
-        if attempt.deadline is not None:
-            attempt.deadline.cancel()
-        self._arm(attempt)
 
     async def _answer_ownership(self, attempt: Attempt) -> bytes:
         return b"yes" if await self._services.still_owned(attempt) else b"no"

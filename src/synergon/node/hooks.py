@@ -48,7 +48,7 @@ class Hooks:
 
     def started(self, attempt: Attempt) -> None:
         """Its body is about to run."""
-        if not _hooks_of(attempt):
+        if not attempt.task_type.hooks:
             return
         attempt.started_at = self._clock.monotonic()
         self._open[attempt.claim.id, attempt.claim.claim_no] = attempt
@@ -77,7 +77,7 @@ class Hooks:
             call.cancel()
 
     def _call(self, attempt: Attempt, name: str, *what: Any) -> None:
-        for hook_name, hook in _hooks_of(attempt):
+        for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
                 call = asyncio.get_running_loop().create_task(self._guarded(attempt, name, hook, what))
                 self._calls.add(call)
@@ -131,12 +131,6 @@ class Hooks:
 
         threading.Thread(target=run, name="synergon-hook", daemon=True).start()
         return await over
-
-
-def _hooks_of(attempt: Attempt) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    provider = attempt.task_type.provider
-    own = attempt.task_type.policy.hooks
-    return own if provider is None else (*provider.hooks, *own)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:

@@ -39,17 +39,15 @@ class Ledger:
 
     def take(self, kind: str, *, is_process: bool, is_command: bool = False) -> None:
         """An attempt starts."""
-        self._count(kind, 1, is_process=is_process, is_command=is_command)
+        self.in_use += not is_command
+        self.commands_in_use += is_command
+        self.processes_in_use += is_process
+        self.by_kind[kind] += 1
 
     def release(self, kind: str, *, is_process: bool, is_command: bool = False) -> None:
         """An attempt has really ended."""
-        self._count(kind, -1, is_process=is_process, is_command=is_command)
+        self.in_use -= not is_command
+        self.commands_in_use -= is_command
+        self.processes_in_use -= is_process
+        self.by_kind[kind] -= 1
         assert self.in_use >= 0, "a slot was given back twice"
-
-    def _count(self, kind: str, change: int, *, is_process: bool, is_command: bool) -> None:
-        if is_command:
-            self.commands_in_use += change
-        else:
-            self.in_use += change
-        self.by_kind[kind] += change
-        self.processes_in_use += change if is_process else 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from synergon.control_records import OrderRecord
 from synergon.node.scheduler import Scheduler
 from synergon.stores.base import Store
+
+AT_ONCE: Final = 100
 
 
 class Orders:
@@ -28,7 +31,7 @@ class Orders:
 
     async def obey(self, node_id: str) -> None:
         """Carry out what was ordered and not done yet, in order."""
-        for order in await self._store.orders(node_id=node_id):
+        for order in await self._store.orders(AT_ONCE, node_id):
             self._logger.info("%s orders: %s", order.who, order.verb)
             if await self._store.order_done(order.id, self._outcome(order)):
                 self._carry_out(order)

@@ -23,6 +23,7 @@ from synergon.node import outcomes
 from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.child_bodies import ChildBodies
 from synergon.node.completer import Completer
+from synergon.node.deadlines import Deadlines
 from synergon.node.executors import Executor
 from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
@@ -93,10 +94,11 @@ class Runner:
         self._hooks = hooks
         self._labels: dict[tuple[str, str], dict[str, Any]] = {}
         self._on_free = on_free
-        self._child_bodies = ChildBodies(
-            services, executor, clock, logger, url=url, most=ledger.processes, arm=self._arm
-        )
         self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop, self._pass_deadline)
+        self._child_bodies = ChildBodies(
+            services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
+        )
         self.running: dict[int, Attempt] = {}
         self.node_id = ""
 
@@ -205,16 +207,11 @@ class Runner:
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
             return await self._child_bodies.run(attempt, self.node_id)
-        self._arm(attempt)
+        self._deadlines.arm(attempt)
         try:
             return await self._in_process(attempt)
         finally:
-            if attempt.deadline is not None:
-                attempt.deadline.cancel()
-
-    def _arm(self, attempt: Attempt) -> None:
-        if attempt.timeout is not None:
-            attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
+            self._deadlines.disarm(attempt)
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature

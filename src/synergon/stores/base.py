@@ -13,9 +13,14 @@ Rules for all of it:
   `waiting` instead, and then the line is put in order in the same transaction: the first of its tasks, as many as the
   limit `key:<kind>` has room for beside those that run and as its rate allows to start now, are `ready`, the rest are
   `waiting`; a task that has a better place takes the place of a `ready` one. Tasks of paused queues have no place. If
-  only the rate holds the first one back, it is `scheduled` for its turn. A kind without that limit on record has
-  lines without end. The same happens after every move out of `ready` or `running`, and when the limit changes.
+  only the rate holds the first one back, it is `scheduled` for its turn. A kind without that limit on record, or with
+  neither value nor rate in it, has lines without end: everybody in them is `ready`, in paused queues too. The same
+  happens after every move out of `ready`, `running` or (because it may have been the turn of a rate) `scheduled`, and
+  when the limit changes. A task that has expired keeps its place until it is ended.
 - Groups: whatever ends or removes the last live task of a group ends the group and releases what waits for it.
+  A task stays in its group when it is replaced. Children count before it is asked whether a group has ended. An ended
+  group may be forgotten when the last of its rows (the task that follows it included) leaves the history.
+- Commands have no priority: it is 0, and nobody can change it.
 - Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
 
 The legal moves are those of `synergon.lifecycle`. Who moves a task into a final state moves its row from the live
@@ -282,7 +287,8 @@ class Store(Protocol):
 
     async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
         """The pool from now on; False: nobody has declared the provider. What runs on a server that is gone finishes;
-        commands that wait for one end `failed`. A server that stays keeps its health."""
+        commands that wait for one end `failed`, reason `error`. A server that stays keeps its health, one that comes
+        back later is new."""
 
     async def servers(self) -> list[ServerRecord]:
         """All servers, by provider and address, and removed ones that still have work."""
@@ -298,7 +304,8 @@ class Store(Protocol):
 
     async def order(self, order: NewOrder) -> OrderRecord:
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon` and `stop` are only written
-        down, for the node that they name. An order that makes no sense is not written down (`outcome` says why)."""
+        down, for the node that they name. An order that makes no sense is not written down (`outcome` says why, and
+        its id is 0); `stores.ordering` has the words."""
 
     async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

@@ -33,25 +33,22 @@ def _take_free(transaction: Transaction, request: ClaimRequest) -> list[Any]:
 
 
 def _claim(row: tuple[Any, ...], server: str | None = None, slot: int | None = None) -> Claim:
-    (
-        task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, *_,
-    ) = row  # fmt: skip
+    tags = row[9]
     return Claim(
-        task_id,
-        claim_no + 1,
-        kind,
-        queue,
-        payload,
-        attempts + 1,
-        max_attempts,
-        crashes,
-        overrides,
+        row[0],
+        row[1] + 1,
+        row[2],
+        row[3],
+        row[4],
+        row[5] + 1,
+        row[6],
+        row[7],
+        row[8],
         decode_tags(tags) if tags else (),
-        meta,
-        origin,
-        limit_key,
-        group_id,
+        row[10],
+        row[11],
+        row[12],
+        row[13],
         server,
         slot,
     )

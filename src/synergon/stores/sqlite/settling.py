@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -76,6 +76,8 @@ def finish(transaction: Transaction, settlements: Sequence[Settlement]) -> list[
     if wellness:
         health.note(transaction, wellness)
     moves = draw(transaction)
+    if not moves and not transaction.released and None not in verdicts:
+        return cast("list[Verdict]", verdicts)
     found = [
         _placed(verdict, moves) if verdict is not None else _already(transaction, settlement)
         for settlement, verdict in zip(settlements, verdicts, strict=True)

@@ -32,11 +32,13 @@ WHERE group_id IN (SELECT value FROM json_each(?1)) GROUP BY group_id, state
 SELECT id FROM synergon_task WHERE group_id = ? ORDER BY id
 
 -- name: prune_groups
--- Groups that have ended, of which nothing is left.
+-- Groups that have ended, of which nothing is left, what followed them included.
 DELETE FROM synergon_group WHERE id IN (
     SELECT id FROM synergon_group AS ended
     WHERE ended_at IS NOT NULL AND ended_at < ?
         AND NOT EXISTS (SELECT 1 FROM synergon_task AS task WHERE task.group_id = ended.id)
         AND NOT EXISTS (SELECT 1 FROM synergon_history AS task WHERE task.group_id = ended.id)
+        AND NOT EXISTS (SELECT 1 FROM synergon_task AS task WHERE task.id = ended.then_id)
+        AND NOT EXISTS (SELECT 1 FROM synergon_history AS task WHERE task.id = ended.then_id)
     ORDER BY ended_at LIMIT ?
 )
