@@ -11,8 +11,9 @@ import pytest
 from tests.cluster.apps.pool_bodies import obey, occupy
 from tests.cluster.support import Cluster, until
 from tests.cluster.test_faults_killed import hide_process_of
+from tests.postgres_server import store_url
 
-from synergon import Reason, State
+from synergon import Engine, Reason, State
 
 LEASE_SECONDS = 2
 
@@ -21,6 +22,15 @@ class PoolCluster(Cluster):
     """Its workers have a pool of one server."""
 
     program = "pool_worker"
+
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        super().__init__(folder)
+        self.is_file = url is None
+        if url is not None:
+            self.engine = Engine(url, sweep=0.05)
+
+    def _may_be_written(self) -> bool:
+        return not self.is_file or super()._may_be_written()
 
     def open_gate(self) -> None:
         """Let gated bodies end."""
@@ -37,9 +47,11 @@ class PoolCluster(Cluster):
         return most
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[PoolCluster]:
-    async with PoolCluster(tmp_path) as cluster:
+@pytest.fixture(params=("sqlite", "postgres"))
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PoolCluster]:
+    """Processes on either kind of store that they can share."""
+    url = store_url() if request.param == "postgres" else None
+    async with PoolCluster(tmp_path, url) as cluster:
         yield cluster
 
 
@@ -62,7 +74,8 @@ async def test_the_places_of_a_killed_node_are_used_by_others_after_its_lease(cl
     await cluster.journal.wait_for("begins", "a", "b")
     await cluster.start(lease=LEASE_SECONDS)
     waiting = await cluster.enqueue(occupy.call("c"))
-    hide_process_of(killed, cluster)  # or it would be seen dead at once
+    if cluster.is_file:
+        hide_process_of(killed, cluster)  # or it would be seen dead at once
     killed.kill()
     killed_at = time.time()
     (first,) = await cluster.journal.wait_for("begins", "c")
