@@ -104,7 +104,9 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
     assert shell.run("queues", "pause", "mail", "--app", "app").code == 0
     assert shell.run("tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
     assert shell.run("limits", "set", "license", "5", "--app", "app").code == 0
-    shell.run("tasks", "cancel", "999", "--app", "app")
+    unknown = shell.run("tasks", "cancel", "999", "--app", "app")
+    assert unknown.code == 1
+    assert unknown.err.startswith("error: there is no task 999")
     found = lines(shell, "orders")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
         ("set_limit", "license", "limit license is 5 now"),
