@@ -14,12 +14,13 @@ APP = """
 import time
 from pathlib import Path
 
-from synergon import Engine, Rate, Server
+from synergon import Engine, Health, Rate, Server
 
 engine = Engine("sqlite:///app.db")
 engine.limit("license", 2)
 gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": 1})
 bare = engine.provider("bare")
+weak = engine.provider("weak", health=Health(failures=1, rest=900, cap=900), timeout=7)
 
 
 @engine.task(limits=["license"])
@@ -41,6 +42,11 @@ def draw(server: Server) -> str:
 
 @bare.task
 async def wait_for_ever() -> None: ...
+
+
+@weak.task
+async def break_it() -> None:
+    raise ConnectionError("refused")
 """
 
 
@@ -159,3 +165,27 @@ def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> 
     assert "limit license is closed, and 3 tasks wait for it" in found.out
     assert "`synergon limits set license VALUE`" in found.out
     assert "provider bare has no servers, and 1 task waits for it" in found.out
+
+
+def test_a_server_that_rests_is_shown_and_found_and_tasks_show_where_they_ran(shell: Shell) -> None:
+    assert shell.run("servers", "set", "weak", "http://weak=1", "--app", "app").code == 0
+    (task_id,) = shell.enqueue("break_it")
+    assert shell.run("worker", "app", "--drain").code == 0
+    (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
+    assert (server["failures"], server["in_use"]) == (1, 0)
+    assert server["resting_until"] is not None
+    assert "rests, tried in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    shown = shell.run("tasks", "show", str(task_id), "--app", "app").out
+    assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
+    doctor = shell.run("doctor", "--app", "app", "--json").document
+    problems = [finding["problem"] for finding in doctor["problems"]]
+    assert "server http://weak of provider weak rests after 1 failure in a row" in problems
+    assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
+
+
+def test_a_task_in_line_shows_its_key(shell: Shell) -> None:
+    with shell.engine as engine:
+        (handle,) = engine.enqueue_sync([engine.call("bill", customer="ada")])
+    assert shell.run("worker", "app", "--drain").code == 0
+    shown = shell.run("tasks", "show", str(handle.id), "--app", "app").out
+    assert any(line.split() == ["limit", "key", "ada"] for line in shown.splitlines())
