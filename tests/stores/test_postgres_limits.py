@@ -1,5 +1,4 @@
-"""What is particular to limits on PostgreSQL: processes that meet between lock, count and write, and callers'
-transactions."""
+"""What is particular to limits on PostgreSQL: who meets between lock, count and write; callers' transactions."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from typing import Any, Final
 import asyncpg
 import pytest
 from tests.postgres_server import administer, distributed_url, server_url, store_url
-from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, check_lines, declare_limit, states
+from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, check_lines, declare_limit, states, until
 from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, settled
 
 from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewProvider, NewServer
 from synergon.records import NewTask, Reprioritizing, TaskQuery
-from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres import PostgresStore, inserting
 
 PROCESSES: Final = 4
 PLACES: Final = 2
@@ -214,7 +213,7 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     await mine.fetch(store._sql["find_no_limit"])
     await mine.fetch(store._sql["insert_bound"], *_lined_columns("fresh"), "ready")
     declaring = asyncio.create_task(declare_limit(store, "key:fresh", 1))
-    await _until_somebody_waits()
+    await until(somebody_waits)
     assert not declaring.done()
     await transaction.commit()
     await declaring
@@ -224,16 +223,12 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
 
 
 def _lined_columns(kind: str) -> list[list[Any]]:
-    from synergon.stores.postgres import inserting
-
     tasks = [NewTask(kind=kind, limit_key="ada") for _ in range(3)]
     return [*inserting._columns(tasks), *inserting._bonds(tasks)]
 
 
-async def _until_somebody_waits() -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not administer("SELECT 1 FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0.001)
+async def somebody_waits() -> bool:
+    return bool(administer("SELECT 1 FROM pg_locks WHERE NOT granted"))
 
 
 async def test_more_lines_than_fit_into_one_statement_are_put_in_order(store: PostgresStore) -> None:
