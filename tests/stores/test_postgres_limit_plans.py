@@ -65,7 +65,6 @@ def fill(schema: str) -> None:
         f"FROM generate_series(0, {ROWS} - 1) AS number"
     )
     administer(f"INSERT INTO {schema}.queue SELECT 'queue-' || number FROM generate_series(0, 3) AS number")
-    administer(f"ANALYZE {schema}.task; ANALYZE {schema}.queue; ANALYZE {schema}.rate; ANALYZE {schema}.task_group")
 
 
 @pytest.fixture(params=[STANDARD, DISTRIBUTED], ids=["standard", "distributed"], scope="module")
@@ -75,14 +74,17 @@ def profile(request: pytest.FixtureRequest) -> Profile:
     return found
 
 
-@pytest.fixture
-async def connection(profile: Profile) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """A connection with the settings of the store, over a backlog that the planner knows."""
+@pytest.fixture(params=["analyzed", "not analyzed"])
+async def connection(request: pytest.FixtureRequest, profile: Profile) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection with the settings of the store, over a backlog that the planner knows, or knows nothing of."""
     store = PostgresStore(store_url() if profile is STANDARD else distributed_url())
     await store.open()
     await store.close()
     schema = store.address.schema
     fill(schema)
+    if request.param == "analyzed":
+        tables = ("task", "queue", "rate", "task_group")
+        administer("; ".join(f"ANALYZE {schema}.{table}" for table in tables))
     opened: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(profile.settings))
     yield opened
     await opened.close()
