@@ -83,3 +83,13 @@ def test_who_came_and_who_went_is_known() -> None:
     came, gone = found.update([node("two"), node("three")], ("me",))
     assert [peer.id for peer in came] == ["three"]
     assert [peer.id for peer in gone] == ["one"]
+
+
+def test_who_has_refused_a_kind_is_woken_for_it_after_all_others() -> None:
+    found = directory(node("big", concurrency=9), node("small", concurrency=1))
+    big = found.get("big")
+    assert big is not None
+    big.full = frozenset({"a"})
+    assert ids(found, "a", "q", 1) == ["small"]
+    assert ids(found, "a", "q", 1) == ["small", "big"]
+    assert found.without_hope("a") == {"big"}

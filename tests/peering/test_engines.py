@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from tests.support import Gate, make_troubled, until, until_state
 
-from synergon import Context, Engine, State, TaskCancelled
+from synergon import Context, Engine, Retry, State, TaskCancelled
 from synergon.peering.pipe import PipeNetwork
+from synergon.peering.wire import message
 
 RARELY = 3600
 
@@ -311,3 +312,68 @@ async def test_an_idle_node_asks_the_store_hardly_anything(new_peer: Callable[..
         asked = calls - before
         print("an idle node's statements in 15 s:", dict(asked))
         assert asked.total() <= 0.5 * 15
+
+
+async def test_whoever_leaves_leaves_its_alarms_to_the_others(new_peer: Callable[..., Engine]) -> None:
+    leaving, staying = new_peer(), new_peer()
+    attempts: list[str] = []
+    ran = asyncio.Event()
+
+    def register(engine: Engine, name: str) -> None:
+        @engine.task(name="twice", retry=Retry(attempts=2, first=1, jitter=0))
+        async def twice() -> None:
+            attempts.append(name)
+            if len(attempts) == 1:
+                raise ValueError
+            ran.set()
+
+    register(leaving, "leaving")
+    register(staying, "staying")
+    async with staying.worker():
+        async with leaving.worker():
+            await until(lambda: leaving.peers is not None and len(list(leaving.peers._post.directory)) == 1)
+            (handle,) = await leaving.enqueue([leaving.call("twice")])
+            await until_state(handle, State.SCHEDULED)
+        await asyncio.wait_for(ran.wait(), 10)
+    assert attempts == ["leaving", "staying"]
+
+
+async def test_a_node_says_of_which_kinds_it_can_start_no_more(new_peer: Callable[..., Engine]) -> None:
+    worker = new_peer()
+    gate = Gate()
+
+    @worker.task(max_running=1)
+    async def narrow() -> None:
+        await gate.hold()
+
+    @worker.task
+    async def wide() -> None: ...
+
+    async with worker.worker(concurrency=9):
+        assert worker.node is not None
+        assert worker.node.full(["narrow", "wide", "unknown"]) == ("unknown",)
+        await narrow.enqueue()
+        await gate.until_reached()
+        assert worker.node.full(["narrow", "wide"]) == ("narrow",)
+        gate.open()
+
+
+async def test_a_late_cancel_does_not_end_what_runs_again(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(), new_peer()
+    gate = Gate()
+
+    @worker.task
+    async def held() -> None:
+        await gate.hold()
+
+    async with worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("held")])
+        await gate.until_reached()
+        await handle.cancel()
+        await until_state(handle, State.CANCELLED)
+        await producer.retry(handle.id)
+        await until_state(handle, State.RUNNING)
+        assert worker.node is not None
+        worker.node.heard(message(cancel=(handle.id,)))  # said before, heard now
+        gate.open()
+        assert (await until_state(handle, State.SUCCEEDED, State.CANCELLED)).state is State.SUCCEEDED

@@ -100,3 +100,37 @@ async def test_what_was_not_sent_is_known_at_the_end(peer: Recorder, outbox: Out
     await until(lambda: bool(peer.failures))
     assert outbox.close().new == {"a": 3}
     await outbox.sent()
+
+
+async def test_what_was_under_way_at_the_end_counts_as_unheard(peer: Recorder, outbox: Outbox) -> None:
+    peer.seconds = 60  # it does not answer before it is forgotten
+    outbox.add(message(new={"a": 3}))
+    await until(lambda: peer.at_once == 1)
+    outbox.add(message(new={"a": 1, "b": 1}))
+    assert outbox.close().new == {"a": 4, "b": 1}
+    await outbox.sent()
+
+
+async def test_what_was_heard_is_not_told_again(peer: Recorder, outbox: Outbox) -> None:
+    outbox.add(message(new={"a": 3}))
+    await outbox.sent()
+    assert outbox.close().new == {}
+
+
+async def test_a_failure_names_also_what_came_meanwhile(peer: Recorder) -> None:
+    unheard: list[Message] = []
+    outbox = Outbox(
+        peer.send,
+        SystemClock(),
+        on_answer=lambda _sent, _answer: None,
+        on_failure=lambda message, _failures, _error: unheard.append(message),
+    )
+    peer.is_away = True
+    peer.seconds = 0.05
+    outbox.add(message(due=True))
+    await until(lambda: peer.at_once == 1)
+    outbox.add(message(new={"a": 1}))
+    await until(lambda: bool(unheard))
+    assert unheard[0].new == {"a": 1}
+    outbox.close()
+    await outbox.sent()

@@ -14,7 +14,18 @@ from tests.simulation.settling import check_outcome
 
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Claim, ClaimRequest, HandedBack, Moved, NewNode, Reaped, Settlement, Succeeded, Verdict
+from synergon.records import (
+    Cancelled,
+    Claim,
+    ClaimRequest,
+    HandedBack,
+    Moved,
+    NewNode,
+    Reaped,
+    Settlement,
+    Succeeded,
+    Verdict,
+)
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -37,7 +48,7 @@ MOVES_OF: Final[dict[str, set[tuple[State, State]]]] = {
 }
 """From where to where each statement may take a task."""
 
-READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report"}
+READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report", "secret"}
 LEASING: Final = {"register", "renew", "unregister", "pause", "resume"}
 """These touch no task."""
 
@@ -65,6 +76,8 @@ class Auditor:
         self.seen: dict[int, Seen] = {}
         self.moved_at: dict[int, float] = {}
         """When each task came into the state it is in."""
+        self.moved_by: dict[int, str] = {}
+        """By which statement."""
         self.paused: set[str] = set()
         self.accepted: set[tuple[int, int]] = set()
         self.owners: dict[str, Process] = {}
@@ -85,6 +98,7 @@ class Auditor:
             return
         before = self.seen
         changed = {} if name in LEASING else self._look()
+        self.moved_by.update(dict.fromkeys(changed, name))
         for task_id, old in changed.items():
             self._world.log(f"{process}: {name}: task {task_id}: {_told(old)} → {_told(self.seen.get(task_id))}")
             self._check_move(name, task_id, old, self.seen.get(task_id))
@@ -240,6 +254,8 @@ class Auditor:
         wrong = check_outcome(settlement.outcome, old, new)
         if wrong is not None:
             self.fail(settlement.id, wrong)
+        if isinstance(settlement.outcome, Cancelled) and not old.cancel_requested:
+            self._check_own_wish(settlement.id)
         if (
             isinstance(settlement.outcome, HandedBack)
             and (settlement.id, old.claim_no) in self._world.executions.returned
@@ -248,6 +264,11 @@ class Auditor:
         if isinstance(settlement.outcome, Succeeded) and new.state is State.SUCCEEDED:
             return len(settlement.outcome.children)
         return 0
+
+    def _check_own_wish(self, task_id: int) -> None:
+        """Nobody has asked for the cancel, so it must have been the body itself."""
+        if b'"cancel"' not in self.row(task_id).task.payload:
+            self.fail(task_id, "it was cancelled, and nobody had wanted that")
 
     def _check_reap(
         self, process: Process, args: Any, reaped: list[Reaped], changed: dict[int, Seen | None], *_: Any

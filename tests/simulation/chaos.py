@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.network import CALM, Weather
@@ -14,19 +15,24 @@ if TYPE_CHECKING:
 UNTIL: Final = 25.0
 CUT: Final = Weather(is_cut=True)
 
+Fault = Callable[["Process"], None]
+
 
 class Chaos:
     """One fault after the other; some worlds see many, some see none."""
+
+    after_seconds = 12.0
+    """How long the last fault may last."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._chances = world.chances
         self._rate_seconds = self._chances.choice((1.0, 2.0, 4.0, 100.0))
-        self._faults = [
-            fault
-            for fault in (self._crash, self._pause, self._step_clock, self._storm, self._cut, self._outage, self._stop)
-            if self._chances.random() < 0.6
-        ]
+        self._faults = [fault for fault in self.possible() if self._chances.random() < 0.6]
+
+    def possible(self) -> tuple[Fault, ...]:
+        """What may go wrong in this world."""
+        return (self._crash, self._pause, self._step_clock, self._storm, self._cut, self._outage, self._stop)
 
     async def run(self) -> None:
         """Do harm until the time is over, then let everything heal."""
@@ -35,7 +41,11 @@ class Chaos:
             await asyncio.sleep(min(chances.expovariate(1 / self._rate_seconds), UNTIL))
             if self._world.processes and loop.time() < UNTIL:
                 chances.choice(self._faults)(chances.choice(self._world.processes))
-        await asyncio.sleep(max(UNTIL - loop.time(), 0) + 12)
+        await asyncio.sleep(max(UNTIL - loop.time(), 0) + self.after_seconds)
+        self.heal()
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
         for process in self._world.processes:
             process.connection.weather = CALM
 

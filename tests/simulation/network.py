@@ -67,6 +67,12 @@ class Connection:
 
         return statement
 
+    async def open(self) -> None:
+        """The store is open already, and belongs to all."""
+
+    async def close(self) -> None:
+        """Nor does it end with this process."""
+
     async def keeper(self) -> KeeperConnection:
         """A path of its own through the same weather."""
         return KeeperConnection(self)

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from synergon.lifecycle import FINAL, State
-from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -49,7 +48,7 @@ class Patience:
         }
         for task_id, since in self._neglected_since.items():
             process = neglected[task_id]
-            if now - since > SWEEP_SECONDS + process.settings.lease:
+            if now - since > process.sweep_seconds + process.settings.lease:
                 self._world.fail(f"task {task_id} waits since {since:.1f} although {process} is free")
 
     def _look_for_leftovers(self, process: Process) -> None:
@@ -67,7 +66,7 @@ class Patience:
         for task_id in process.waits_for:
             has_ended = task_id not in auditor.seen or auditor.seen[task_id].state in FINAL
             since = max(auditor.moved_at[task_id], process.troubled_until)
-            is_late = self._world.loop.time() - since > SWEEP_SECONDS + process.settings.lease
+            is_late = self._world.loop.time() - since > process.sweep_seconds + process.settings.lease
             if has_ended and is_late and process.is_healthy:
                 self._world.fail(f"{process} waits for task {task_id}, which has ended, and was not told")
 
@@ -89,6 +88,8 @@ class Patience:
         return min(free, key=lambda process: process.troubled_until, default=None)
 
     def _has_room(self, process: Process, kind: str) -> bool:
+        if kind not in process.kinds:
+            return False
         executions, max_running = self._world.executions, self._world.kinds[kind].policy.max_running
         if max_running is not None and executions.in_use(process, kind) >= max_running:
             return False

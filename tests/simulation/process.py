@@ -6,19 +6,21 @@ import asyncio
 import contextvars
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
+from synergon.durations import microseconds
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
-from synergon.records import ProcessIdentity
+from synergon.records import ProcessIdentity, Reprioritizing, Rescheduling
 from synergon.settings import Settings
 from synergon.stores.base import Store
+from synergon.task import AnyTask, Call
 from synergon.waiters import Waiters
 
 if TYPE_CHECKING:
@@ -91,6 +93,21 @@ class Process(Owner):
         node = self.node
         return self.is_alive and not self.is_paused and not self.is_stopping and node is not None
 
+    @property
+    def row_id(self) -> str | None:
+        """Under which it is in the node table."""
+        return None if self.node is None else self.node.id
+
+    @property
+    def kinds(self) -> Mapping[str, AnyTask]:
+        """What its node runs."""
+        return self.world.kinds
+
+    @property
+    def sweep_seconds(self) -> float:
+        """How often it looks for what nobody told it about."""
+        return self.settings.sweep or SWEEP_SECONDS
+
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do this in the process."""
         return self.world.loop.create_task(work, context=self._context)
@@ -102,7 +119,7 @@ class Process(Owner):
     async def _begin(self) -> None:
         node = Node(
             self.store,
-            self.world.kinds,
+            self.kinds,
             self.settings,
             self.clock,
             self.executor,
@@ -134,6 +151,42 @@ class Process(Owner):
         except TaskDeleted:
             pass
         self.waits_for.discard(task_id)
+
+    # ------------------------------------------------------------ what people do through it
+
+    async def enqueue(self, calls: Sequence[Call[Any]]) -> int:
+        """Store these; the id of the first."""
+        tasks = [call.to_new_task() for call in calls]
+        inserted = await self.store.insert(tasks)
+        if self.node is not None:
+            self.node.made_ready([task.kind for task in tasks])
+            self.node.alarm.look()
+        return inserted[0].id
+
+    async def cancel(self, task_id: int) -> None:
+        await self.store.cancel([task_id])
+        if self.node is not None:
+            self.node.cancel(task_id)
+
+    async def retry(self, task_id: int) -> None:
+        await self.store.retry([task_id])
+
+    async def delete(self, task_id: int) -> None:
+        await self.store.delete([task_id])
+
+    async def reschedule(self, task_id: int, delay_seconds: float) -> None:
+        await self.store.reschedule([Rescheduling(id=task_id, delay=microseconds(delay_seconds))])
+
+    async def set_priority(self, task_id: int, priority: int) -> None:
+        await self.store.set_priority([Reprioritizing(id=task_id, priority=priority)])
+
+    async def pause(self, queue: str) -> None:
+        await self.store.pause([queue])
+
+    async def resume(self, queue: str) -> None:
+        await self.store.resume([queue])
+
+    # ------------------------------------------------------------ the end
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop the node in order; then the process ends."""

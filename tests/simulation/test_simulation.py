@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.network_world import NetworkWorld
 from tests.simulation.world import World
 
 SEEDS: Final = 160
@@ -29,11 +30,11 @@ def test_the_auditor_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) ->
     assert any(World(seed).run().broken for seed in range(500)), "500 worlds have not shown it"
 
 
-def test_a_seed_replays_exactly_also_in_another_process() -> None:
-    seed = 24
-    here = World(seed).run().events
-    again = World(seed).run().events
-    code = f"from tests.simulation.world import World; print('\\n'.join(World({seed}).run().events))"
+@pytest.mark.parametrize(("kind", "seed"), [(World, 24), (NetworkWorld, 0), (NetworkWorld, 8)])
+def test_a_seed_replays_exactly_also_in_another_process(kind: type[World], seed: int) -> None:
+    here = kind(seed).run().events
+    again = kind(seed).run().events
+    code = f"from {kind.__module__} import {kind.__name__}; print('\\n'.join({kind.__name__}({seed}).run().events))"
     elsewhere = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation import bodies
 from tests.simulation.bodies import Script
 
-from synergon.durations import microseconds
 from synergon.errors import SynergonError
 from synergon.lifecycle import State
-from synergon.records import NewTask, Reprioritizing, Rescheduling
+from synergon.task import Call
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
 UNTIL: Final = 20.0
-QUIET_AT: Final = 46.0
-"""When the slowest statement of a process that stood still for longest has arrived."""
 QUEUES: Final = ("default", "side")
 ENDS: Final = ("return", "return", "return", "fail", "snooze", "retry_after", "discard", "cancel")
 
@@ -31,6 +28,9 @@ Act = Callable[["Process"], Coroutine[Any, Any, None]]
 
 class Workload:
     """Tasks come in bursts; operators interfere. Each does so through some process, and shares its troubles."""
+
+    quiet_at = 46.0
+    """When the slowest statement of a process that stood still for longest has arrived."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -57,10 +57,14 @@ class Workload:
                 process = chances.choice(world.processes)
                 act = self._enqueue if chances.random() < 0.6 else chances.choice(self._operations)
                 process.start(self._try(act, process))
-        await asyncio.sleep(max(QUIET_AT - world.loop.time(), 0))
+        await asyncio.sleep(max(self.quiet_at - world.loop.time(), 0))
         if not world.processes:
             world.start_process()
-        world.apply(world.processes[0], "resume", (QUEUES,))
+        await self.open_queues(world.processes[0])
+
+    async def open_queues(self, process: Process) -> None:
+        """Whatever was paused goes on."""
+        self._world.apply(process, "resume", (QUEUES,))
 
     @staticmethod
     async def _try(act: Act, process: Process) -> None:
@@ -70,15 +74,12 @@ class Workload:
     # ------------------------------------------------------------ producers
 
     async def _enqueue(self, process: Process) -> None:
-        tasks = [self._new_task() for _ in range(self._chances.choice((1, 1, 2, 5)))]
-        inserted = await process.store.insert(tasks)
-        if process.node is not None:
-            process.node.made_ready([task.kind for task in tasks])
-            process.node.alarm.look()
+        calls = [self._new_call() for _ in range(self._chances.choice((1, 1, 2, 5)))]
+        first = await process.enqueue(calls)
         if self._chances.random() < 0.3:
-            await process.wait_for(inserted[0].id)
+            await process.wait_for(first)
 
-    def _new_task(self) -> NewTask:
+    def _new_call(self) -> Call[Any]:
         chances = self._chances
         kind = chances.choice(sorted(self._world.kinds))
         options: dict[str, Any] = {}
@@ -92,7 +93,7 @@ class Workload:
             options["key"] = f"key-{chances.randrange(3)}"
             options["on_conflict"] = chances.choice(("return", "replace", "raise"))
         call = bodies.engine.call(kind, script=self._script())
-        return (call.with_options(**options) if options else call).to_new_task()
+        return call.with_options(**options) if options else call
 
     def _script(self) -> Script:
         chances = self._chances
@@ -112,26 +113,23 @@ class Workload:
         return self._chances.choice(wanted or sorted(seen) or [0])
 
     async def _cancel(self, process: Process) -> None:
-        task_id = self._some_task(State.RUNNING)
-        await process.store.cancel([task_id])
-        if process.node is not None:
-            process.node.cancel(task_id)
+        await process.cancel(self._some_task(State.RUNNING))
 
     async def _retry(self, process: Process) -> None:
-        await process.store.retry([self._some_task()])
+        await process.retry(self._some_task())
 
     async def _delete(self, process: Process) -> None:
-        await process.store.delete([self._some_task()])
+        await process.delete(self._some_task())
 
     async def _reschedule(self, process: Process) -> None:
-        delay = microseconds(self._chances.choice((0.0, 1.0, 3.0)))
-        await process.store.reschedule([Rescheduling(id=self._some_task(), delay=delay)])
+        delay_seconds = self._chances.choice((0.0, 1.0, 3.0))
+        await process.reschedule(self._some_task(), delay_seconds)
 
     async def _set_priority(self, process: Process) -> None:
-        await process.store.set_priority([Reprioritizing(id=self._some_task(), priority=self._chances.randrange(9))])
+        await process.set_priority(self._some_task(), self._chances.randrange(9))
 
     async def _pause(self, process: Process) -> None:
-        await process.store.pause([self._chances.choice(QUEUES)])
+        await process.pause(self._chances.choice(QUEUES))
 
     async def _resume(self, process: Process) -> None:
-        await process.store.resume([self._chances.choice(QUEUES)])
+        await process.resume(self._chances.choice(QUEUES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -41,10 +41,10 @@ class Report:
 class World:
     """Lives for about two virtual minutes, or until a promise is broken."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, chances: random.Random | None = None) -> None:
         self.seed = seed
         self.loop = VirtualLoop()
-        self.chances = random.Random(seed)
+        self.chances = chances or random.Random(seed)
         self.kinds: Mapping[str, AnyTask] = bodies.engine.kinds
         self.clock = HostClock(self.loop, self.chances)
         self.processes: list[Process] = []
@@ -53,6 +53,7 @@ class World:
         self.clock_stepped_at = -1000.0
         self.events: list[str] = []
         self.statements = 0
+        self._next_pid = 1
         self._dead: set[int] = set()
         self._broken: str | None = None
         self._over = asyncio.Event()
@@ -73,18 +74,25 @@ class World:
         await self._store.open()
         assert self._store._tables is not None
         self.auditor = Auditor(self, self._store._tables)
-        self._next_pid = 1
-        for _ in range(self.chances.choice((1, 2, 2, 3, 3))):
-            self.start_process()
-        for part in (Patience(self).run(), self._pass(Chaos(self), Workload(self))):
+        self.populate()
+        for part in self.parts():
             self.loop.create_task(part).add_done_callback(self._check_part)
         await self._over.wait()
+
+    def populate(self) -> None:
+        """The first processes."""
+        for _ in range(self.chances.choice((1, 2, 2, 3, 3))):
+            self.start_process()
+
+    def parts(self) -> list[Coroutine[Any, Any, None]]:
+        """Who is at work in this world, beside its processes."""
+        return [Patience(self).run(), self.live_through(Chaos(self), Workload(self))]
 
     def _check_part(self, part: asyncio.Task[None]) -> None:
         if not part.cancelled() and part.exception() is not None:
             self.fail(f"the simulator itself is broken: {part.exception()!r}")
 
-    async def _pass(self, chaos: Chaos, workload: Workload) -> None:
+    async def live_through(self, chaos: Chaos, workload: Workload) -> None:
         """Let things happen, then heal, then see that everything ends."""
         await asyncio.gather(chaos.run(), workload.run())
         while left := [task_id for task_id, seen in self.auditor.seen.items() if seen.state not in FINAL]:
@@ -99,11 +107,11 @@ class World:
     async def _stop_all(self) -> None:
         """A node that stops in order leaves nothing behind."""
         for process in list(self.processes):
-            node = process.node
+            row_id = process.row_id
             await asyncio.wait([process.start(process.stop(1.0))], timeout=60)
             left = {record.id for record in await self._store.nodes()}
-            if node is not None and (process.is_alive or node.id in left):
-                self.fail(f"{process} was to stop, and its node is still there")
+            if row_id is not None and (process.is_alive or row_id in left):
+                self.fail(f"{process} was to stop, and its row is still there")
 
     def fail(self, what: str) -> None:
         """A promise was broken: the world ends here."""
@@ -118,9 +126,15 @@ class World:
 
     # ------------------------------------------------------------ processes
 
+    def next_pid(self) -> int:
+        """The number of the process that starts now."""
+        pid, self._next_pid = self._next_pid, self._next_pid + 1
+        self.log(f"process {pid} starts")
+        return pid
+
     def start_process(self) -> None:
         """Another process with a node."""
-        pid, self._next_pid = self._next_pid, self._next_pid + 1
+        pid = self.next_pid()
         settings = replace(
             bodies.engine.settings,
             name=f"node-{pid}",
@@ -128,7 +142,6 @@ class World:
             child_processes=4,
             lease=6.0,
         )
-        self.log(f"process {pid} starts")
         self.processes.append(Process(self, pid, settings, random.Random(self.chances.random())))
 
     def process_died(self, process: Process, how: str) -> None:
@@ -137,7 +150,11 @@ class World:
         self.executions.end_all_of(process)
         self.processes.remove(process)
         self._dead.add(process.pid)
-        self.loop.call_later(2 * self.chances.random(), self.start_process, context=OUTSIDE.copy())
+        self.loop.call_later(2 * self.chances.random(), self.replace_process, process, context=OUTSIDE.copy())
+
+    def replace_process(self, dead: Process) -> None:
+        """Start another one in place of this."""
+        self.start_process()
 
     def is_gone(self, pid: int) -> bool:
         """Whether a process can see that this one is dead."""

@@ -232,6 +232,7 @@ async def do_everything(store: PostgresStore) -> None:
     worker = await Worker.start(store)
     await do_inserts(store)
     claims = await worker.claim("other", limit=3)
+    assert sum((await store.running_by_node()).values()) == len(claims)
     outcomes = [Succeeded(result=None, children=(NewTask(kind="third", key="x"),)), *OUTCOMES.values()]
     for outcome in outcomes:
         await add(store)

@@ -35,6 +35,10 @@ class Admission:
             return None
         return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
 
+    def has_room(self, kind: str) -> bool:
+        """Whether a task of this kind, of any kind there is, could start now."""
+        return kind in self._kinds and self.room(kind) > 0
+
     def room(self, kind: str) -> int:
         """How many tasks of this kind could start now."""
         policy = self._kinds[kind].policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from synergon.node.admission import Admission
@@ -18,8 +19,10 @@ class Neighbours:
         self._admission = admission
         self._origins: dict[int, str] = {}
         """Whom to tell of the end of what runs here."""
-        self._expected = 0
-        """How many tasks the next claim is expected to take."""
+        self._expected: Counter[Lane] = Counter()
+        """What the next claim is expected to take; nobody else was told of it."""
+        self._claiming: Counter[Lane] = Counter()
+        """The same for the claim that is under way."""
 
     @property
     def are_well(self) -> bool:
@@ -42,18 +45,30 @@ class Neighbours:
     def _take(self, lane: Lane, count: int, *, is_open: bool) -> int:
         if not is_open or not self._admission.serves(*lane):
             return 0
-        taken = min(max(self._admission.room(lane[0]) - self._expected, 0), count)
-        self._expected += taken
+        expected = self._expected.total() + self._claiming.total()
+        taken = min(max(self._admission.room(lane[0]) - expected, 0), count)
+        self._expected[lane] += taken
         return taken
+
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which none could start here now."""
+        return tuple(kind for kind in kinds if not self._admission.has_room(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
         if self._peers is not None:
             self._peers.tell_surplus(kinds)
 
-    def claim_is_over(self) -> None:
-        """What was expected has come, or went elsewhere."""
-        self._expected = 0
+    def claim_begins(self) -> None:
+        """What is announced from now on is for the next one."""
+        self._claiming, self._expected = self._claiming + self._expected, Counter()
+
+    def claim_is_over(self, leftover: Collection[str]) -> None:
+        """What was expected has come or went elsewhere; unless tasks that go before it took its place, and some of its
+        kind may be left: then others are told of it after all."""
+        missed, self._claiming = self._claiming, Counter()
+        if self._peers is not None:
+            self._peers.tell_new({lane: count for lane, count in missed.items() if count > 0 and lane[0] in leftover})
 
     # ------------------------------------------------------------ ends
 
@@ -62,6 +77,14 @@ class Neighbours:
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.tell_started(claim.kind for claim in claims)
+            for claim in claims:
+                self._came(claim)
+
+    def _came(self, claim: Claim) -> None:
+        for lane in ((claim.kind, claim.queue), (claim.kind, None)):
+            if self._claiming[lane] > 0:
+                self._claiming[lane] -= 1
+                return
 
     def ended(self, ids: Collection[int]) -> None:
         """These may have ended; whoever enqueued them is told, and whoever else has asked."""

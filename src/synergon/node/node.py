@@ -20,6 +20,7 @@ from synergon.lifecycle import LIVE, State
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
 from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
@@ -106,6 +107,7 @@ class Node(Services):
             default_timeout=settings.timeout,
             on_free=self._note_free,
         )
+        self._canceller = Canceller(store, self.runner, lambda: self.id)
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
         admission = Admission(self._kinds, self._ledger, settings.queues)
         self._neighbours = Neighbours(self._peers, admission)
@@ -134,6 +136,7 @@ class Node(Services):
             "completer": self.completer.step,
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
+            "canceller": self._canceller.step,
             "alarm": self.alarm.step,
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
@@ -215,17 +218,20 @@ class Node(Services):
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
         await self._strays.give_back(self.id)
+        self._neighbours.claim_begins()
         try:
             await self.scheduler.step()
         except StoreUnavailable:
             self._strays.doubt()
             raise
-        self._neighbours.claim_is_over()
+        self._neighbours.claim_is_over(self.scheduler.leftover)
+        self._canceller.claim_is_over()
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
         if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
+            self._canceller.claimed(claim.id for claim in claims)
         else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
             self._give_back(claims)
 
@@ -244,8 +250,7 @@ class Node(Services):
         self.scheduler.wake_all()
         self.alarm.look()
         if self.runner.running:
-            for task_id in await self._store.cancel_requests(self.id):
-                self.runner.stop_one(task_id, Stop.CANCEL)
+            self._canceller.look()
 
     async def _listen(self) -> None:
         await self._store.listen(self._heard)
@@ -265,6 +270,10 @@ class Node(Services):
     def free(self) -> int:
         """How many tasks could start here."""
         return self._ledger.free if self.scheduler.is_open else 0
+
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which none could start here, whatever slots are free."""
+        return self._neighbours.full(kinds)
 
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
@@ -288,11 +297,20 @@ class Node(Services):
         self.scheduler.wake(news.new)
         if news.due:
             self.alarm.look()
-        if news.control or LOOK in news.cancel:
+        if news.hello is not None and news.hello.bye and news.hello.kinds:
+            self._stand_in()
+        if news.control:
             self._pace.watch()
             self._pace.look_now()
+        if LOOK in news.cancel:
+            self._canceller.look()
         for task_id in news.cancel:
             self.cancel(task_id)
+
+    def _stand_in(self) -> None:
+        """Whoever leaves may be the only one who had heard of some work, or who had set the alarm for it."""
+        self.scheduler.wake_all()
+        self.alarm.look()
 
     # ------------------------------------------------------------ what else there is to do
 
@@ -301,8 +319,8 @@ class Node(Services):
         self.alarm.due_in(seconds)
 
     def cancel(self, task_id: int) -> None:
-        """If it runs here, ask its body to end."""
-        self.runner.stop_one(task_id, Stop.CANCEL)
+        """If it runs here, ask its body to end, provided that the store says so too."""
+        self._canceller.wish(task_id)
 
     # ------------------------------------------------------------ services for bodies
 

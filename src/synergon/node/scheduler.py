@@ -34,6 +34,8 @@ class Scheduler:
         self._start = start
         self._on_surplus = on_surplus
         self._has_surplus = False
+        self.leftover: set[str] = set()
+        """Kinds of which the last claim may have left some."""
         self._dirty: set[str] = set(self._kinds)
         self._event = asyncio.Event()
         self._event.set()
@@ -108,6 +110,7 @@ class Scheduler:
         if leftover and not self._has_surplus:
             self._on_surplus(leftover)
         self._has_surplus = bool(leftover)
+        self.leftover = leftover
         self._dirty |= leftover
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()

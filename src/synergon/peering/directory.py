@@ -23,6 +23,12 @@ class Peer:
     free: int
     """Free slots, as far as anybody here knows."""
     is_failing: bool = False
+    full: frozenset[str] = frozenset()
+    """Kinds of which it could start none when it was told of some."""
+
+    def has_room(self, kind: str) -> bool:
+        """Whether it could start a task of this kind, as far as anybody here knows."""
+        return self.free > 0 and kind not in self.full and not self.is_failing
 
 
 class Directory:
@@ -70,9 +76,9 @@ class Directory:
         """Those who run the kind."""
         return [peer for peer in self._peers.values() if kind in peer.kinds]
 
-    def has_room(self, kinds: Iterable[str]) -> bool:
-        """Whether somebody who answers has room for one of these kinds."""
-        return any(peer.free > 0 and not peer.is_failing for kind in kinds for peer in self.runners(kind))
+    def without_hope(self, kind: str) -> set[str]:
+        """Those who have said that they can start none of the kind; not those who only had no room left lately."""
+        return {peer.id for peer in self.runners(kind) if kind in peer.full}
 
     def next_to_help(self, kind: str, own_id: str) -> list[Peer]:
         """Who should hear from a node that it cannot take all there is of the kind: a few.
@@ -94,11 +100,11 @@ class Directory:
         certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
         maybe = [peer for peer in runners if queue is None and peer.queues is not None]
         chosen: list[Peer] = []
-        for peer in sorted(certain, key=lambda peer: (peer.is_failing, -peer.free)):
+        for peer in sorted(certain, key=lambda peer: (peer.is_failing, kind in peer.full, -peer.free)):
             if count <= 0:
                 break
             chosen.append(peer)
-            if not peer.is_failing:
+            if peer.has_room(kind):
                 taken = min(peer.free, count)
                 peer.free -= taken
                 count -= taken

@@ -37,6 +37,8 @@ class Outbox:
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._waiting = NOTHING
+        self._sending = NOTHING
+        """What is on its way, and nobody knows yet whether it arrives."""
         self._failures = 0
         self._next_at = clock.monotonic()
         self._task: asyncio.Task[None] | None = None
@@ -53,17 +55,17 @@ class Outbox:
             await asyncio.wait([self._task])
 
     def close(self) -> Message:
-        """Send nothing more; what was not sent."""
+        """Send nothing more; what the peer may not have heard."""
         if self._task is not None:
             self._task.cancel()
-        return self._waiting
+        return merged(self._sending, self._waiting)
 
     async def _run(self) -> None:
         try:
             while self._waiting is not NOTHING:
                 await self._rest()
-                sending, self._waiting = self._waiting, NOTHING
-                await self._send_one(sending)
+                self._sending, self._waiting = self._waiting, NOTHING
+                await self._send_one(self._sending)
         finally:
             self._task = None
 
@@ -76,11 +78,13 @@ class Outbox:
         try:
             answer = await self._send(sending)
         except SendError as error:
+            self._sending = NOTHING
             self._failures += 1
             self._waiting = merged(sending, self._waiting)
             self._next_at = self._clock.monotonic() + self._pause()
-            self._on_failure(sending, self._failures, error)
+            self._on_failure(self._waiting, self._failures, error)  # all that it has not heard
         else:
+            self._sending = NOTHING
             self._failures = 0
             self._next_at = self._clock.monotonic() + (FULL_REST_SECONDS if answer.free == 0 else REST_SECONDS)
             self._on_answer(sending, answer)

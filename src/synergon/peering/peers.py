@@ -43,6 +43,9 @@ class Resident(Protocol):
     def free(self) -> int:
         """How many tasks it could start."""
 
+    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """Those of the kinds of which it could start none, whatever slots it has."""
+
     def heard(self, news: Message) -> None:
         """A peer has said this."""
 
@@ -250,7 +253,8 @@ class Peers:
         except WireError as error:
             raise Refused(409, str(error)) from error
         self._heed(envelope.peer_id, news)
-        return encode(message(hello=self._answer_to(news.hello), free=self._free))
+        full = () if self.resident is None else self.resident.full(news.new)
+        return encode(message(hello=self._answer_to(news.hello), free=self._free, full=full))
 
     def _answer_to(self, hello: Hello | None) -> Hello | None:
         return None if hello is None or hello.bye else self._hello()
@@ -264,6 +268,8 @@ class Peers:
         peer = directory.get(peer_id)
         if peer is not None and news.free is not None:
             peer.free = news.free
+            if news.free > 0:
+                peer.full = frozenset()
         self._heard_done(news.done)
         if self.resident is not None:
             self._watchers.add(peer_id, news.awaited)

@@ -34,6 +34,9 @@ class PipeNetwork:
         """How many messages were given to it."""
         self.broken: set[str] = set()
         """Addresses that nobody reaches."""
+        self.cut: set[tuple[str, str]] = set()
+        """From where to where nothing gets through. One way only: if the way back is cut, a message arrives, and its
+        sender does not learn that."""
         self._chance = random.Random(seed)
         self._clock: Clock = clock or SystemClock()
         self._receivers: dict[str, Deliver] = {}
@@ -53,12 +56,21 @@ class PipeNetwork:
         """Nobody is there any more."""
         self._receivers.pop(address, None)
 
-    async def carry(self, address: str, envelope: Envelope) -> bytes:
+    async def carry(self, sender: str, address: str, envelope: Envelope) -> bytes:
         """Bring the message there, as the weather allows."""
         self.sent += 1
         await self._clock.sleep(0)
-        if address in self.broken or address not in self._receivers or self._happens(self.weather.fail):
+        if not self._is_reached(sender, address) or self._happens(self.weather.fail):
             raise SendError(f"{address} does not answer")
+        answer = self._bring_somehow(address, envelope)
+        if (address, sender) in self.cut:
+            raise SendError(f"{address} does not answer")
+        return answer
+
+    def _is_reached(self, sender: str, address: str) -> bool:
+        return address in self._receivers and address not in self.broken and (sender, address) not in self.cut
+
+    def _bring_somehow(self, address: str, envelope: Envelope) -> bytes:
         if self._happens(self.weather.duplicate):
             self._bring_later(address, envelope)
         if self._happens(self.weather.drop):
@@ -114,7 +126,7 @@ class PipeTransport:
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
         """Give it to the network."""
-        return await self._network.carry(address, envelope)
+        return await self._network.carry(self.address, address, envelope)
 
     async def close(self) -> None:
         """Be gone."""

@@ -24,7 +24,8 @@ Lane = tuple[str, str | None]
 """A kind, and the queue if anybody knows it."""
 
 LEAST_REFRESH_SECONDS: Final = 0.2
-"""How often the node table is read at the most because nobody is known who runs a kind."""
+"""How often the node table is read at the most because nobody is known who runs a kind, or because everybody should
+hear something."""
 STRANGERS_KEPT: Final = 1000
 NEWCOMER_SECONDS: Final = 5.0
 """For so long after ends were told to everybody, whoever turns up is told of them too."""
@@ -71,6 +72,8 @@ class Post:
         self._recent_until = 0.0
         self._strangers: dict[str, Message] = {}
         """What engines are to hear that are not in the directory, in case they have only just come."""
+        self._unsure = NOTHING
+        """What was told while the directory was old; who turns up when the table is read hears it too."""
         self._router: asyncio.Task[None] | None = None
         self._refresher: asyncio.Task[None] | None = None
         self._seeker: asyncio.Task[None] | None = None
@@ -136,16 +139,17 @@ class Post:
         """The node table, as it has just been read."""
         self._learned_at = self._clock.monotonic()
         came, gone = self.directory.update(nodes, self._own_ids())
+        unsure, self._unsure = self._unsure, NOTHING
         for peer in gone:
             self.forget(peer.id)
         if came:
             self._on_company()
         for peer in came:
-            self._welcome(peer)
+            self._welcome(peer, unsure)
 
-    def _welcome(self, peer: Peer) -> None:
+    def _welcome(self, peer: Peer, unsure: Message) -> None:
         """What was said, or would have been, before it was known."""
-        letter = merged(self._strangers.pop(peer.id, NOTHING), self._awaited_by(peer))
+        letter = merged(merged(unsure, self._strangers.pop(peer.id, NOTHING)), self._awaited_by(peer))
         if self._clock.monotonic() < self._recent_until:
             letter = merged(letter, self._recent_ends)
         if letter is not NOTHING:
@@ -160,7 +164,7 @@ class Post:
         self.directory.forget(peer_id)
         outbox = self._outboxes.pop(peer_id, None)
         if outbox is not None:
-            self._offer_again(outbox.close(), peer_id)
+            self._offer_again(outbox.close().new, peer_id)
 
     async def refresh(self) -> None:
         """Read the node table now."""
@@ -202,8 +206,13 @@ class Post:
         if not self.directory.is_loaded or self._is_outdated:
             await self.refresh()
             self._is_outdated = False
-        elif self._age() > self._refresh_seconds:
+        elif self._is_old():
             self.refresh_soon()
+
+    def _is_old(self) -> bool:
+        """Whether somebody may be missing who should hear the news. New work is for a few; the rest is for all."""
+        is_for_all = bool(self._scheduled) or any(peer_id is None for peer_id, _ in self._letters)
+        return self._age() > (LEAST_REFRESH_SECONDS if is_for_all else self._refresh_seconds)
 
     def _age(self) -> float:
         return self._clock.monotonic() - self._learned_at
@@ -226,13 +235,16 @@ class Post:
             self._seeker = None
 
     def _distribute(self) -> None:
+        is_old = self._is_old()
         work, self._new = self._new, Counter()
         kinds, self._scheduled = self._scheduled, set()
         surplus, self._surplus = self._surplus, set()
         letters, self._letters = self._letters, []
+        if is_old:
+            self._note_unsure(work, kinds, letters)
         self._offer(work)
         *_, own_id = self._own_ids()
-        for kind in surplus:
+        for kind in sorted(surplus):
             for peer in self.directory.next_to_help(kind, own_id):
                 self._outbox(peer).add(message(new={kind: 1}))
         homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
@@ -249,19 +261,28 @@ class Post:
                     if peer.kinds or not letter.awaited:  # who runs nothing ends nothing
                         self._outbox(peer).add(letter)
 
-    def _offer(self, work: Mapping[Lane, int], besides: Collection[str] = ()) -> None:
-        """Wake as few peers as have room for the work."""
+    def _note_unsure(self, work: Counter[Lane], due: set[str], letters: list[tuple[str | None, Message]]) -> None:
+        new: Counter[str] = Counter()
+        for (kind, _), count in work.items():
+            new[kind] += count
+        self._unsure = merged(self._unsure, message(new=new, due=bool(due)))
+        for peer_id, letter in letters:
+            if peer_id is None:
+                self._unsure = merged(self._unsure, letter)
+
+    def _offer(self, work: Mapping[Lane, int], instead_of: str | None = None) -> None:
+        """Wake as few peers as have room for the work; `instead_of` one who cannot take it, nobody else who cannot."""
         offers: dict[str, dict[str, int]] = {}
         for (kind, queue), count in work.items():
+            besides = () if instead_of is None else {instead_of} | self.directory.without_hope(kind)
             for peer in self.directory.whom_to_wake(kind, queue, count, besides):
                 offer = offers.setdefault(peer.id, {})
                 offer[kind] = offer.get(kind, 0) + count
         for peer_id, offer in offers.items():
             self.give(peer_id, message(new=offer))
 
-    def _offer_again(self, unheard: Message, peer_id: str) -> None:
-        if unheard.new:
-            self._offer({(kind, None): count for kind, count in unheard.new.items()}, (peer_id,))
+    def _offer_again(self, unheard: Mapping[str, int], peer_id: str) -> None:
+        self._offer({(kind, None): count for kind, count in unheard.items()}, peer_id)
 
     # ------------------------------------------------------------ sending
 
@@ -291,8 +312,10 @@ class Post:
         peer.is_failing = False
         if answer.free is not None:
             peer.free = answer.free
-            if answer.free == 0 and self.directory.has_room(sent.new):
-                self._offer_again(sent, peer_id)
+            refused = {kind: n for kind, n in sent.new.items() if answer.free == 0 or kind in answer.full}
+            # Each refuses once, and is not asked again on that account: two who are full do not go on for ever.
+            peer.full = (peer.full - sent.new.keys()) | refused.keys()
+            self._offer_again(refused, peer_id)
 
     def _failed(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
         peer = self.directory.get(peer_id)
@@ -302,7 +325,7 @@ class Post:
             self._logger.info("peer %s at %s does not take hints: %s; it is tried again", peer_id, peer.address, error)
         if failures == 1:
             peer.is_failing = True
-            self._offer_again(sent, peer_id)
+            self._offer_again(sent.new, peer_id)
             self.refresh_soon()
 
     # ------------------------------------------------------------ end

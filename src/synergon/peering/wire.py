@@ -65,6 +65,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something else has changed: read again."""
     free: int | None = None
     """The sender's free slots."""
+    full: tuple[str, ...] = ()
+    """In an answer: of these kinds the sender can start nothing now, whatever slots it has."""
 
 
 def message(
@@ -78,6 +80,7 @@ def message(
     cancel: tuple[int, ...] = (),
     control: bool = False,
     free: int | None = None,
+    full: tuple[str, ...] = (),
 ) -> Message:
     """A message of this version."""
     return Message(
@@ -91,6 +94,7 @@ def message(
         cancel=cancel,
         control=control,
         free=free,
+        full=full,
     )
 
 
@@ -114,6 +118,7 @@ def merged(earlier: Message, later: Message) -> Message:
         cancel=_union(earlier.cancel, later.cancel),
         control=earlier.control or later.control,
         free=later.free if later.free is not None else earlier.free,
+        full=later.full or earlier.full,
     )
 
 

@@ -1,0 +1,169 @@
+"""Ways to break what peers tell each other: what the auditors of network worlds must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+from tests.simulation.mutants import Mutant, Patch
+
+from synergon.node.attempt import Stop
+from synergon.node.canceller import Canceller
+from synergon.node.neighbours import Neighbours
+from synergon.node.node import Node
+from synergon.peering.hints import Outbox
+from synergon.peering.peers import Peers
+from synergon.peering.post import Lane, Post
+from synergon.peering.wire import NOTHING, Message
+from synergon.records import ClaimRequest, NodeRecord, Room
+from synergon.waiters import Waiters
+
+
+def foreign_kinds_not_told(patch: Patch) -> None:
+    """A node tells nobody of tasks of kinds that it does not run itself."""
+    offer = Neighbours.offer
+
+    def offer_own(self: Neighbours, work: Mapping[Lane, int], *, is_open: bool) -> None:
+        own = {lane: count for lane, count in work.items() if self._admission.serves(*lane)}
+        offer(self, own, is_open=is_open)
+
+    patch.setattr(Neighbours, "offer", offer_own)
+
+
+def producers_tell_nobody(patch: Patch) -> None:
+    """Only engines with a node tell of new work."""
+    tell_new = Peers.tell_new
+
+    def tell(self: Peers, work: Mapping[Lane, int]) -> None:
+        if self.resident is not None:
+            tell_new(self, work)
+
+    patch.setattr(Peers, "tell_new", tell)
+
+
+def failing_peer_dropped_for_ever(patch: Patch) -> None:
+    """A peer that has failed once is never tried again."""
+    add = Outbox.add
+
+    def add_unless_failed(self: Outbox, more: Message) -> None:
+        if not self._failures:
+            add(self, more)
+
+    _forget_at_failures(patch)
+    patch.setattr(Outbox, "add", add_unless_failed)
+
+
+def outgoing_lost_on_failure(patch: Patch) -> None:
+    """What a failing peer was to hear is told neither to it later nor to others."""
+    _forget_at_failures(patch)
+    patch.setattr(Post, "_offer_again", lambda self, unheard, peer_id: None)
+
+
+def _forget_at_failures(patch: Patch) -> None:
+    send_one = Outbox._send_one
+
+    async def send_once(self: Outbox, sending: Message) -> None:
+        await send_one(self, sending)
+        if self._failures:
+            self._waiting = NOTHING
+
+    patch.setattr(Outbox, "_send_one", send_once)
+
+
+def done_never_sent(patch: Patch) -> None:
+    """Ends are told to nobody elsewhere."""
+    patch.setattr(Neighbours, "ended", lambda self, ids: None)
+
+
+def done_believed(patch: Patch) -> None:
+    """Whoever is told of an end does not look, and takes what was there before for the result."""
+
+    async def look_away(self: Waiters, ids: Collection[int]) -> None:
+        for task_id, record in zip(ids, await self._fetch(list(ids)), strict=True):
+            for future in self._futures.get(task_id, ()):
+                if record is not None and not future.done() and (record.state.is_final or record.attempts):
+                    future.set_result(record)
+
+    patch.setattr(Waiters, "_look", look_away)
+
+
+def cancel_believed(patch: Patch) -> None:
+    """A cancel hint ends whatever runs under that id."""
+    patch.setattr(Canceller, "wish", lambda self, task_id: self._runner.stop_one(task_id, Stop.CANCEL))
+
+
+def cancel_not_told(patch: Patch) -> None:
+    """The node that runs a task learns by its sweep that somebody wants it cancelled."""
+    patch.setattr(Peers, "tell_cancel", lambda self, node_id, task_id: None)
+
+
+def hinted_work_is_taken(patch: Patch) -> None:
+    """A hint is an order: as much is claimed as it says, whether there is room or not."""
+    heard = Node.heard
+
+    async def take(self: Node, news: Message) -> None:
+        rooms = tuple(Room(kind=kind, count=count) for kind, count in news.new.items() if kind in self._kinds)
+        request = ClaimRequest(node_id=self.id, rooms=rooms, limit=sum(room.count for room in rooms), queues=None)
+        self._start(await self._store.claim(request))
+
+    def obey(self: Node, news: Message) -> None:
+        heard(self, news)
+        if news.new and self.scheduler.is_open:
+            self.loop.create_task(take(self, news))
+
+    patch.setattr(Node, "heard", obey)
+
+
+def new_hints_not_heard(patch: Patch) -> None:
+    """Nobody looks because of a hint."""
+    patch.setattr(Node, "heard", lambda self, news: None)
+
+
+def scheduled_not_told(patch: Patch) -> None:
+    """Nobody watches the clock for tasks of a producer."""
+    patch.setattr(Post, "schedule", lambda self, kinds: None)
+
+
+def resumed_not_told(patch: Patch) -> None:
+    """A queue that is resumed elsewhere is served from the next sweep on."""
+    patch.setattr(Peers, "tell_control", lambda self: None)
+
+
+def full_peer_is_enough(patch: Patch) -> None:
+    """A peer that says it has no room was told all the same, and nobody else is."""
+    answered = Post._answered
+
+    def content(self: Post, peer_id: str, sent: Message, answer: Message) -> None:
+        answered(self, peer_id, msgspec.structs.replace(sent, new={}), answer)
+
+    patch.setattr(Post, "_answered", content)
+
+
+def table_read_once(patch: Patch) -> None:
+    """Who comes later is never known."""
+    learn = Post.learn
+
+    def learn_once(self: Post, nodes: Iterable[NodeRecord]) -> None:
+        if not self.directory.is_loaded:
+            learn(self, nodes)
+
+    patch.setattr(Post, "learn", learn_once)
+
+
+NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (
+    foreign_kinds_not_told,
+    producers_tell_nobody,
+    failing_peer_dropped_for_ever,
+    outgoing_lost_on_failure,
+    done_never_sent,
+    done_believed,
+    cancel_believed,
+    cancel_not_told,
+    hinted_work_is_taken,
+    new_hints_not_heard,
+    scheduled_not_told,
+    resumed_not_told,
+    full_peer_is_enough,
+    table_read_once,
+)
