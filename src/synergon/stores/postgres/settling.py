@@ -55,8 +55,10 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
             verdicts.append(known if known.state is not None else None)
             continue
         del running[settlement.id]  # a second settlement of the same claim must not be applied again
-        session.touch(row["kind"], row["limit_key"], row["group_id"])
-        health.note(settlement)
+        if row["limit_key"] is not None or row["group_id"] is not None:
+            session.touch(row["kind"], row["limit_key"], row["group_id"])
+        if settlement.server is not None:
+            health.note(settlement)
         if settlement.progress is not None:
             text = msgspec.json.encode(settlement.progress).decode()
             await session.run("set_progress", settlement.id, settlement.claim_no, text)
@@ -73,7 +75,9 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
         await end(session, succeeded, State.SUCCEEDED, None, by_owner=True)
     await health.write(session)
     moves = await draw(session)
-    told = _placed(await _fill(session, settlements, verdicts), moves)
+    told = await _fill(session, settlements, verdicts)
+    if moves:
+        told = _placed(told, moves)
     if told and session.released:
         told[-1] = msgspec.structs.replace(told[-1], released=tuple(session.released))
     return told
@@ -81,10 +85,7 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
 
 async def _lock_bonds(session: Session, settlements: Sequence[Settlement]) -> None:
     """Lock lines and groups before tasks. The kinds stand in the rows."""
-    children = [
-        child for entry in settlements if isinstance(entry.outcome, Succeeded) for child in entry.outcome.children
-    ]
-    bonds = bonds_of(children)
+    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
     bound = [entry.id for entry in settlements if _is_bound(entry)]
     if bound:
         entering = {entry.id: entry.outcome.limit_key for entry in settlements if isinstance(entry.outcome, Lined)}
