@@ -126,9 +126,7 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
-        self._ledger.release(
-            claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command
-        )
+        self._ledger.release(claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command)
         if outcome is not None:
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
