@@ -19,7 +19,10 @@ from psycopg.sql import SQL
 
 SCHEMA: Final = f"test_{os.getpid()}"
 DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
-TABLES: Final = ("task", "history", "tally", "queue", "node")
+TABLES: Final = (
+    *("task", "history", "tally", "queue", "node"),
+    *("task_limit", "rate", "provider", "server", "task_group", "order_log"),
+)
 IS_OURS: Final = "SYNERGON_TEST_PG" not in os.environ
 """The server belongs to the tests: they may change its settings."""
 

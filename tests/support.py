@@ -145,12 +145,12 @@ class TroubledStore:
         if not asyncio.iscoroutinefunction(real):
             return real
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             self.calls[name] += 1
             trouble = self._troubles.get(name)
             if trouble is None:
-                return await real(*arguments)
-            return await trouble(lambda: real(*arguments))
+                return await real(*arguments, **named)
+            return await trouble(lambda: real(*arguments, **named))
 
         return call
 

@@ -1,9 +1,11 @@
 """synergon: a durable task engine. One file to start with, one database to share."""
 
 from synergon.context import Context, injected
+from synergon.control_records import GroupRecord, OrderRecord
 from synergon.engine import Engine
 from synergon.errors import (
     Cancel,
+    CommandsFailed,
     ConfigurationError,
     Discard,
     IllegalMove,
@@ -26,37 +28,54 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
+from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
-from synergon.policies import Retention, Retry
+from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.policies import Health, Rate, Retention, Retry
+from synergon.providers.commands import Command
+from synergon.providers.provider import Provider, ProviderTask
+from synergon.providers.server import Server
 from synergon.records import ErrorRecord, NodeRecord, Progress, QueueRecord, TaskPage, TaskRecord
 from synergon.task import Call, TaskType
 
 __all__ = [
     "Call",
     "Cancel",
+    "Command",
+    "CommandsFailed",
     "ConfigurationError",
     "Context",
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Group",
+    "GroupRecord",
     "Handle",
+    "Health",
     "IllegalMove",
     "KeyConflict",
     "KindError",
+    "LimitRecord",
     "NodeRecord",
     "NotAvailable",
     "NotConnected",
     "OptionError",
+    "OrderRecord",
     "PayloadError",
     "Progress",
+    "Provider",
+    "ProviderTask",
     "QueueRecord",
+    "Rate",
     "Reason",
     "ResultTimeout",
     "Retention",
     "Retry",
     "RetryAfter",
     "SchemaError",
+    "Server",
+    "ServerRecord",
     "Snooze",
     "State",
     "StoreError",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from synergon.errors import OptionError, PayloadError
+from synergon.providers.server import Server
 from synergon.records import NewTask, Progress, storable
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Context:
         claim_no: int,
         tags: tuple[str, ...] = (),
         meta: bytes | None = None,
+        server: Server | None = None,
     ) -> None:
         self.task_id = task_id
         self.kind = kind
@@ -79,7 +81,8 @@ class Context:
         """1 for the first; a retry counts one more, a snooze or a crash does not."""
         self.claim_no = claim_no
         """New at each run: a number to make outside effects idempotent with."""
-        self.server: None = None
+        self.server = server
+        """The server that it was given, if its kind has a provider."""
         self.tags = tags
         self._link = link
         self._meta = meta
@@ -129,3 +132,8 @@ class Context:
         """A transaction of the engine's database in which the body's own writes, its children and its success are
         committed together when it returns; whatever makes it fail rolls them back."""
         return self._link.transaction()
+
+
+def fill_in(injected_types: Mapping[str, type], context: Context) -> dict[str, Any]:
+    """What synergon gives to the parameters that ask for it by their type."""
+    return {name: context.server if wanted is Server else context for name, wanted in injected_types.items()}

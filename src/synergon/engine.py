@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import msgspec
 
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
-from synergon.context import Context
+from synergon.control import Control
+from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
     KindError,
@@ -34,8 +34,6 @@ from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
-from synergon.operations import Operations
-from synergon.options import TaskOptions
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
 from synergon.peering.opening import default_transport
@@ -45,6 +43,8 @@ from synergon.peering.seal import Envelope
 from synergon.peering.transport import Refused, Transport
 from synergon.policies import Retention
 from synergon.portal import Portal
+from synergon.providers.provider import Provider
+from synergon.providers.registry import Registry
 from synergon.records import (
     Insertion,
     NewTask,
@@ -63,27 +63,19 @@ from synergon.worker import Worker, run_until_stopped
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
 Value = TypeVar("Value")
 
 
 LATER: Final = {
     "explain": "why a task waits",
-    "cordon": "taking nodes out",
-    "uncordon": "taking nodes out",
     "drain": "taking nodes out; worker(drain=True) ends when nothing is left to do",
-    "provider": "pools of servers",
-    "limit": "limits over the cluster",
-    "set_limit": "limits over the cluster",
-    "group": "task groups",
     "when_idle": "idle work",
     "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine(Operations):
+class Engine(Control):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -109,9 +101,12 @@ class Engine(Operations):
         labels: Any = UNSET,
         listen: str | None = UNSET,
         advertise: str | None = UNSET,
+        timeout_for: Callable[[str, str | None], Duration | None] | None = None,
         transport: Transport | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
+        if timeout_for is not None and not callable(timeout_for):
+            raise OptionError(f"timeout_for must be a function of a kind and a provider's name, got {timeout_for!r}")
         for option, value in {"resources": resources, "labels": labels}.items():
             if value is not UNSET:
                 raise NotAvailable(f"Engine: the option {option!r} is not in this release of synergon")
@@ -133,9 +128,11 @@ class Engine(Operations):
                 "advertise": advertise,
             }
         )
+        self.timeout_for = timeout_for
         self._transport = transport
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
+        self.registry = Registry()
         self.clock: Clock = SystemClock()
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
@@ -151,6 +148,7 @@ class Engine(Operations):
         self._doorplate: Doorplate | None = None
         self._users = 0
         self._stopping: asyncio.Future[None] | None = None
+        self._ordered_stop: asyncio.Task[None] | None = None
         self.is_in_child = False
         """This is a child process that runs a body, and a store in memory is in another one."""
 
@@ -167,41 +165,36 @@ class Engine(Operations):
 
     # ------------------------------------------------------------ kinds
 
-    @overload
-    def task(
-        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
-    @overload
-    def task(
-        self, function: Callable[Concatenate[Context, Parameters], Returned], /
-    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
-    @overload
-    def task(
-        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
-    @overload
-    def task(
-        self, function: Callable[Parameters, Returned], /
-    ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
-    @overload
-    def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    @property
+    def task(self) -> TaskDecorator:
         """Register a function as a kind of task; with or without options. It stays a plain callable."""
-        if function is None:
-            return TaskDecorator(self, options)
-        return self._register(function, options, _caller())
+        return TaskDecorator(self.register, {})
 
-    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
-        task_type: AnyTask = TaskType(self, function, options, registered_in)
+    def register(
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, Any],
+        registered_in: str,
+        *,
+        provider: Provider | None = None,
+        is_command: bool = False,
+    ) -> AnyTask:
+        """What the decorators do."""
+        task_type: AnyTask = TaskType(self, function, options, registered_in, provider=provider, is_command=is_command)
         known = self.kinds.get(task_type.kind)
         if known is not None:
             raise KindError(
                 f"two functions under the kind {task_type.kind!r}: {'.'.join(known.location)} and "
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
+        self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
+
+    def has_lines(self, kind: str) -> bool:
+        """Whether tasks of the kind may stand in line; where its code is not at hand, they may."""
+        known = self.kinds.get(kind)
+        return known is None or known.line is not None
 
     def call(self, kind: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
         """A call by name, also of a kind whose function is elsewhere (its arguments are then checked where it runs)."""
@@ -228,7 +221,18 @@ class Engine(Operations):
         self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SHORTEST_SECONDS)
         self._meet_peers(store, self._waiters)
         self.portal.attach(asyncio.get_running_loop())
+        self.registry.is_declared = False
+        await self._declare()
         return self
+
+    async def _declare(self) -> None:
+        """Tell the store of limits and providers that were made since it was last told."""
+        if self.is_in_child or self.registry.is_declared:
+            return
+        limits, providers = self.registry.declarations()
+        if limits or providers:
+            await self.store.declare(limits, providers)
+        self.registry.is_declared = True
 
     def _refuse_other_loop(self) -> None:
         if self._store is not None and not self.portal.is_here():
@@ -382,6 +386,7 @@ class Engine(Operations):
         """What `worker()` starts."""
         if self._node is not None:
             raise OptionError("this engine already runs a node; make another Engine for a second one")
+        await self._declare()
         executor = self._make_executor(settings)
         node = self._make_node(
             self.store,
@@ -392,6 +397,8 @@ class Engine(Operations):
             self.logger,
             on_ended=self.waiters.tell,
             peers=self._peers,
+            timeout_for=self.timeout_for,
+            on_stop=self._stop_soon,
             may_exit=may_exit,
         )
         self._node = node
@@ -401,6 +408,10 @@ class Engine(Operations):
             self._node = None
             raise
         return node
+
+    def _stop_soon(self) -> None:
+        """Somebody elsewhere has ordered this node to stop."""
+        self._ordered_stop = asyncio.get_running_loop().create_task(self._stop_node())
 
     async def _stop_node(self) -> None:
         await self.stop_node(self.settings.grace)
@@ -443,7 +454,8 @@ class Engine(Operations):
         """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
         listed = listed_calls(calls)
         conn = one_connection(listed, conn)
-        tasks = [call.to_new_task(self._origin) for call in listed]
+        await self._declare()
+        tasks = [call.to_new_task(self.origin) for call in listed]
         if conn is not None:
             await self._announce_queues(tasks)
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
@@ -458,7 +470,9 @@ class Engine(Operations):
         if call.placement.conn is not None:
             handles: list[Handle[Value]] = await self.enqueue([call])
             return handles[0]
-        task = call.to_new_task(self._origin)
+        if not self.registry.is_declared:
+            await self._declare()
+        task = call.to_new_task(self.origin)
         inserted = await self.store.insert((task,))
         if inserted[0].state == State.READY and task.expires_in is None:  # the usual case, and the hottest path
             self._announce_ready({(task.kind, task.queue): 1})
@@ -466,13 +480,23 @@ class Engine(Operations):
             self._announce((task,), inserted)
         return self._handle(call, inserted[0])
 
+    async def enqueue_tasks(self, tasks: Sequence[NewTask], task_type: AnyTask) -> list[Handle[Any]]:
+        """Store what is not made from a call alone."""
+        await self._declare()
+        inserted = await self.store.insert(tasks)
+        self._announce(tasks, inserted)
+        return [
+            Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
+            for found in inserted
+        ]
+
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
         """`enqueue` for code without an event loop."""
         listed = listed_calls(calls)
         conn = one_connection(listed, conn)
         if conn is None:
             return self.portal.call(lambda: self.enqueue(listed))
-        tasks = [call.to_new_task(self._origin) for call in listed]
+        tasks = [call.to_new_task(self.origin) for call in listed]
         self.portal.call(lambda: self._announce_queues(tasks, watch=True))
         # The caller's connection belongs to the caller's thread, so this happens here.
         inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
@@ -493,7 +517,8 @@ class Engine(Operations):
             self._peers.tell_control()
 
     @property
-    def _origin(self) -> str | None:
+    def origin(self) -> str | None:
+        """By which id this engine is told of the end of what it enqueues."""
         return None if self._peers is None else self._peers.id
 
     def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
@@ -553,38 +578,3 @@ class Engine(Operations):
         if task_type is None:
             return record.result
         return task_type.signature.decode_result(msgspec.json.encode(record.result))
-
-
-class TaskDecorator:
-    """`@engine.task(...)`, with its options, before it has met its function."""
-
-    def __init__(self, engine: Engine, options: Mapping[str, Any]) -> None:
-        self._engine = engine
-        self._options = options
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, Parameters], Returned], /
-    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
-    ) -> TaskType[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Parameters, Returned], /
-    ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
-
-    def __call__(self, function: Any, /) -> Any:
-        """Register the function."""
-        return self._engine._register(function, self._options, _caller())  # noqa: SLF001  two halves of one decorator
-
-
-def _caller() -> str:
-    """The module that calls whoever asks."""
-    name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
-    return name

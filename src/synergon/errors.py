@@ -14,6 +14,7 @@ SynergonError
 │   ├── KeyConflict                   a live task holds the unique key
 │   ├── IllegalMove                   the task is not in a state from which that move is legal
 │   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
+├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
 ├── ResultTimeout (TimeoutError)      the task goes on, only the waiting ended
 ├── LeaseLost                         this node may not act any more under its present id
 └── NotConnected                      the engine is not connected, or is being closed
@@ -24,7 +25,7 @@ Control                               raised by a body to say how it wants to en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from synergon.records import TaskRecord
@@ -104,6 +105,16 @@ class TaskFailed(FinalStateError):
 
 class TaskCancelled(FinalStateError):
     """The task ended `cancelled`."""
+
+
+class CommandsFailed(SynergonError):
+    """A command that was sent to each server failed on some of them."""
+
+    def __init__(self, message: str, results: dict[str, Any], errors: dict[str, TaskError]) -> None:
+        super().__init__(message)
+        self.results = results
+        """What it returned, by address, where it did not fail."""
+        self.errors = errors
 
 
 class ResultTimeout(SynergonError, TimeoutError):

@@ -52,8 +52,8 @@ WAITING_STATES: Final = LIVE - {State.RUNNING}
 """Live, and not running: what cancel, expiry and delete may take at once."""
 
 MOVES: Final[dict[State, frozenset[State]]] = {
-    # due, reschedule, cancel, expiry, a limit key without room
-    State.WAITING: frozenset({State.READY, State.CANCELLED, State.FAILED}),
+    # due, reschedule, cancel, expiry, a line without room, the turn that a rate gives
+    State.WAITING: frozenset({State.READY, State.SCHEDULED, State.CANCELLED, State.FAILED}),
     State.SCHEDULED: frozenset({State.READY, State.WAITING, State.CANCELLED, State.FAILED}),
     State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.WAITING, State.CANCELLED, State.FAILED}),
     # completer and reaper
@@ -61,9 +61,9 @@ MOVES: Final[dict[State, frozenset[State]]] = {
         {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SCHEDULED, State.READY, State.WAITING}
     ),
     # operator's retry
-    State.SUCCEEDED: frozenset({State.READY}),
-    State.FAILED: frozenset({State.READY}),
-    State.CANCELLED: frozenset({State.READY}),
+    State.SUCCEEDED: frozenset({State.READY, State.WAITING}),
+    State.FAILED: frozenset({State.READY, State.WAITING}),
+    State.CANCELLED: frozenset({State.READY, State.WAITING}),
 }
 
 

@@ -11,7 +11,7 @@ from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
 from synergon.lifecycle import State
 from synergon.node.node import Node
-from synergon.options import check_moment, check_name, check_priority
+from synergon.options import check_moment, check_priority
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.records import (
@@ -56,7 +56,7 @@ class Operations:
 
     async def get(self, task_id: int) -> TaskRecord:
         """One task, live or ended; TaskNotFound if there is none."""
-        (record,) = await self.store.get([_check_id(task_id)])
+        (record,) = await self.store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
         return record
@@ -79,7 +79,7 @@ class Operations:
             if value is not None and not isinstance(value, str):
                 raise OptionError(f"{name} must be text, got {value!r}")
         if before is not None:
-            before = _check_id(before)
+            before = check_id(before)
         query = TaskQuery(states=_states(state), kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit)
         return await self.store.list_tasks(query)
 
@@ -106,15 +106,21 @@ class Operations:
 
         False: it had ended already. TaskNotFound if there is none.
         """
-        (moved,) = await self.store.cancel([_check_id(task_id)], None if why is None else storable(why))
+        (moved,) = await self.store.cancel([check_id(task_id)], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
         self.announce_moves([moved])
         return moved.done
 
+    async def cancel_group(self, group_id: int, why: str | None = None) -> int:
+        """Cancel all tasks of a group that have not ended; how many that were."""
+        moves = await self.store.cancel_group(group_id, None if why is None else storable(why))
+        self.announce_moves(moves)
+        return sum(moved.done for moved in moves)
+
     async def retry(self, task_id: int) -> None:
         """Run an ended task again, under the same id, with its budgets reset."""
-        (moved,) = await self.store.retry([_check_id(task_id)])
+        (moved,) = await self.store.retry([check_id(task_id)])
         if moved.key_holder is not None:
             raise KeyConflict(
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
@@ -124,7 +130,7 @@ class Operations:
 
     async def delete(self, task_id: int) -> None:
         """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
-        (moved,) = await self.store.delete([_check_id(task_id)])
+        (moved,) = await self.store.delete([check_id(task_id)])
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
         self.announce_moves([moved])
@@ -142,6 +148,9 @@ class Operations:
         self.waiters.tell(ended)
         if self.peers is not None:
             self.peers.tell_ended(ended)
+        if any(moved.group_id is not None for moved in done):
+            self._announce_change()
+        self._announce_lines(moved for moved in done if moved.state is not State.RUNNING)
 
     def _announce_cancel(self, moved: Moved) -> None:
         if self.node is not None:
@@ -149,12 +158,30 @@ class Operations:
         if self.peers is not None and moved.node_id is not None:
             self.peers.tell_cancel(moved.node_id, moved.id)
 
+    def _announce_change(self) -> None:
+        """Something may be possible now that was not, and which kinds it concerns is not known here."""
+        if self.node is not None:
+            self.node.look_everywhere()
+        if self.peers is not None:
+            self.peers.tell_control()
+
+    def _announce_lines(self, moves: Iterable[Moved]) -> None:
+        """What stood behind these in their lines may be ready now, or have its turn."""
+        kinds = Counter(moved.kind for moved in moves if moved.kind is not None and self.has_lines(moved.kind))
+        if kinds:
+            self._announce_ready({(kind, None): count for kind, count in kinds.items()})
+            self._announce_later(kinds)
+
+    def has_lines(self, kind: str) -> bool:
+        """Whether tasks of the kind stand in line, as far as is known here."""
+        raise NotImplementedError
+
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
         """Change when a scheduled or ready task is due."""
         if (delay is None) == (run_at is None):
             raise OptionError("reschedule takes delay or run_at, and exactly one of them")
         change = Rescheduling(
-            id=_check_id(task_id),
+            id=check_id(task_id),
             delay=microseconds(seconds(delay, "delay")) if delay is not None else None,
             run_at=check_moment(run_at, "run_at") if run_at is not None else None,
         )
@@ -164,27 +191,15 @@ class Operations:
             self._announce_later([moved.kind])
             if moved.state is State.READY:
                 self._announce_ready({(moved.kind, None): 1})
+            self._announce_lines([moved])
 
     async def set_priority(self, task_id: int, priority: int) -> None:
         """Change the priority of a task that has not started."""
         (moved,) = await self.store.set_priority(
-            [Reprioritizing(id=_check_id(task_id), priority=check_priority(priority))]
+            [Reprioritizing(id=check_id(task_id), priority=check_priority(priority))]
         )
         self._check(moved, "given another priority", "only a task that waits can be")
-
-    async def pause(self, queue: str) -> bool:
-        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already."""
-        (changed,) = await self.store.pause([check_name(queue, "queue")])
-        return changed
-
-    async def resume(self, queue: str) -> bool:
-        """Undo `pause`; False: it was not paused."""
-        (changed,) = await self.store.resume([check_name(queue, "queue")])
-        if self.node is not None:
-            self.node.scheduler.wake_all()
-        if self.peers is not None:
-            self.peers.tell_control()
-        return changed
+        self._announce_lines([moved])
 
     def _announce_ready(self, work: Mapping[Lane, int]) -> None:
         """There are so many tasks to start in these lanes."""
@@ -219,7 +234,7 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
         raise OptionError(f"{error}; a task's state is one of {', '.join(State)}") from None
 
 
-def _check_id(task_id: Any) -> int:
+def check_id(task_id: Any) -> int:
     """An id that a store could have given."""
     if isinstance(task_id, bool) or not isinstance(task_id, int):
         raise OptionError(f"a task's id is a whole number, got {task_id!r}")

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, get_args
 
 import msgspec
 
+from synergon.addresses import normal_address
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import NotAvailable, OptionError
 from synergon.payload import encode
-from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Retry
+from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Retry
 from synergon.records import OnConflict, from_datetime
 
 RunsIn = Literal["loop", "thread", "process"]
 
 NAME_LENGTH: Final = 200
+MOST_AT_ONCE: Final = 2**31 - 1
+RESERVED: Final = ("kind:", "key:")
+"""How the names of limits begin that belong to one kind."""
+HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 LATER: Final = {
     "cost": "resources of nodes",
     "needs": "capabilities of nodes",
     "forbids": "capabilities of nodes",
-    "max_running_global": "limits over the cluster",
-    "limits": "limits over the cluster",
-    "limit_by": "limits over the cluster",
-    "limit": "limits over the cluster",
-    "rate": "rates",
     "urgent": "preemption",
     "preemptible": "preemption",
     "uninterruptible": "preemption",
@@ -46,6 +46,15 @@ class TaskOptions(TypedDict, total=False):
     retry: Retry | int
     runs_in: RunsIn
     max_running: int
+    max_running_global: int | None
+    limits: Iterable[str]
+    limit_by: Callable[..., str | int] | str
+    limit: int | None
+    rate: Rate
+    on_start: Callable[..., Any]
+    on_success: Callable[..., Any]
+    on_failure: Callable[..., Any]
+    on_complete: Callable[..., Any]
 
 
 class CallOptions(TypedDict, total=False):
@@ -187,6 +196,28 @@ def check_count(value: Any, what: str) -> int:
     return value
 
 
+def check_limit(value: Any, what: str) -> int | None:
+    """How many at once: None for any number, 0 for none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_AT_ONCE:
+        raise OptionError(f"{what} must be a whole number from 0 on, or None for no limit, got {value!r}")
+    return value
+
+
+def check_limit_name(value: Any, what: str) -> str:
+    """The name of a limit, or the prefix of addresses that it covers."""
+    if isinstance(value, str) and value.startswith(RESERVED):
+        raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
+    return normal_address(value, what)
+
+
+def check_any_limit_name(value: Any) -> str:
+    """The name of a limit that is in force, a kind's own ones included."""
+    is_own = isinstance(value, str) and value.startswith(RESERVED)
+    return str(value) if is_own else check_limit_name(value, "a limit")
+
+
 def check_timeout(value: Any) -> float | None:
     """Seconds, longer than zero; None: no limit."""
     return None if value is None else seconds(value, "timeout", positive=True)
@@ -241,6 +272,18 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry
     runs_in: RunsIn
     max_running: int | None = None
+    max_running_global: int | msgspec.UnsetType | None = msgspec.UNSET
+    """None: no limit unless an operator sets one; UNSET: there is none to set."""
+    limits: tuple[str, ...] = ()
+    limit_by: Callable[..., Any] | str | None = None
+    limit: int | None = None
+    rate: Rate | None = None
+    hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether its tasks stand in line by a key, or all in one because of a rate."""
+        return self.limit_by is not None or self.rate is not None
 
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
@@ -257,9 +300,47 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
         values["retry"] = check_retry(options["retry"])
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
+    values.update(_shared_limits(options, where))
+    values["hooks"] = check_hooks(options, where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
     return KindPolicy(**values)
+
+
+def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the options say of limits over the cluster."""
+    values: dict[str, Any] = {}
+    if "max_running_global" in options:
+        values["max_running_global"] = check_limit(options["max_running_global"], "max_running_global")
+    if "limits" in options:
+        values["limits"] = _limit_names(options["limits"])
+    if "limit" in options:
+        if "limit_by" not in options:
+            raise OptionError(f"{where}: limit says how many of each key may run; give limit_by too, or use limits=")
+        values["limit"] = check_limit(options["limit"], "limit")
+    if "limit_by" in options:
+        if "limit" not in options and "rate" not in options:
+            raise OptionError(f"{where}: limit_by makes a key for each task; give limit or rate too")
+        values["limit_by"] = options["limit_by"]
+    if "rate" in options:
+        if not isinstance(options["rate"], Rate):
+            raise OptionError(f"rate must be a Rate, like Rate(10, per=1), got {options['rate']!r}")
+        values["rate"] = options["rate"]
+    return values
+
+
+def _limit_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f"limits must be a list of names, got {value!r}")
+    return tuple(sorted({check_limit_name(name, "a limit") for name in value}))
+
+
+def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """What to call when an attempt starts and when a task ends."""
+    for name in HOOKS:
+        if name in options and not callable(options[name]):
+            raise OptionError(f"{where}: {name} must be a function, got {options[name]!r}")
+    return tuple((name, options[name]) for name in HOOKS if name in options)
 
 
 def check_runs_in(value: Any, where: str, *, is_coroutine: bool) -> RunsIn:

@@ -108,6 +108,11 @@ class Signature:
         self._result_decoder = _result_decoder(self._result_type, kind)
         self._refuse_unknown_types(fields)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments that a payload holds."""
+        return tuple(self._names)
+
     def _add(self, name: str, parameter: inspect.Parameter) -> None:
         self._names.append(name)
         if parameter.default is inspect.Parameter.empty:

@@ -74,6 +74,44 @@ class Retry:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How many may start in a given time, over the whole cluster: `Rate(10)` is ten per second, one every 100 ms;
+    `Rate(10, per="1m", burst=5)` ten per minute in the long run, and five at once after a rest."""
+
+    count: int
+    per: Duration = 1.0
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("count", "burst"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+                raise OptionError(f"Rate {name} must be a whole number from 1 on, got {value!r}")
+        object.__setattr__(self, "per", seconds(self.per, "Rate per", positive=True))
+
+    @property
+    def every(self) -> float:
+        """The seconds from one start to the next in the long run."""
+        return float(self.per) / self.count  # type: ignore[arg-type]  # made seconds when it was made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """When a server is given a rest: after so many failures in a row, for `rest` seconds, twice as long each time
+    without a success in between, and at most `cap`. After a rest it is tried with one task."""
+
+    failures: int = 5
+    rest: Duration = 1.0
+    cap: Duration = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.failures, bool) or not isinstance(self.failures, int) or self.failures < 1:
+            raise OptionError(f"Health failures must be a whole number from 1 on, got {self.failures!r}")
+        for name in ("rest", "cap"):
+            object.__setattr__(self, name, seconds(getattr(self, name), f"Health {name}", positive=True))
+
+
 ONCE: Final = Retry(attempts=1)
 """The policy of a task that says nothing: a body that fails has failed."""
 

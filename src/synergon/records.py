@@ -66,6 +66,19 @@ class NewTask(Record, frozen=True, kw_only=True):
     """JSON object."""
     origin: str | None = None
     """The engine that is told when the task has ended."""
+    limit_key: str | None = None
+    """The line of its kind that it stands in: of each line only so many are `ready` or `running` at once, and the rest
+    are `waiting`."""
+    group_id: int | None = None
+    """The group that has not ended before this task has."""
+    after_group: int | None = None
+    """`waiting` until this group has ended."""
+    is_command: bool = False
+    """A command: it goes ahead of every task, and once it has started it is never run again."""
+    provider: str | None = None
+    """The provider that a command is for; so that the commands for a server that is taken away can be found."""
+    target: str | None = None
+    """Only this server will do."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
@@ -85,6 +98,19 @@ class Room(Record, frozen=True, kw_only=True):
 
     kind: str
     count: int
+    limits: tuple[str, ...] = ()
+    """Each task holds one place in every one of these while it runs."""
+    provider: str | None = None
+    """Each task runs on a server of this one."""
+    is_rated: bool = False
+    """Its lines let only so many start in a given time."""
+    is_command: bool = False
+    """These go ahead of all that are not, and do not count against `ClaimRequest.limit`."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing but the node decides how many may start."""
+        return not (self.limits or self.provider or self.is_rated or self.is_command)
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
@@ -94,7 +120,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     rooms: tuple[Room, ...]
     limit: int
     queues: frozenset[str] | None = None
-    """Only tasks of these queues; None: of every queue."""
+    """Only tasks of these queues; None: of every queue. Commands come from every queue."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +139,12 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[str, ...]
     meta: bytes | None
     origin: str | None = None
+    limit_key: str | None = None
+    group_id: int | None = None
+    server: str | None = None
+    """The server that it was given, if its kind has a provider."""
+    slot: int | None = None
+    """Which of that server's places: no two running tasks of a server have the same."""
 
 
 # ---------------------------------------------------------------- outcomes
@@ -174,7 +206,14 @@ class Crashed(Record, frozen=True, kw_only=True):
     error: ErrorRecord
 
 
-Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed
+class Lined(Record, frozen=True, kw_only=True):
+    """The producer did not know in which line the task belongs, the node does: it goes back into that line, and the
+    attempt is given back."""
+
+    limit_key: str
+
+
+Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed | Lined
 
 
 class Progress(Record, frozen=True, kw_only=True):
@@ -192,6 +231,13 @@ class Settlement(Record, frozen=True, kw_only=True):
     outcome: Outcome
     progress: Progress | None = None
     """The last report that was not written yet."""
+    limit_key: str | None = None
+    """As the claim says; so that a store knows which rows to lock first."""
+    group_id: int | None = None
+    """The same."""
+    server: tuple[str, str] | None = None
+    """The provider and the server's address, if the outcome says something about that server's health."""
+    is_server_well: bool = True
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -201,6 +247,8 @@ class Verdict(msgspec.Struct, frozen=True):
     state: State | None
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
+    released: tuple[str, ...] = ()
+    """The kinds of tasks that waited for groups which have ended with the same call; one of its verdicts says so."""
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -239,6 +287,8 @@ class Moved(Record, frozen=True, kw_only=True):
     """The node that runs it, for a cancel of a running task."""
     key_holder: int | None = None
     """A retry was refused because this live task holds the unique key."""
+    group_id: int | None = None
+    """The group that it has left by ending or by being deleted."""
 
 
 class Reaped(Record, frozen=True, kw_only=True):
@@ -307,6 +357,12 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     errors: tuple[ErrorRecord, ...] = ()
     progress: Progress | None = None
     key: str | None = None
+    limit_key: str | None = None
+    group_id: int | None = None
+    after_group: int | None = None
+    """The group that it waits for; None as soon as that has ended."""
+    is_command: bool = False
+    target: str | None = None
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from synergon.context import Context
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
+from synergon.lines import LineOf
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
+from synergon.providers.server import Server
 from synergon.records import NewTask
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
+    from synergon.providers.provider import Provider
 
 Parameters = ParamSpec("Parameters")
 Full = ParamSpec("Full")
@@ -27,22 +32,29 @@ Value = TypeVar("Value")
 REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
 """All task types of this process by the module that registered them, the function's name and the kind."""
 
-INJECTED: Final[frozenset[type]] = frozenset({Context})
+INJECTED: Final[frozenset[type]] = frozenset({Context, Server})
 DEFAULT_PLACEMENT: Final = Placement()
 
 
 class Call(Generic[Value]):
     """A kind with bound arguments and options, not stored yet."""
 
-    __slots__ = ("kind", "payload", "placement", "task_type")
+    __slots__ = ("kind", "limit_key", "payload", "placement", "task_type")
 
     def __init__(
-        self, kind: str, payload: bytes, placement: Placement, task_type: TaskType[..., ..., Any, Value] | None
+        self,
+        kind: str,
+        payload: bytes,
+        placement: Placement,
+        task_type: TaskType[..., ..., Any, Value] | None,
+        limit_key: str | None = None,
     ) -> None:
         self.kind = kind
         self.payload = payload
         self.placement = placement
         self.task_type = task_type
+        self.limit_key = limit_key
+        """The line that it will stand in, if its kind has lines."""
 
     def __repr__(self) -> str:
         return f"<Call of {self.kind} {self.payload.decode()}>"
@@ -52,7 +64,7 @@ class Call(Generic[Value]):
         placement = place(options, f"with_options of {self.kind!r}")
         if self.task_type is not None:
             self.task_type.check_placement(placement)
-        return Call(self.kind, self.payload, placement, self.task_type)
+        return Call(self.kind, self.payload, placement, self.task_type, self.limit_key)
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
         """What the store is given: the call's own options, else the kind's; `origin` is told of the end."""
@@ -69,6 +81,7 @@ class Call(Generic[Value]):
                 priority=priority,
                 max_attempts=attempts,
                 origin=origin,
+                limit_key=self.limit_key,
             )
         return NewTask(
             kind=self.kind,
@@ -85,6 +98,7 @@ class Call(Generic[Value]):
             tags=placement.tags,
             meta=placement.meta,
             origin=origin,
+            limit_key=self.limit_key,
         )
 
 
@@ -97,7 +111,11 @@ class Enqueueable(Generic[Parameters, Value]):
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
         """Bind and check the arguments; PayloadError if they do not fit."""
         task_type = self._task_type
-        return Call(task_type.kind, task_type.signature.bind(args, kwargs), self._placement, task_type)
+        payload = task_type.signature.bind(args, kwargs)
+        if task_type.line is None:
+            return Call(task_type.kind, payload, self._placement, task_type)
+        limit_key = task_type.line.key(task_type.signature.decode(payload))
+        return Call(task_type.kind, payload, self._placement, task_type, limit_key)
 
     async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
         """Store the call; returns when it is durable."""
@@ -155,7 +173,14 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     __name__: str
 
     def __init__(
-        self, engine: Engine, function: Callable[Full, Returned], options: Mapping[str, Any], registered_in: str = ""
+        self,
+        engine: Engine,
+        function: Callable[Full, Returned],
+        options: Mapping[str, Any],
+        registered_in: str = "",
+        *,
+        provider: Provider | None = None,
+        is_command: bool = False,
     ) -> None:
         if not callable(function) or inspect.isclass(function):
             raise ConfigurationError(f"@engine.task decorates functions, got {function!r}")
@@ -170,7 +195,21 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.policy: KindPolicy = kind_policy(
             options, f"@task of {self.kind!r}", is_coroutine=self.is_coroutine, default_retry=ONCE
         )
+        self.provider = provider
+        """Whose servers it runs on."""
+        self.is_command = is_command
         self.signature = Signature(function, self.kind, INJECTED)
+        if provider is None and Server in self.signature.injected.values():
+            raise ConfigurationError(
+                f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
+            )
+        self.line = LineOf(self.policy.limit_by, function, self.kind) if self.policy.has_lines else None
+        self.limits = self._limits()
+        """The limits in which a task of this kind takes a place while it runs."""
+        self.is_limited = bool(self.limits) or provider is not None or self.line is not None
+        """Whether more than this node decides how many may run."""
+        self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
+        """What to call, the provider's first."""
         if self.policy.runs_in == "process":
             self.check_importable()
         self._task_type = self
@@ -180,6 +219,10 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     def __repr__(self) -> str:
         return f"<TaskType {self.kind}>"
+
+    def _limits(self) -> tuple[str, ...]:
+        own = () if self.policy.max_running_global is msgspec.UNSET else (f"kind:{self.kind}",)
+        return (*own, *self.policy.limits)
 
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""

@@ -63,8 +63,11 @@ def test_the_reference_has_every_option(option: str) -> None:
 
 
 PUBLIC = {
-    owner: sorted(name for name in vars(owner) if not name.startswith("_"))
-    for owner in (synergon.Handle, synergon.Context, synergon.Retry, synergon.Retention)
+    owner: sorted(name for name in vars(owner) if not name.startswith("_") and name != "declaration")
+    for owner in (
+        *(synergon.Handle, synergon.Context, synergon.Retry, synergon.Retention, synergon.Rate, synergon.Health),
+        *(synergon.Provider, synergon.Command, synergon.Server, synergon.Group),
+    )
 }
 
 
@@ -75,7 +78,8 @@ def test_the_reference_has_every_method_and_field(owner: type, name: str) -> Non
 
 INTERNAL = {
     *("start_node", "stop_node", "enqueue_one", "enqueue_one_sync", "store", "waiters", "node"),
-    *("wait_for", "announce_moves"),
+    *("wait_for", "announce_moves", "register", "registry", "has_lines", "enqueue_tasks", "origin", "order_cancel"),
+    "is_in_child",
 }
 """Parts of the engine that its own rooms use; nothing is promised about them."""
 
@@ -89,7 +93,12 @@ def test_the_reference_has_everything_an_engine_does(name: str) -> None:
     "record",
     [
         synergon.ErrorRecord,
+        synergon.GroupRecord,
+        synergon.LimitRecord,
         synergon.NodeRecord,
+        synergon.OrderRecord,
+        synergon.ProviderTask,
+        synergon.ServerRecord,
         synergon.Progress,
         synergon.QueueRecord,
         synergon.TaskPage,

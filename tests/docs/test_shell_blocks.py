@@ -24,7 +24,10 @@ engine = Engine("sqlite:///app.db")
 async def work() -> None: ...
 """
 
-READING: Final = (("--version",), ("doctor",), ("tasks", "list"), ("queues", "list"), ("migrate", "--print-sql"))
+READING: Final = (
+    *(("--version",), ("doctor",), ("tasks", "list"), ("queues", "list"), ("migrate", "--print-sql")),
+    *(("limits", "--app"), ("servers", "--app"), ("orders",)),
+)
 
 COMMANDS: Final = [
     (block, tuple(shlex.split(line, comments=True)[1:]))

@@ -105,7 +105,7 @@ def claim_from_paused_queues(patch: Patch) -> None:
     def all_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
         yield from tables.lanes.get(kind, {}).values()
 
-    patch.setattr(attempts, "_open_lanes", all_lanes)
+    patch.setattr(attempts, "open_lanes", all_lanes)
 
 
 def attempt_charged_at_hand_back(patch: Patch) -> None:

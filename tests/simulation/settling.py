@@ -6,7 +6,7 @@ from typing import Protocol
 
 from synergon.lifecycle import State
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Cancelled, Crashed, Failed, HandedBack, Outcome, Retrying, Snoozed, Succeeded
+from synergon.records import Cancelled, Crashed, Failed, HandedBack, Lined, Outcome, Retrying, Snoozed, Succeeded
 
 
 class Row(Protocol):
@@ -23,7 +23,7 @@ class Row(Protocol):
 def check_outcome(outcome: Outcome, old: Row, new: Row) -> str | None:
     """What is wrong with the way from `old` to `new`; None: nothing."""
     attempts, crashes = new.attempts - old.attempts, new.crashes - old.crashes
-    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed)
+    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed | Lined)
     if attempts != (-1 if is_free else 0):
         return f"{_name(outcome)} changed its attempts by {attempts}"
     if crashes != isinstance(outcome, Crashed):
@@ -43,6 +43,8 @@ def _targets(outcome: Outcome, new: Row) -> set[State]:
             return {State.CANCELLED}
         case Retrying() | Snoozed() | HandedBack():
             return {State.SCHEDULED, State.READY}
+        case Lined():
+            return {State.WAITING, State.SCHEDULED, State.READY}
         case Crashed():
             return {State.FAILED} if new.crashes == CRASH_LIMIT else {State.SCHEDULED, State.READY}
 

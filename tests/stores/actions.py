@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from synergon.lifecycle import Reason, State
+from synergon.lifecycle import FINAL, Reason, State
+from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer
 from synergon.records import (
     Cancelled,
     Claim,
@@ -92,6 +93,10 @@ class Worker:
         wanted = None if queues is None else frozenset(queues)
         return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, queues=wanted))
 
+    async def claim_rooms(self, *rooms: Room, limit: int = 1000) -> list[Claim]:
+        """Take what there is for these rooms."""
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit))
+
     async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:
         """The ids of what it could take."""
         return [claim.id for claim in await self.claim(*kinds, **options)]
@@ -111,9 +116,36 @@ class Worker:
         return await self.finish(await self.claim_one(), outcome)
 
 
-def settlement_of(claim: Claim, outcome: Outcome) -> Settlement:
+def settlement_of(claim: Claim, outcome: Outcome, **more: Any) -> Settlement:
     """The outcome, addressed by the claim."""
-    return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome)
+    return Settlement(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=outcome,
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+        **more,
+    )
+
+
+async def declare_limit(store: Store, name: str, value: int | None) -> None:
+    """As code would."""
+    await store.declare([NewLimit(name=name, value=value)], [])
+
+
+def pool(**capacities: int | None) -> tuple[NewServer, ...]:
+    """Servers by their address."""
+    return tuple(NewServer(address=address, capacity=capacity) for address, capacity in capacities.items())
+
+
+async def declare_pool(store: Store, **capacities: int | None) -> None:
+    """A provider `gpu` with these servers."""
+    await store.declare([], [NewProvider(name="gpu", servers=pool(**capacities))])
+
+
+async def states(store: Store, ids: Iterable[int]) -> list[State | None]:
+    """What each of them does."""
+    return [None if record is None else record.state for record in await store.get(list(ids))]
 
 
 async def add(store: Store, **fields: Any) -> int:
@@ -198,6 +230,47 @@ async def check_counts(store: Store) -> None:
     assert await store.counts() == dict(Counter((record.queue, record.kind, record.state) for record in records))
     for queue in await store.queues():
         assert queue.counts == dict(Counter(record.state for record in records if record.queue == queue.name))
+
+
+async def check_lines(store: Store) -> None:
+    """Nobody waits in a line that has a place for them, and no line has more in it than it may."""
+    limits = {limit.name: limit for limit in await store.limits()}
+    paused = {queue.name for queue in await store.queues() if queue.is_paused}
+    lines: dict[tuple[str, str], list[TaskRecord]] = {}
+    async for record in pages(store, TaskQuery(limit=1000)):
+        if record.limit_key is not None and record.after_group is None and record.state not in FINAL:
+            lines.setdefault((record.kind, record.limit_key), []).append(record)
+    for (kind, _), members in lines.items():
+        _check_line(limits.get(f"key:{kind}"), members, paused)
+    for name, limit in limits.items():
+        if name.startswith("key:"):
+            states = Counter(
+                one.state for (kind, _), members in lines.items() if f"key:{kind}" == name for one in members
+            )
+            assert (limit.in_use, limit.waiting) == (states[State.RUNNING], states[State.WAITING])
+
+
+def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: set[str]) -> None:
+    def place(record: TaskRecord) -> tuple[int, int]:
+        return -record.priority, record.id
+
+    by_state: dict[State, list[TaskRecord]] = {state: [] for state in State}
+    for record in members:
+        by_state[record.state].append(record)
+    ready, waiting, running = by_state[State.READY], by_state[State.WAITING], len(by_state[State.RUNNING])
+    if limit is None or (limit.value is None and limit.rate is None):
+        assert not waiting, "a line without end keeps somebody waiting"
+        return
+    in_order = [record for record in waiting if record.queue not in paused]
+    room = len(members) if limit.value is None else max(limit.value - running, 0)
+    assert len(ready) <= room, "more are ready than there are places"
+    assert not any(record.queue in paused for record in ready), "a paused queue takes places from others"
+    if in_order and ready:
+        assert max(map(place, ready)) < min(map(place, in_order)), "somebody is ready before his turn"
+    if in_order and limit.rate is None:
+        assert len(ready) == room, "somebody waits although there is a place"
+    if in_order and limit.rate is not None and room and not ready:
+        assert by_state[State.SCHEDULED], "the line has nobody who would ever move on"
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:

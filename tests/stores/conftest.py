@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.postgres_server import distributed_url, store_url
-from tests.stores.actions import Worker, check_counts
+from tests.stores.actions import Worker, check_counts, check_lines
 
 from synergon.errors import NotConnected
 from synergon.stores.base import Store
@@ -48,11 +48,12 @@ def unopened(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 async def store(unopened: Store) -> AsyncIterator[Store]:
-    """An open store; whatever a test did to it, its numbers are exact at the end."""
+    """An open store; whatever a test did to it, its numbers are exact and its lines in order at the end."""
     await unopened.open()
     yield unopened
     try:
         await check_counts(unopened)
+        await check_lines(unopened)
     except NotConnected:  # the test has closed it
         pass
     finally:

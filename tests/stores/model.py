@@ -20,6 +20,7 @@ from synergon.records import (
     Crashed,
     Failed,
     HandedBack,
+    Lined,
     NewTask,
     Outcome,
     Report,
@@ -42,6 +43,10 @@ class ModelTask:
     state: State
     priority: int
     expires_in: int | None
+    limit_key: str | None = None
+    group_id: int | None = None
+    holds: frozenset[str] = frozenset()
+    """The limits that it holds while it runs."""
     reason: Reason | None = None
     claim_no: int = 0
     attempts: int = 0
@@ -102,6 +107,10 @@ class Model:
         self.queues: dict[str, bool] = {}
         """Whether each queue is paused."""
         self.nodes: set[str] = set()
+        self.limits: dict[str, int | None] = {}
+        """What was declared, or set since."""
+        self.groups: dict[int, bool] = {}
+        """Whether each group has ever ended."""
 
     # ------------------------------------------------------------ questions
 
@@ -138,6 +147,60 @@ class Model:
         """Numbers by queue, kind and state."""
         return dict(Counter((task.task.queue, task.task.kind, task.state) for task in self.tasks.values()))
 
+    # ------------------------------------------------------------ groups
+
+    def group_counts(self, group_id: int) -> dict[State, int]:
+        """What its tasks do."""
+        return dict(Counter(task.state for task in self.tasks.values() if task.group_id == group_id))
+
+    def end_groups(self) -> None:
+        """Whatever has no live task has ended, and stays so."""
+        for group_id in self.groups:
+            self.groups[group_id] |= all(state in FINAL for state in self.group_counts(group_id))
+
+    # ------------------------------------------------------------ limits and lines
+
+    def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on."""
+        if name not in self.limits:
+            return False
+        self.limits[name] = value
+        return True
+
+    def in_use(self, name: str) -> int:
+        """How many running tasks hold the limit."""
+        return sum(name in task.holds for task in self.tasks.values() if task.state is State.RUNNING)
+
+    def balance(self) -> Counter[str]:
+        """Put all lines in order; how many of each kind have become ready."""
+        lines: dict[tuple[str, str], list[ModelTask]] = {}
+        for task in sorted(self.tasks.values(), key=lambda task: (-task.priority, task.id)):
+            if task.limit_key is not None and task.state in (State.READY, State.WAITING, State.RUNNING):
+                lines.setdefault((task.task.kind, task.limit_key), []).append(task)
+        promoted: Counter[str] = Counter()
+        for (kind, _), members in lines.items():
+            promoted[kind] += self._balance(members, self.limits.get(f"key:{kind}"))
+        return +promoted
+
+    def _balance(self, members: list[ModelTask], value: int | None) -> int:
+        others = [task for task in members if task.state is not State.RUNNING]
+        if value is None:
+            first = others
+        else:
+            is_open = [task for task in others if not self.queues[task.task.queue]]
+            first = is_open[: max(value - (len(members) - len(others)), 0)]
+        were_waiting = [task for task in first if task.state is State.WAITING]
+        for task in others:
+            state = State.READY if task in first else State.WAITING
+            if task.state is not state:
+                task.move(state)
+        return len(were_waiting)
+
+    def line_numbers(self, kind: str) -> tuple[int, int]:
+        """How many tasks of all lines of a kind run, and how many wait."""
+        states = [task.state for task in self.tasks.values() if task.limit_key and task.task.kind == kind]
+        return states.count(State.RUNNING), states.count(State.WAITING)
+
     # ------------------------------------------------------------ tasks come in
 
     def insert(self, tasks: Sequence[NewTask], new_ids: Iterator[int]) -> list[tuple[int, bool, State]]:
@@ -159,7 +222,7 @@ class Model:
         holder = self.holder(task)
         state = State.SCHEDULED if task.delay else State.READY
         if holder is None:
-            new = ModelTask(next(new_ids), task, state, task.priority, task.expires_in)
+            new = ModelTask(next(new_ids), task, state, task.priority, task.expires_in, task.limit_key)
             assert new.id not in self.tasks
             assert new.id > max(self.tasks, default=0)
             self.tasks[new.id] = new
@@ -168,6 +231,7 @@ class Model:
         if on_conflict == "replace":
             holder.requeue(state)
             holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
+            holder.limit_key = task.limit_key
             holder.attempts = holder.crashes = holder.errors = 0
             holder.progress = None
             self.queues.setdefault(task.queue, False)
@@ -180,19 +244,26 @@ class Model:
         if request.node_id not in self.nodes:
             raise LeaseLost(request.node_id)
         rooms = {room.kind: room.count for room in request.rooms}
+        holds = {room.kind: frozenset(room.limits) for room in request.rooms}
         taken: list[ModelTask] = []
         for task in sorted(self.tasks.values(), key=lambda task: (-task.priority, task.id)):
-            if len(taken) < request.limit and rooms.get(task.task.kind, 0) > 0 and self._may_start(task, request):
-                rooms[task.task.kind] -= 1
+            kind = task.task.kind
+            is_asked = len(taken) < request.limit and rooms.get(kind, 0) > 0 and self._may_start(task, request)
+            if is_asked and all(self._has_room(name) for name in holds[kind]):
+                rooms[kind] -= 1
                 taken.append(task)
-        for task in taken:
-            self._start(task, request.node_id)
+                self._start(task, request.node_id)
+                task.holds = holds[kind]
         return [(task.id, task.claim_no, task.attempts, task.crashes) for task in taken]
 
     def _may_start(self, task: ModelTask, request: ClaimRequest) -> bool:
         queue = task.task.queue
         is_open = not self.queues[queue] and (request.queues is None or queue in request.queues)
         return task.state is State.READY and is_open and task.expires_in != 0
+
+    def _has_room(self, name: str) -> bool:
+        value = self.limits.get(name)
+        return value is None or self.in_use(name) < value
 
     def _start(self, task: ModelTask, node_id: str) -> None:
         task.move(State.RUNNING)
@@ -235,7 +306,7 @@ class Model:
             return
         if isinstance(outcome, Failed | Retrying) or (isinstance(outcome, Cancelled) and outcome.why):
             task.errors += 1
-        if isinstance(outcome, Snoozed | HandedBack):
+        if isinstance(outcome, Snoozed | HandedBack | Lined):
             task.attempts -= 1
         if task.cancel_requested or isinstance(outcome, Cancelled):
             task.end(State.CANCELLED, Reason.CANCELLED)
@@ -244,6 +315,8 @@ class Model:
         else:
             is_later = isinstance(outcome, Retrying | Snoozed) and outcome.delay > 0
             task.requeue(State.SCHEDULED if is_later else State.READY)
+            if isinstance(outcome, Lined):
+                task.limit_key = outcome.limit_key
 
     def _check_children(self, outcome: Succeeded, child_ids: Sequence[int]) -> None:
         for child, child_id in zip(outcome.children, child_ids, strict=True):
@@ -334,7 +407,7 @@ class Model:
     def reschedule(self, task_id: int, *, later: bool) -> tuple[bool, State | None]:
         """Put a task off, or call it."""
         task = self.tasks.get(task_id)
-        if task is None or not task.is_waiting:
+        if task is None or task.state not in (State.SCHEDULED, State.READY):
             return False, task.state if task else None
         task.requeue(State.SCHEDULED if later else State.READY)
         return True, task.state

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import assert_type
 
-from synergon import Call, Context, Engine, Handle, Retry, injected
+from synergon import Call, Context, Engine, Group, Handle, Health, Rate, Retry, Server, injected
 
 engine = Engine("memory://", concurrency=4, lease="10s", grace=None, queues=["mail"])
 
@@ -38,6 +38,35 @@ def only_the_context(ctx: Context) -> None:
 
 @engine.task(runs_in="thread", max_running=2, name="other")
 def nothing() -> None: ...
+
+
+gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": None}, health=Health(failures=3), timeout="1m")
+
+
+@gpu.task
+async def complete(prompt: str, *, tokens: int = 100, server: Server = injected) -> str:
+    return f"{prompt} {server.address}"
+
+
+@gpu.task(rate=Rate(10, per="1m", burst=5), limit_by="{number}", limit=2, max_running_global=None, limits=["license"])
+def first_is_the_server(server: Server, number: int) -> int:
+    return server.slot + number
+
+
+@gpu.command
+async def load(model: str, server: Server) -> None: ...
+
+
+async def providers() -> None:
+    assert_type(await (await complete.enqueue("hi", tokens=5)).result(), str)
+    assert_type(await (await first_is_the_server.enqueue(3)).result(), int)
+    assert_type(first_is_the_server.call(number=3), Call[int])
+    assert_type(await complete("hi"), str)
+    group = await engine.group("some", [complete.call("a"), first_is_the_server.call(1)], then=greet.call("b"))
+    assert_type(group, Group)
+    await engine.set_limit("license", None)
+    await gpu.set_servers(["http://gpu3"], capacity=2)
+    await load.send("llama", to="each")
 
 
 async def main() -> None:

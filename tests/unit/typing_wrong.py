@@ -6,7 +6,7 @@ The first line keeps the usual check away; the test takes it out.
 
 from __future__ import annotations
 
-from synergon import Context, Engine, Retry, injected
+from synergon import Context, Engine, Rate, Retry, Server, injected
 
 engine = Engine("memory://")
 
@@ -24,6 +24,35 @@ def send(to: str, ctx: Context = injected) -> int:
 @engine.task
 async def first_is_the_context(ctx: Context, number: int) -> int:
     return number
+
+
+gpu = engine.provider("gpu", servers={"http://gpu1": 2})
+
+
+@gpu.task
+async def complete(prompt: str, server: Server = injected) -> str:
+    return prompt
+
+
+@gpu.task
+async def first_is_the_server(server: Server, number: int) -> int:
+    return number
+
+
+async def providers() -> None:
+    await complete.enqueue(5)  # wrong
+    await first_is_the_server.enqueue("one")  # wrong
+    await first_is_the_server.enqueue()  # wrong
+    gpu.task(rates=Rate(1))  # wrong
+    gpu.task(rate=10)  # wrong
+    gpu.task(limits=5)  # wrong
+    engine.limit("license", "many")  # wrong
+    await engine.set_limit("license")  # wrong
+    await gpu.set_servers(5)  # wrong
+    engine.provider("gpu", on_start=5)  # wrong
+    Rate("ten")  # wrong
+    text: int = await (await complete.enqueue("a")).result()  # wrong
+    print(text)
 
 
 async def arguments() -> None:

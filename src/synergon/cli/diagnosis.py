@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import platform
 import shutil
@@ -19,9 +20,11 @@ import psutil
 from synergon import settings
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
+from synergon.cli.shortages import find_shortages
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
+from synergon.node.timeouts import Timeouts
 from synergon.records import NodeRecord, QueueRecord, Record
 from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
@@ -133,9 +136,10 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _kinds(engine: Engine) -> Iterator[KindFacts]:
+    timeouts = Timeouts(engine.settings.timeout, engine.timeout_for, logging.LoggerAdapter(engine.logger))
     for kind, task_type in sorted(engine.kinds.items()):
         policy = task_type.policy
-        timeout = engine.settings.timeout if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
+        timeout = timeouts.of(task_type) if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
         yield KindFacts(
             kind=kind,
             queue=policy.queue,
@@ -224,7 +228,13 @@ async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
         facts["nodes"] = tuple(nodes)
         counts = await store.counts()
         queues = await store.queues()
-    return [*_clock_problems(ahead), *_dead_nodes(nodes), *_forgotten_tasks(counts, nodes, queues)]
+        shortages = await find_shortages(engine, counts)
+    return [
+        *_clock_problems(ahead),
+        *_dead_nodes(nodes),
+        *_forgotten_tasks(counts, nodes, queues),
+        *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
+    ]
 
 
 def _clock_problems(ahead: float) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import typer
 
 from synergon.errors import NotAvailable
 
-NAMES: Final = ("servers", "limits", "dashboard", "top")
+NAMES: Final = ("dashboard", "top")
 
 
 def add(commands: typer.Typer, name: str, *, group: str = "") -> None:

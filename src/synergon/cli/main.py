@@ -14,7 +14,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from synergon.cli import doctor, exits, later, migrate, nodes, queues, tasks, worker
+from synergon.cli import doctor, exits, later, limits, migrate, nodes, orders, queues, servers, tasks, worker
 from synergon.cli.database import JsonOption
 from synergon.cli.output import complain, is_debugging, say
 from synergon.errors import NotAvailable, SynergonError
@@ -22,7 +22,19 @@ from synergon.errors import NotAvailable, SynergonError
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Typer does not name it, and where it comes from depends on Typer's version."""
 
-ORDER: Final = ("worker", "tasks", "queues", "nodes", "doctor", "migrate", "demo", "bench")
+ORDER: Final = (
+    "worker",
+    "tasks",
+    "queues",
+    "limits",
+    "servers",
+    "nodes",
+    "orders",
+    "doctor",
+    "migrate",
+    "demo",
+    "bench",
+)
 
 
 class InOrder(TyperGroup):
@@ -45,7 +57,10 @@ app = typer.Typer(
 app.command(epilog=exits.MEANINGS)(worker.worker)
 app.add_typer(tasks.commands, name="tasks", epilog=exits.MEANINGS)
 app.add_typer(queues.commands, name="queues", epilog=exits.MEANINGS)
-app.command(epilog=exits.MEANINGS)(nodes.nodes)
+app.add_typer(limits.commands, name="limits", epilog=exits.MEANINGS)
+app.add_typer(servers.commands, name="servers", epilog=exits.MEANINGS)
+app.add_typer(nodes.commands, name="nodes", epilog=exits.MEANINGS)
+app.command(epilog=exits.MEANINGS)(orders.orders)
 app.command(epilog=exits.MEANINGS)(doctor.doctor)
 app.command(epilog=exits.MEANINGS)(migrate.migrate)
 

@@ -1,4 +1,4 @@
-"""`synergon nodes`: who runs tasks on this database, and with how much room."""
+"""`synergon nodes`: who runs tasks on this database, and with how much room; and telling them to take no more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import console, duration, new_table, say, short, write_json_lines
+from synergon.cli.groups import is_alone
+from synergon.cli.output import console, duration, new_table, say, short, write_json, write_json_lines
+from synergon.control_records import OrderRecord
+from synergon.engine import Engine
+from synergon.errors import OptionError
 from synergon.records import NodeRecord, Record
 from synergon.this_process import is_gone
 
@@ -21,6 +25,9 @@ WIDE_HEADINGS: Final = ("id", "address", "version")
 """What a narrow terminal has no room for; --json has all of it."""
 
 AllOption = Annotated[bool, typer.Option("--all", help="Also the engines that run nothing and only wait for results.")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True)]
+
+commands = typer.Typer(help="List the nodes, and tell one to stop.", invoke_without_command=True)
 
 
 class NodeLine(Record, frozen=True, kw_only=True):
@@ -50,12 +57,21 @@ class NodeLine(Record, frozen=True, kw_only=True):
     """Seconds by the store's clock; negative: it is over."""
 
 
-def nodes(app: AppOption = None, url: UrlOption = None, is_all: AllOption = False, as_json: JsonOption = False) -> None:
+@commands.callback()
+def nodes(
+    context: typer.Context,
+    app: AppOption = None,
+    url: UrlOption = None,
+    is_all: AllOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """List the nodes.
 
     With the tasks that run on each and its slots; dead ones that nobody has noticed yet included. A terminal of 120
     columns also shows ids, addresses and versions, and so does --json, one node per line.
     """
+    if not is_alone(context, has_options=bool(app or url or is_all or as_json)):
+        return
     lines = asyncio.run(_read(app, url, is_all=is_all))
     if as_json:
         write_json_lines(lines)
@@ -63,6 +79,55 @@ def nodes(app: AppOption = None, url: UrlOption = None, is_all: AllOption = Fals
         console.print(_table(lines))
     else:
         say("there are no nodes; `synergon worker` starts one")
+
+
+@commands.command()
+def cordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Let a node start nothing new.
+
+    What runs there goes on. NODE is its id, or its name if no other node has it.
+    """
+    _tell("cordon", node, app, url, as_json=as_json)
+
+
+@commands.command()
+def uncordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Let a cordoned node start tasks again."""
+    _tell("uncordon", node, app, url, as_json=as_json)
+
+
+@commands.command()
+def stop(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Have a node stop in order, with its own grace; a worker's process ends."""
+    _tell("stop", node, app, url, as_json=as_json)
+
+
+def _tell(verb: str, node: str, app: str | None, url: str | None, *, as_json: bool) -> None:
+    async def write() -> OrderRecord:
+        async with connected(app, url) as engine:
+            node_id = await _node_id(engine, node)
+            give = {"cordon": engine.cordon, "uncordon": engine.uncordon, "stop": engine.shut_down}[verb]
+            await give(node_id)
+            return next(order for order in await engine.orders() if (order.verb, order.subject) == (verb, node_id))
+
+    order = asyncio.run(write())
+    if as_json:
+        write_json(order)
+    else:
+        say(f"node {order.subject} is told to {verb}; `synergon orders` shows when it has done so")
+
+
+async def _node_id(engine: Engine, wanted: str) -> str:
+    found = await engine.nodes()
+    if wanted in {node.id for node in found}:
+        return wanted
+    named = [node.id for node in found if node.name == wanted]
+    if len(named) > 1:
+        raise OptionError(f"several nodes are named {wanted!r}; give the id of one: {', '.join(named)}")
+    if not named:
+        known = ", ".join(f"{node.id} ({node.name})" for node in found) or "none"
+        raise OptionError(f"there is no node {wanted!r}; registered are: {known}")
+    return named[0]
 
 
 async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeLine]:

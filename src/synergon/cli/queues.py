@@ -65,7 +65,8 @@ def pause(names: Names, app: AppOption = None, url: UrlOption = None, as_json: J
 
     async def write() -> tuple[set[str], list[bool]]:
         async with connected(app, url) as engine:
-            return {queue.name for queue in await engine.queues()}, await engine.store.pause(checked)
+            known = {queue.name for queue in await engine.queues()}
+            return known, [await engine.pause(name) for name in checked]
 
     known, changes = asyncio.run(write())
     if as_json:

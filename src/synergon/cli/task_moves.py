@@ -32,7 +32,7 @@ class Move:
     """`task 7 is ...`"""
     advice: str
     """Said when it was refused."""
-    make: Callable[[Store, Sequence[int]], Awaitable[list[Moved]]]
+    make: Callable[[Engine, Sequence[int]], Awaitable[list[Moved]]]
     possible: frozenset[State] = frozenset()
     """From which states it is legal."""
     usual: frozenset[State] = frozenset()
@@ -50,25 +50,25 @@ class Move:
 RETRY: Final = Move(
     done="retried",
     advice="only an ended task can be",
-    make=lambda store, ids: store.retry(ids),
+    make=lambda engine, ids: engine.store.retry(ids),
     possible=FINAL,
     usual=frozenset({State.FAILED}),
 )
-DELETE: Final = Move(done="deleted", advice="cancel it first", make=lambda store, ids: store.delete(ids))
+DELETE: Final = Move(done="deleted", advice="cancel it first", make=lambda engine, ids: engine.store.delete(ids))
 
 
 def cancelling(why: str | None) -> Move:
-    """A cancel, with its reason."""
+    """A cancel, with its reason; written down as an order for each task."""
     return Move(done="cancelled", advice="it has ended", make=partial(_cancel, why), possible=LIVE, usual=LIVE)
 
 
-def _cancel(why: str | None, store: Store, ids: Sequence[int]) -> Awaitable[list[Moved]]:
-    return store.cancel(ids, why)
+def _cancel(why: str | None, engine: Engine, ids: Sequence[int]) -> Awaitable[list[Moved]]:
+    return engine.order_cancel(ids, why)
 
 
 async def _make(engine: Engine, move: Move, ids: Sequence[int]) -> list[Moved]:
     """Move these, and tell whoever it concerns: workers that run or should run them, and engines that wait for them."""
-    moves = await move.make(engine.store, ids)
+    moves = await move.make(engine, ids)
     engine.announce_moves(moves)
     return moves
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from synergon.node.ledger import Ledger
 from synergon.records import ClaimRequest, Room
 from synergon.task import AnyTask
@@ -16,6 +18,7 @@ class Admission:
         self._kinds = kinds
         self._ledger = ledger
         self._queues = queues
+        self._rooms = {kind: _room(task_type) for kind, task_type in kinds.items()}
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -23,17 +26,17 @@ class Admission:
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
-        free = self._ledger.free
-        if free <= 0:
-            return None
-        rooms = [Room(kind=kind, count=self.room(kind)) for kind in wanted]
-        rooms = [room for room in rooms if room.count > 0]
+        free = max(self._ledger.free, 0)
+        rooms = [room for kind in wanted if (room := self._counted(kind)).count > 0]
         in_processes = [room for room in rooms if self._kinds[room.kind].policy.runs_in == "process"]
         if len(in_processes) > 1:  # they share the places of child processes, so they are asked for together and alone
             rooms, free = in_processes, min(free, self._ledger.processes_free)
         if not rooms:
             return None
         return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
+
+    def _counted(self, kind: str) -> Room:
+        return msgspec.structs.replace(self._rooms[kind], count=self.room(kind))
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""
@@ -42,9 +45,21 @@ class Admission:
     def room(self, kind: str) -> int:
         """How many tasks of this kind could start now."""
         policy = self._kinds[kind].policy
-        room = self._ledger.free
+        room = self._ledger.commands_free if self._kinds[kind].is_command else self._ledger.free
         if policy.max_running is not None:
             room = min(room, policy.max_running - self._ledger.by_kind[kind])
         if policy.runs_in == "process":
             room = min(room, self._ledger.processes_free)
         return room
+
+
+def _room(task_type: AnyTask) -> Room:
+    """What a task of this kind needs besides a slot of the node."""
+    return Room(
+        kind=task_type.kind,
+        count=0,
+        limits=task_type.limits,
+        provider=task_type.provider.name if task_type.provider is not None else None,
+        is_rated=task_type.policy.rate is not None,
+        is_command=task_type.is_command,
+    )

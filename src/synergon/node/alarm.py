@@ -25,12 +25,14 @@ class Alarm:
         *,
         on_ready: Callable[[Iterable[str]], None],
         on_ended: Callable[[Collection[int]], None],
+        on_moment: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._logger = logger
         self._on_ready = on_ready
         self._on_ended = on_ended
+        self._on_moment = on_moment
         self._changed = asyncio.Event()
         self._is_asked = False
         self._next_at: float | None = None
@@ -60,6 +62,7 @@ class Alarm:
             self._on_ended(woken.expired)
         while not self._is_asked and self._pause() > 0:
             await self._sleep(self._pause())
+        self._on_moment()
 
     def _pause(self) -> float:
         if self._next_at is None:

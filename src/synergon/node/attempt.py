@@ -11,6 +11,7 @@ from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
 from synergon.options import RunsIn
 from synergon.policies import Retry
+from synergon.providers.server import Server
 from synergon.records import Claim, Progress
 from synergon.stores.base import BodyTransaction
 from synergon.task import AnyTask
@@ -41,10 +42,14 @@ class Attempt:
         "claim",
         "deadline",
         "has_seen_stop",
+        "is_isolated",
+        "line",
         "misfit",
         "progress",
         "retry",
         "runs_in",
+        "server",
+        "started_at",
         "stop",
         "task_type",
         "timeout",
@@ -63,12 +68,25 @@ class Attempt:
         self.asyncio_task: asyncio.Task[Any] | None = None
         """Set while a coroutine body runs."""
         self.child: ChildRun | None = None
-        self.deadline: asyncio.TimerHandle | None = None
+        self.deadline: float | None = None
+        """By the loop's clock, while its body runs."""
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
+        self.server: Server | None = None
+        self.started_at = 0.0
+        """By the monotonic clock; only where somebody wants to know how long it took."""
         self.transaction: NodeTransaction | None = None
         self.misfit: PayloadError | None = None
         """Why it cannot run at all."""
+        self.is_isolated = False
+        """It runs in a child only because a process has died under it before."""
+        self.line: str | None = None
+        """The line in which it should have stood before it was claimed."""
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether it takes one of the places that bodies in child processes share."""
+        return self.runs_in == "process" and not self.is_isolated
 
     @property
     def max_attempts(self) -> int:
@@ -161,4 +179,5 @@ def context_of(attempt: Attempt, link: AttemptLink) -> Context:
         claim_no=claim.claim_no,
         tags=claim.tags,
         meta=claim.meta,
+        server=attempt.server,
     )

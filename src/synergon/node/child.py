@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from synergon.context import AttemptLink, Context, OpenTransaction
+from synergon.context import AttemptLink, Context, OpenTransaction, fill_in
 from synergon.durations import LONGEST_SECONDS
 from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Snooze
 from synergon.node.child_main import ChildChannel
 from synergon.node.outcomes import describe, find_control
+from synergon.providers.server import Server
 from synergon.records import ErrorRecord, NewTask, Progress
 from synergon.task import REGISTERED, AnyTask, TaskType
 
@@ -49,6 +50,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     claim_no: int
     tags: tuple[str, ...]
     meta: bytes | None
+    server: Server | None = None
 
 
 class ChildControl(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         claim_no=job.claim_no,
         tags=job.tags,
         meta=job.meta,
+        server=job.server,
     )
     try:
         task_type = _find(job)
@@ -166,7 +169,7 @@ def _attribute(found: Any, name: str) -> Any:
 
 def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, channel: ChildChannel) -> Any:
     positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
-    arguments.update(dict.fromkeys(task_type.signature.injected, context))
+    arguments.update(fill_in(task_type.signature.injected, context))
     channel.send(BEGINS)
     if task_type.is_coroutine:
         return asyncio.run(_await(task_type.engine, task_type.function(*positional, **arguments)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,12 +17,16 @@ from synergon.node import outcomes
 from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.child import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildError, ChildFailure, ChildNotStarted
+from synergon.node.deadlines import Deadlines
 from synergon.node.executors import Executor
 from synergon.records import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
 from synergon.task import AnyTask
 
 START_SECONDS: Final = 60.0
 """How long a child may take to import what its body needs."""
+
+CELLS: Final = 64
+"""How many bodies that have crashed before run at once, each alone in a child, where there is memory for so many."""
 
 NOT_STARTED_SECONDS: Final = 5.0
 """How long a task waits after no child could be started for it."""
@@ -43,14 +47,15 @@ class ChildBodies:
         *,
         url: str,
         most: int,
-        arm: Callable[[Attempt], None],
+        deadlines: Deadlines,
     ) -> None:
         self._services = services
         self._executor = executor
         self._clock = clock
         self._logger = logger
-        self._arm = arm
+        self._deadlines = deadlines
         self._places = asyncio.Semaphore(most)
+        self._cells = asyncio.Semaphore(max(most, executor.room_for_children(CELLS)))
         self._url = url
         self._tied: set[str] = set()
 
@@ -62,10 +67,15 @@ class ChildBodies:
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
         """From a claim to its outcome. There are never more children than places: admission sees to that for kinds that
-        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait."""
+        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait.
+
+        Bodies that are here because a process died under them have places of their own, and many: where a worker with
+        a crowd of long bodies has died, all of its work is to run again soon, not a few at a time.
+        """
+        places = self._cells if attempt.is_isolated else self._places
         attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
         try:
-            await self._places.acquire()
+            await places.acquire()
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
@@ -75,12 +85,13 @@ class ChildBodies:
         try:
             return await self._run(attempt, node_id)
         finally:
-            self._places.release()
+            places.release()
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
         def on_message(message: bytes) -> Any:
-            if message == BEGINS:
-                self._begin(attempt)
+            if message == BEGINS:  # the deadline is the body's: what it takes to start a process is not its time
+                starting.cancel()
+                self._deadlines.arm(attempt)
                 return None
             if message == b"still_owned":
                 return self._answer_ownership(attempt)
@@ -89,27 +100,21 @@ class ChildBodies:
 
         is_fresh = attempt.claim.crashes > 0
         attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
-        attempt.deadline = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
+        starting = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
         try:
             answer = _ANSWER.decode(await attempt.child.result())
         except ChildFailure as failure:
             return self._of_failure(attempt, failure, node_id)
         finally:
             attempt.child = None
-            if attempt.deadline is not None:
-                attempt.deadline.cancel()
+            starting.cancel()
+            self._deadlines.disarm(attempt)
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
             self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
             return HandedBack()
         return self._of_answer(attempt, answer, node_id)
-
-    def _begin(self, attempt: Attempt) -> None:
-        """The deadline is the body's: what it takes to start a process is not its time."""
-        if attempt.deadline is not None:
-            attempt.deadline.cancel()
-        self._arm(attempt)
 
     async def _answer_ownership(self, attempt: Attempt) -> bytes:
         return b"yes" if await self._services.still_owned(attempt) else b"no"
@@ -161,6 +166,8 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
             claim_no=claim.claim_no,
             tags=claim.tags,
             meta=claim.meta,
+            # Labels stay with the node: they need not be JSON.
+            server=None if attempt.server is None else replace(attempt.server, labels={}),
         )
     )
 

@@ -11,12 +11,15 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+import msgspec
+
 from synergon.clock import Clock
 from synergon.errors import StoreUnavailable
 from synergon.lifecycle import Reason, State
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt
 from synergon.node.duty import pause_after
+from synergon.node.hooks import Hooks
 from synergon.records import Failed, Report, Settlement, Succeeded, Verdict
 from synergon.stores.base import Store
 
@@ -37,6 +40,8 @@ class Completer:
         on_ended: Callable[[Collection[int]], None],
         on_ready: Callable[[Iterable[str]], None],
         on_scheduled: Callable[[float], None],
+        on_freed: Callable[[Iterable[str | None]], None],
+        hooks: Hooks,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -44,6 +49,8 @@ class Completer:
         self._on_ended = on_ended
         self._on_ready = on_ready
         self._on_scheduled = on_scheduled
+        self._on_freed = on_freed
+        self._hooks = hooks
         self._pending: list[Settlement] = []
         self._writing: list[Settlement] = []
         self._event = asyncio.Event()
@@ -89,9 +96,11 @@ class Completer:
         while self._pending:
             batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
             self._writing = batch
-            for settlement, verdict in zip(batch, await self._write(batch), strict=True):
+            verdicts = await self._write(batch)
+            for settlement, verdict in zip(batch, verdicts, strict=True):
                 self.announce(settlement, verdict)
             self._writing = []
+            self._on_freed([verdict.kind for verdict in verdicts])
             self._on_ended([settlement.id for settlement in batch])
         self._is_flushed.set()
 
@@ -150,11 +159,16 @@ class Completer:
     def announce_now(self, settlement: Settlement, verdict: Verdict) -> None:
         """The same for a verdict that did not come by way of this completer."""
         self.announce(settlement, verdict)
+        self._on_freed([verdict.kind])
         self._on_ended([settlement.id])
 
     def announce(self, settlement: Settlement, verdict: Verdict) -> None:
         """Count a verdict, and wake whoever it concerns."""
         self.settled += 1
+        self._hooks.settled(settlement, verdict)
+        if verdict.released:
+            self._on_ready(verdict.released)
+            self._on_scheduled(0.0)
         if verdict.state is State.SUCCEEDED and not verdict.child_ids:
             return
         match verdict.state:
@@ -181,4 +195,4 @@ class Completer:
 def _refused(settlement: Settlement, error: Exception) -> Settlement:
     """The task ends with the store's refusal instead of the outcome that could not be stored."""
     outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
-    return Settlement(id=settlement.id, claim_no=settlement.claim_no, outcome=outcome)
+    return msgspec.structs.replace(settlement, outcome=outcome, progress=None)

@@ -59,6 +59,11 @@ class Neighbours:
         if self._peers is not None:
             self._peers.tell_surplus(kinds)
 
+    def freed(self, names: list[str]) -> None:
+        """Places in these were freed here and not taken again."""
+        if names and self._peers is not None:
+            self._peers.tell_freed(names)
+
     def claim_begins(self) -> None:
         """What is announced from now on is for the next one."""
         self._claiming, self._expected = self._claiming + self._expected, Counter()

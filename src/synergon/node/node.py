@@ -24,21 +24,26 @@ from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
+from synergon.node.hooks import Hooks
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
 from synergon.node.neighbours import Neighbours
+from synergon.node.orders import Orders
 from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
+from synergon.node.settlements import handed_back
+from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
 from synergon.node.strays import Strays
+from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, HandedBack, NewNode, Progress, Settlement
+from synergon.records import Claim, NewNode, Progress
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -64,6 +69,8 @@ class Node(Services):
         *,
         on_ended: Callable[[Iterable[int]], None],
         peers: Peers | None = None,
+        timeout_for: TimeoutFor | None = None,
+        on_stop: Callable[[], None] = lambda: None,
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -75,11 +82,15 @@ class Node(Services):
         self._executor = executor
         self._on_ended = on_ended
         self._peers = peers
+        self._on_stop = on_stop
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
+        self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
+        self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
         self._address: str | None = None
+        self._taken: list[Claim] = []
         self._build()
         self._lease: Lease | None = None
         self._keeper: Keeper | None = None
@@ -92,8 +103,16 @@ class Node(Services):
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
+        self._hooks = Hooks(clock, logger)
         self.completer = Completer(
-            store, clock, logger, on_ended=self._tell_ended, on_ready=self.made_ready, on_scheduled=self.due_in
+            store,
+            clock,
+            logger,
+            on_ended=self._tell_ended,
+            on_ready=self.made_ready,
+            on_scheduled=self.due_in,
+            on_freed=self._places_freed,
+            hooks=self._hooks,
         )
         self.runner = Runner(
             self._kinds,
@@ -104,7 +123,8 @@ class Node(Services):
             clock,
             logger,
             url=self._store.url,
-            default_timeout=settings.timeout,
+            timeouts=self._timeouts,
+            hooks=self._hooks,
             on_free=self._note_free,
         )
         self._canceller = Canceller(store, self.runner, lambda: self.id)
@@ -121,7 +141,15 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self.alarm = Alarm(store, clock, logger, on_ready=self.made_ready, on_ended=self._tell_ended_unrun)
+        self._orders = Orders(store, self.scheduler, logger, on_stop=self._on_stop)
+        self.alarm = Alarm(
+            store,
+            clock,
+            logger,
+            on_ready=self.made_ready,
+            on_ended=self._tell_ended_unrun,
+            on_moment=self._moment_passed,
+        )
         self.reaper = Reaper(
             store,
             self._executor,
@@ -225,10 +253,15 @@ class Node(Services):
             self._strays.doubt()
             raise
         self._neighbours.claim_is_over(self.scheduler.leftover)
+        self._neighbours.freed(self._sharing.left_over(self._taken))
+        self._taken = []
         self._canceller.claim_is_over()
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
+        self._taken = claims
+        if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
+            self.alarm.look()  # the next one has its turn now
         if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
             self._canceller.claimed(claim.id for claim in claims)
@@ -237,7 +270,15 @@ class Node(Services):
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            self.completer.add(Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack()))
+            self.completer.add(handed_back(claim))
+
+    def _places_freed(self, kinds: Iterable[str | None]) -> None:
+        """Tasks of these kinds have ended, and the store knows."""
+        self.scheduler.wake(self._sharing.freed(kinds))
+
+    def _moment_passed(self) -> None:
+        """The store's clock has reached a moment at which something may be possible that was not."""
+        self.scheduler.wake(self._sharing.pooled)
 
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
@@ -249,8 +290,15 @@ class Node(Services):
         self._pace.adapt(is_restless=bool(self.runner.running) or not self._neighbours.are_well)
         self.scheduler.wake_all()
         self.alarm.look()
+        await self._orders.obey(self.id)
         if self.runner.running:
             self._canceller.look()
+
+    def look_everywhere(self) -> None:
+        """Something has changed that concerns every node."""
+        self.scheduler.wake_all()
+        self.alarm.look()
+        self._pace.look_now()
 
     async def _listen(self) -> None:
         await self._store.listen(self._heard)
@@ -269,7 +317,7 @@ class Node(Services):
     @property
     def free(self) -> int:
         """How many tasks could start here."""
-        return self._ledger.free if self.scheduler.is_open else 0
+        return self._ledger.free if self.scheduler.may_claim else 0
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
@@ -278,7 +326,7 @@ class Node(Services):
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
         self.scheduler.wake(kind for kind, _ in work)
-        self._neighbours.offer(work, is_open=self.scheduler.is_open)
+        self._neighbours.offer(work, is_open=self.scheduler.may_claim)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
@@ -289,12 +337,16 @@ class Node(Services):
         self._neighbours.ended(ids)
 
     def _tell_ended_unrun(self, ids: Collection[int]) -> None:
+        if ids:  # with them a group may have ended for which something waits
+            self.scheduler.wake_all()
         self._on_ended(ids)
         self._neighbours.ended_unrun(ids)
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
         self.scheduler.wake(news.new)
+        if news.freed:
+            self.scheduler.wake(self._sharing.takers(news.freed))
         if news.due:
             self.alarm.look()
         if news.hello is not None and news.hello.bye and news.hello.kinds:
@@ -429,6 +481,7 @@ class Node(Services):
                 await self.completer.flushed()
         except TimeoutError:
             self._logger.error("some outcomes could not be written before the lease was over; their tasks run again")
+        await self._hooks.ended()
         for duty in self._duties:
             await duty.stop()
         await self._leave_for_good()

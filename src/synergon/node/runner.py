@@ -17,23 +17,28 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from synergon.clock import Clock
-from synergon.context import Context
+from synergon.context import Context, fill_in
 from synergon.errors import PayloadError, StoreError
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.child_bodies import ChildBodies
 from synergon.node.completer import Completer
+from synergon.node.deadlines import Deadlines
 from synergon.node.executors import Executor
+from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
+from synergon.node.settlements import settlement_of
+from synergon.node.timeouts import Timeouts
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
+from synergon.providers.server import Server
 from synergon.records import (
     Claim,
     Crashed,
     Failed,
     HandedBack,
+    Lined,
     Outcome,
     Retrying,
-    Settlement,
     Succeeded,
 )
 from synergon.task import AnyTask
@@ -74,7 +79,8 @@ class Runner:
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         url: str,
-        default_timeout: float | None,
+        timeouts: Timeouts,
+        hooks: Hooks,
         on_free: Callable[[], None],
     ) -> None:
         self._kinds = kinds
@@ -84,12 +90,15 @@ class Runner:
         self._executor = executor
         self._clock = clock
         self._logger = logger
-        self._default_timeout = default_timeout
+        self._timeouts = timeouts
+        self._hooks = hooks
+        self._labels: dict[tuple[str, str], dict[str, Any]] = {}
         self._on_free = on_free
-        self._child_bodies = ChildBodies(
-            services, executor, clock, logger, url=url, most=ledger.processes, arm=self._arm
-        )
         self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop, self._pass_deadline)
+        self._child_bodies = ChildBodies(
+            services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
+        )
         self.running: dict[int, Attempt] = {}
         self.node_id = ""
 
@@ -97,7 +106,11 @@ class Runner:
         """Take a slot for each claim."""
         attempts = [self._prepare(claim) for claim in claims]
         for attempt in attempts:
-            self._ledger.take(attempt.claim.kind, is_process=attempt.runs_in == "process")
+            self._ledger.take(
+                attempt.claim.kind,
+                is_process=attempt.takes_place,
+                is_command=attempt.task_type.is_command,
+            )
             self.running[attempt.claim.id] = attempt
         return attempts
 
@@ -113,11 +126,9 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
-        self._ledger.release(claim.kind, is_process=attempt.runs_in == "process")
+        self._ledger.release(claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command)
         if outcome is not None:
-            self._completer.add(
-                Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
-            )
+            self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
 
     def stop_all(self, why: Stop) -> None:
@@ -136,7 +147,9 @@ class Runner:
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = Attempt(claim, self._kinds[claim.kind])
         timeout = attempt.task_type.policy.timeout
-        attempt.timeout = self._default_timeout if timeout is msgspec.UNSET else timeout
+        attempt.timeout = self._timeouts.of(attempt.task_type) if timeout is msgspec.UNSET else timeout
+        if attempt.task_type.is_limited:
+            self._take_place(attempt)
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
@@ -145,6 +158,19 @@ class Runner:
         if claim.crashes:
             self._isolate(attempt)
         return attempt
+
+    def _take_place(self, attempt: Attempt) -> None:
+        claim, task_type = attempt.claim, attempt.task_type
+        if claim.server is not None and task_type.provider is not None:
+            provider = task_type.provider.name
+            labels = self._labels.setdefault((provider, claim.server), {})
+            attempt.server = Server(claim.server, provider, claim.slot or 0, labels)
+        if task_type.line is None or claim.limit_key is not None:
+            return
+        try:  # whoever enqueued it did not have the function, and could not know its line
+            attempt.line = task_type.line.key(task_type.signature.decode(claim.payload))
+        except PayloadError as error:
+            attempt.misfit = error
 
     @staticmethod
     def _apply(overrides: Overrides, attempt: Attempt) -> None:
@@ -158,6 +184,7 @@ class Runner:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
         reason = self._child_bodies.why_not(attempt.task_type)
         if reason is None:
+            attempt.is_isolated = attempt.runs_in != "process"
             attempt.runs_in = "process"
         else:
             self._logger.warning(
@@ -174,18 +201,16 @@ class Runner:
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if attempt.misfit is not None:
             return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
+        if attempt.line is not None:
+            return Lined(limit_key=attempt.line)
+        self._hooks.started(attempt)
         if attempt.runs_in == "process":
             return await self._child_bodies.run(attempt, self.node_id)
-        self._arm(attempt)
+        self._deadlines.arm(attempt)
         try:
             return await self._in_process(attempt)
         finally:
-            if attempt.deadline is not None:
-                attempt.deadline.cancel()
-
-    def _arm(self, attempt: Attempt) -> None:
-        if attempt.timeout is not None:
-            attempt.deadline = self._loop.call_later(attempt.timeout, self._pass_deadline, attempt)
+            self._deadlines.disarm(attempt)
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
@@ -196,8 +221,7 @@ class Runner:
         context: Context | None = None
         if signature.injected:
             context = context_of(attempt, LocalLink(self._services, attempt))
-            for name in signature.injected:
-                arguments[name] = context
+            arguments.update(fill_in(signature.injected, context))
         positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
         value, error = await run(attempt, positional, arguments)
@@ -289,8 +313,7 @@ class Runner:
         if transaction.opened is None or not isinstance(outcome, Succeeded):
             await transaction.rollback()
             return outcome
-        claim = attempt.claim
-        settlement = Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
+        settlement = settlement_of(attempt, outcome)
         try:
             verdict = await transaction.finish(settlement)
         except StoreError as error:

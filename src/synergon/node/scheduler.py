@@ -40,6 +40,8 @@ class Scheduler:
         self._event = asyncio.Event()
         self._event.set()
         self.is_open = True
+        self.is_cordoned = False
+        """It is to start nothing new, until somebody says otherwise."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.node_id = ""
@@ -61,6 +63,20 @@ class Scheduler:
         if self._dirty:
             self._event.set()
 
+    @property
+    def may_claim(self) -> bool:
+        """Whether anything new may start."""
+        return self.is_open and not self.is_cordoned
+
+    def cordon(self) -> None:
+        """Claim nothing until `uncordon`."""
+        self.is_cordoned = True
+
+    def uncordon(self) -> None:
+        """Claim again."""
+        self.is_cordoned = False
+        self.wake_all()
+
     def close(self) -> None:
         """Claim nothing more."""
         self.is_open = False
@@ -77,7 +93,7 @@ class Scheduler:
     async def step(self) -> None:
         """Claim once, for every reason there was."""
         self._event.clear()
-        request = self._admission.request(self.node_id, self._dirty) if self.is_open else None
+        request = self._admission.request(self.node_id, self._dirty) if self.may_claim else None
         if request is not None:
             await self._claim(request)
 
@@ -104,8 +120,12 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         taken = Counter(claim.kind for claim in claims)
-        is_full = len(claims) >= request.limit
-        leftover = {room.kind for room in request.rooms if is_full or taken[room.kind] >= room.count}
+        # Commands do not count for the limit, nor does it hold them back: a full node would ask for them for ever.
+        commands = {room.kind for room in request.rooms if room.is_command}
+        is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
+        leftover = {
+            room.kind for room in request.rooms if taken[room.kind] >= room.count or (is_full and not room.is_command)
+        }
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if leftover and not self._has_surplus:
             self._on_surplus(leftover)

@@ -6,12 +6,12 @@ the name of a node that lives, and nobody would ever reap them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from synergon.clock import Clock
 from synergon.lifecycle import State
-from synergon.records import HandedBack, Settlement, TaskQuery
+from synergon.records import HandedBack, Settlement, TaskQuery, TaskRecord
 from synergon.stores.base import Store
 
 RUNNING: Final = frozenset({State.RUNNING})
@@ -47,18 +47,26 @@ class Strays:
             return
         is_last_look = self._clock.monotonic() > self._doubt_until
         known = self._known()
-        for task_id, claim_no in await self._running_of(node_id):
-            if task_id not in known:
-                self._settle(Settlement(id=task_id, claim_no=claim_no, outcome=HandedBack()))
+        for task in await self._running_of(node_id):
+            if task.id not in known:
+                self._settle(
+                    Settlement(
+                        id=task.id,
+                        claim_no=task.claim_no,
+                        outcome=HandedBack(),
+                        limit_key=task.limit_key,
+                        group_id=task.group_id,
+                    )
+                )
         if is_last_look:
             self._doubt_until = None
 
-    async def _running_of(self, node_id: str) -> Iterable[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+    async def _running_of(self, node_id: str) -> list[TaskRecord]:
+        found: list[TaskRecord] = []
         before: int | None = None
         while True:
             page = await self._store.list_tasks(TaskQuery(states=RUNNING, before=before, limit=PAGE))
-            found += [(task.id, task.claim_no) for task in page if task.node_id == node_id]
+            found += [task for task in page if task.node_id == node_id]
             before = page.next
             if before is None:
                 return found

@@ -209,6 +209,11 @@ class Peers:
         """Something has changed that every node should read again."""
         self._post.give_all(message(control=True), seek=self.address is None)
 
+    def tell_freed(self, names: Iterable[str]) -> None:
+        """These limits and servers have room that nobody here takes."""
+        if self._post.directory.is_loaded:
+            self._post.give_runners(message(freed=tuple(names)))
+
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as the reaper has just read it."""
         self._post.learn(nodes)
@@ -270,7 +275,8 @@ class Peers:
             peer.free = news.free
             if news.free > 0:
                 peer.full = frozenset()
-        self._heard_done(news.done)
+        # An order can end tasks too: a command whose server was taken out of the pool.
+        self._heard_done((LOOK,) if news.control else news.done)
         if self.resident is not None:
             self._watchers.add(peer_id, news.awaited)
             self.resident.heard(news)

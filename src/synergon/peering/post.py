@@ -119,6 +119,12 @@ class Post:
         self._is_outdated |= seek
         self._route_soon()
 
+    def give_runners(self, letter: Message) -> None:
+        """For every peer that runs tasks, as far as they are known."""
+        for peer in self.directory:
+            if peer.kinds:
+                self._outbox(peer).add(letter)
+
     def give_all_ends(self, ids: Collection[int], *, seek: bool) -> None:
         """For every peer, and for those whose news that they are there is still on its way."""
         letter = message(done=tuple(ids))

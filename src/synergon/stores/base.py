@@ -9,6 +9,19 @@ Rules for all of it:
   reported, never raised.
 - Times are whole microseconds since 1970, made and compared by the store's own clock. The clock never runs back.
 - Order is by priority, higher first, then by id, lower first. Ids are given by the store and only grow.
+- Lines: a task with a `limit_key` stands in the line of its kind and key. Whatever would make it `ready` makes it
+  `waiting` instead, and then the line is put in order in the same transaction: the first of its tasks, as many as the
+  limit `key:<kind>` has room for beside those that run and as its rate allows to start now, are `ready`, the rest are
+  `waiting`; a task that has a better place takes the place of a `ready` one. Tasks of paused queues have no place. If
+  only the rate holds the first one back, it is `scheduled` for its turn. A kind without that limit on record, or with
+  neither value nor rate in it, has lines without end: everybody in them is `ready`, in paused queues too. The same
+  happens after every move out of `ready`, `running` or (because it may have been the turn of a rate) `scheduled`, and
+  when the limit changes. A task that has expired keeps its place until it is ended.
+- Groups: whatever ends or removes the last live task of a group ends the group and releases what waits for it.
+  A task stays in its group when it is replaced. Children count before it is asked whether a group has ended. An ended
+  group may be forgotten when the last of its rows (the task that follows it included) leaves the history.
+- Commands have no priority: it is 0, and nobody can change it. They are for a provider, not for a queue: a claim takes
+  them from every queue, whichever it asks for and whichever are paused.
 - Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
 
 The legal moves are those of `synergon.lifecycle`. Who moves a task into a final state moves its row from the live
@@ -21,7 +34,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.lifecycle import State
+from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
     Claim,
     ClaimRequest,
@@ -147,6 +162,8 @@ class Store(Protocol):
 
         Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
         or has no transaction open. What the connection itself raises is the caller's.
+        A store in which others would wait for such a transaction does not put tasks in line there: they are
+        `scheduled`, due at once, and the next `wake` does it.
         """
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -166,6 +183,11 @@ class Store(Protocol):
 
         Takes the first tasks in order among the asked kinds and queues, without paused queues and without tasks
         whose `expires_at` has come. Returns them in that order. Raises `LeaseLost` if the node has no live lease.
+
+        Where a room names limits or a provider, a task is taken only if there is a place for it in all of them, and it
+        is given its server and slot (`stores.allotting`); all of that is counted and taken under locks, so that nothing
+        is over-admitted. A kind that has no place left does not keep others from being taken. Commands are taken before
+        all else. Starts of rated kinds are charged to their line's rate.
         """
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -176,6 +198,9 @@ class Store(Protocol):
         appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
         `attempts - 1`. Crashed → error appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with
         reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends `cancelled`.
+        Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back
+        or crashes ends `failed`, reason `crashed`: it is never run twice. A settlement that names a server counts for
+        that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.
         A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
         inserted twice. A row that could not be written does not fail its neighbours.
         """
@@ -194,7 +219,8 @@ class Store(Protocol):
     async def wake(self, limit: int) -> Woken:
         """Make at most `limit` due tasks ready and end at most `limit` expired ones; tell when to look again.
 
-        `next_in` is 0 if more are due already. Expiry ends waiting, scheduled and ready tasks, in paused queues too.
+        `next_in` is 0 if more are due already; the end of a server's rest is a moment to look again, too. Expiry ends
+        waiting, scheduled and ready tasks, in paused queues too.
         """
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
@@ -202,7 +228,8 @@ class Store(Protocol):
 
         Dead is a node without a row, one whose lease is over by the store's clock, and any named in `gone` (their
         processes were seen dead). Re-checked in the statement that takes. `attempts - 1`, `crashes + 1`, an error
-        appended; then `ready`, `failed`/`crashed` at `CRASH_LIMIT`, or `cancelled` if that was asked.
+        appended; then `ready`, `failed`/`crashed` at `CRASH_LIMIT` (a command: at the first), or `cancelled` if that
+        was asked.
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
@@ -248,6 +275,46 @@ class Store(Protocol):
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Undo `pause`; False: it was not paused."""
+
+    # ------------------------------------------------------------ limits, servers, groups, orders
+
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+        """What the code says of them. Only what it says otherwise than at its last declaration changes anything: what
+        an operator has set since stays in force."""
+
+    async def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on; False: nobody has declared it. Running work goes on."""
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, by name."""
+
+    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+        """The pool from now on; False: nobody has declared the provider. What runs on a server that is gone finishes;
+        commands that wait for one end `failed`, reason `error`. A server that stays keeps its health, one that comes
+        back later is new."""
+
+    async def servers(self) -> list[ServerRecord]:
+        """All servers, by provider and address, and removed ones that still have work."""
+
+    async def open_group(self, group: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks, all or nothing. One without tasks has ended at once."""
+
+    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
+        """These groups, counted from their rows."""
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
+        """`cancel` for all of its tasks that have not ended."""
+
+    async def order(self, order: NewOrder) -> OrderRecord:
+        """Do it and write down that it was done, in one transaction; `cordon`, `uncordon` and `stop` are only written
+        down, for the node that they name. An order that makes no sense is not written down (`outcome` says why, and
+        its id is 0); `stores.ordering` has the words."""
+
+    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+        """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""
+
+    async def order_done(self, order_id: int, outcome: str) -> bool:
+        """The node has carried it out; False: somebody said so already."""
 
     # ------------------------------------------------------------ reading
 

@@ -23,8 +23,10 @@ from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty
 from synergon.node.executors import LocalExecutor
+from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.node import NodeLogger
+from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.records import NewNode, Progress, Report
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
@@ -62,6 +64,7 @@ class Drain(Services):
         settings: Settings,
         logger: logging.Logger,
         *,
+        timeout_for: TimeoutFor | None,
         context: Context,
         limit: int,
     ) -> None:
@@ -72,6 +75,7 @@ class Drain(Services):
         self._kinds = kinds
         self._store = store
         self._settings = settings
+        self._timeout_for = timeout_for
         self._context = context
         self._limit = limit
         self._attempts = 0
@@ -86,6 +90,7 @@ class Drain(Services):
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes)
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
+        self._hooks = hooks = Hooks(clock, logger)
         self._completer = Completer(
             self._store,
             clock,
@@ -93,6 +98,8 @@ class Drain(Services):
             on_ended=lambda _: None,  # whoever waits for a task asks the drain
             on_ready=lambda _: self._news.set(),
             on_scheduled=lambda _: self._news.set(),
+            on_freed=lambda _: self._news.set(),
+            hooks=hooks,
         )
         self._runner = TestRunner(
             self._kinds,
@@ -103,7 +110,8 @@ class Drain(Services):
             clock,
             logger,
             url=self._store.url,
-            default_timeout=self._settings.timeout,
+            timeouts=Timeouts(self._settings.timeout, self._timeout_for, logger),
+            hooks=hooks,
             on_free=self._news.set,
         )
         self._runner.node_id = self.node_id
@@ -208,7 +216,9 @@ class Drain(Services):
 
     async def _is_moving(self, ids: Sequence[int]) -> bool:
         records = await self._store.get(ids)
-        return any(record is not None and record.state in (State.READY, State.RUNNING) for record in records)
+        return any(
+            record is not None and record.state in (State.WAITING, State.READY, State.RUNNING) for record in records
+        )
 
     # ------------------------------------------------------------ begin and end
 
@@ -235,6 +245,7 @@ class Drain(Services):
             for task in deaf:
                 task.cancel()
         await self._completer.flushed()
+        await self._hooks.ended()
         await self._completing.stop()
         await self._store.unregister(self.node_id)
         await self._executor.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from synergon.clock import Clock
+from synergon.control_records import NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.lifecycle import State
-from synergon.records import Insertion, Moved, NewTask, Rescheduling, TaskRecord
+from synergon.limit_records import NewServer
+from synergon.records import Insertion, Moved, NewTask, Reprioritizing, Rescheduling, TaskRecord
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import record_of
 from synergon.stores.memory.tables import Tables
@@ -56,6 +58,19 @@ class TestStore(MemoryStore):
         for move in moved:
             if move.done and move.state is State.RUNNING:
                 self._on_cancel(move.id)
+        self._on_change()
+        return moved
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Remove tasks that are not running."""
+        moved = await super().delete(ids)
+        self._on_change()
+        return moved
+
+    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
+        """Change the place of tasks that wait."""
+        moved = await super().set_priority(changes)
+        self._on_change()
         return moved
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
@@ -75,3 +90,39 @@ class TestStore(MemoryStore):
         resumed = await super().resume(queues)
         self._on_change()
         return resumed
+
+    async def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on."""
+        is_known = await super().set_limit(name, value)
+        self._on_change()
+        return is_known
+
+    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+        """The pool from now on."""
+        is_known = await super().set_servers(provider, servers)
+        self._on_change()
+        return is_known
+
+    async def open_group(self, group: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks."""
+        opened = await super().open_group(group)
+        then = () if opened.then is None else (opened.then,)
+        await self._on_insert([insertion.id for insertion in (*opened.insertions, *then)])
+        return opened
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
+        """Cancel all of its tasks that have not ended."""
+        moved = await super().cancel_group(group_id, why)
+        for move in moved:
+            if move.done and move.state is State.RUNNING:
+                self._on_cancel(move.id)
+        self._on_change()
+        return moved
+
+    async def order(self, order: NewOrder) -> OrderRecord:
+        """Do it and write down that it was done."""
+        given = await super().order(order)
+        if order.verb == "cancel" and given.outcome == "cancel requested":
+            self._on_cancel(int(order.subject))
+        self._on_change()
+        return given

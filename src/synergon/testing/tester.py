@@ -85,6 +85,7 @@ class Tester:
             self.clock,
             engine.settings,
             engine.logger,
+            timeout_for=engine.timeout_for,
             context=self._context,
             limit=limit,
         )

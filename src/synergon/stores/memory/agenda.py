@@ -1,4 +1,4 @@
-"""Tasks by the moment at which something must happen to them."""
+"""Tasks by the moment at which something must happen to them, or by any other number."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ class Agenda:
     memory nor speed depends on how often tasks change.
     """
 
-    __slots__ = ("_awaited", "_entries", "_moment_of")
+    __slots__ = ("_entries", "_moment_of", "count")
 
     def __init__(self, moment_of: Callable[[Row], int | None]) -> None:
         self._moment_of = moment_of
         self._entries: list[tuple[int, int, Row]] = []
-        self._awaited = 0
+        self.count = 0
+        """How many tasks are awaited."""
 
     def add(self, row: Row, moment: int) -> None:
         """Await `moment` for this task."""
         heappush(self._entries, (moment, row.id, row))
-        self._awaited += 1
+        self.count += 1
 
     def forget_one(self) -> None:
         """A task is not awaited any more; its row will say so from now on."""
-        self._awaited -= 1
-        if len(self._entries) > 2 * self._awaited + SLACK:
+        self.count -= 1
+        if len(self._entries) > 2 * self.count + SLACK:
             self._rebuild()
 
     def due(self, now: int, limit: int) -> list[Row]:
@@ -51,11 +52,20 @@ class Agenda:
 
     def next_moment(self) -> int | None:
         """The earliest moment that is awaited."""
+        entry = self._first()
+        return None if entry is None else entry[0]
+
+    def first(self) -> Row | None:
+        """The task of the earliest moment."""
+        entry = self._first()
+        return None if entry is None else entry[2]
+
+    def _first(self) -> tuple[int, int, Row] | None:
         entries = self._entries
         while entries:
-            moment, _, row = entries[0]
-            if self._moment_of(row) == moment:
-                return moment
+            entry = entries[0]
+            if self._moment_of(entry[2]) == entry[0]:
+                return entry
             heappop(entries)
         return None
 

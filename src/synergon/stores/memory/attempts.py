@@ -14,8 +14,10 @@ from synergon.records import (
     Claim,
     ClaimRequest,
     Crashed,
+    ErrorRecord,
     Failed,
     HandedBack,
+    Lined,
     Report,
     Retrying,
     Settlement,
@@ -23,9 +25,13 @@ from synergon.records import (
     Succeeded,
     Verdict,
 )
+from synergon.stores.allotting import Seat
 from synergon.stores.memory.coming import put
 from synergon.stores.memory.lanes import Lane, Place
+from synergon.stores.memory.lines import charge
+from synergon.stores.memory.pools import judge
 from synergon.stores.memory.row import Row
+from synergon.stores.memory.seating import open_lanes, seated
 from synergon.stores.memory.tables import Tables
 
 RUNNING: Final = State.RUNNING
@@ -35,7 +41,12 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> list[Claim]:
     """Give the node the first ready tasks that it asks for, in order."""
     if not tables.is_leased(request.node_id, now):
         raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    return [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
+    if all(room.is_free for room in request.rooms):
+        claims = [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
+    else:
+        claims = [_start(tables, row, request.node_id, now, seat) for row, seat in seated(tables, request, now)]
+    charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
+    return claims
 
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
@@ -65,22 +76,17 @@ def _heads(
     heads = [
         (place, kind, lane.queue, lane)
         for kind in kinds
-        for lane in _open_lanes(tables, kind, queues)
+        for lane in open_lanes(tables, kind, queues)
         if (place := lane.head(now)) is not None
     ]
     heapify(heads)
     return heads
 
 
-def _open_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
-    lanes = tables.lanes.get(kind, {})
-    for queue in lanes if queues is None else lanes.keys() & queues:
-        if tables.queues[queue] is None:
-            yield lanes[queue]
-
-
-def _start(tables: Tables, row: Row, node_id: str, now: int) -> Claim:
+def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Seat | None = None) -> Claim:
     tables.start(row, node_id, now)
+    if seat is not None:
+        tables.seat(row, seat)
     task = row.task
     return Claim(
         row.id,
@@ -95,6 +101,10 @@ def _start(tables: Tables, row: Row, node_id: str, now: int) -> Claim:
         task.tags,
         task.meta,
         task.origin,
+        row.limit_key,
+        task.group_id,
+        None if seat is None else seat.server,
+        row.slot,
     )
 
 
@@ -109,6 +119,7 @@ def _finish_one(tables: Tables, settlement: Settlement, now: int) -> Verdict:
         return _already(row, settlement)
     if settlement.progress is not None:
         row.progress = settlement.progress
+    judge(tables, settlement, now)
     child_ids = _settle(tables, row, settlement, now)
     row.settled_no = row.claim_no
     row.verdict = Verdict(row.id, row.state, child_ids, row.task.kind)
@@ -137,12 +148,16 @@ def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple
     match outcome:
         case Failed(reason=reason):
             tables.end(row, State.FAILED, reason, now)
-        case Retrying(delay=delay) | Snoozed(delay=delay):
-            tables.requeue(row, now + delay, now)
         case Cancelled():
             tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
+        case _ if row.task.is_command:  # once it has started it is never run again, whatever became of it
+            tables.end(row, State.FAILED, Reason.CRASHED, now)
+        case Retrying(delay=delay) | Snoozed(delay=delay):
+            tables.requeue(row, now + delay, now)
         case HandedBack():
             tables.requeue(row, row.run_at, now)
+        case Lined(limit_key=limit_key):
+            tables.move_to_line(row, limit_key, now)
         case Crashed():
             requeue_or_give_up(tables, row, now)
     return ()
@@ -153,7 +168,9 @@ def _charge(row: Row, settlement: Settlement, now: int) -> None:
     match settlement.outcome:
         case Failed(error=error) | Retrying(error=error):
             row.add_error(error, now)
-        case Snoozed() | HandedBack():
+        case HandedBack() if row.task.is_command and not row.cancel_requested:
+            row.charge_crash(_given_up(row), now)
+        case Snoozed() | HandedBack() | Lined():
             row.give_attempt_back()
         case Crashed(error=error):
             row.charge_crash(error, now)
@@ -161,9 +178,14 @@ def _charge(row: Row, settlement: Settlement, now: int) -> None:
             row.add_why(why, now)
 
 
+def _given_up(row: Row) -> ErrorRecord:
+    message = f"node {row.node_id} gave the command back, and no command is run twice"
+    return ErrorRecord(attempt=row.attempts, type="Crash", message=message, node_id=row.node_id)
+
+
 def requeue_or_give_up(tables: Tables, row: Row, now: int) -> None:
-    """Run a task again that has crashed, unless it has done so too often."""
-    if row.crashes >= CRASH_LIMIT:
+    """Run a task again that has crashed, unless it has done so too often, or is a command."""
+    if row.crashes >= CRASH_LIMIT or row.task.is_command:
         tables.end(row, State.FAILED, Reason.CRASHED, now)
     else:
         tables.requeue(row, row.run_at, now)

@@ -12,7 +12,7 @@ from synergon.stores.memory.tables import Tables
 
 def insert(tables: Tables, tasks: Sequence[NewTask], now: int) -> list[Insertion]:
     """Store all of `tasks`, or none if one of them raises."""
-    _refuse_conflicts(tables, tasks)
+    refuse_conflicts(tables, tasks)
     return [put(tables, task, task.on_conflict, now) for task in tasks]
 
 
@@ -34,7 +34,8 @@ def due_moment(run_at: int | None, delay: int | None, now: int) -> int:
     return now if delay is None else now + delay
 
 
-def _refuse_conflicts(tables: Tables, tasks: Sequence[NewTask]) -> None:
+def refuse_conflicts(tables: Tables, tasks: Sequence[NewTask]) -> None:
+    """Raise if one of `tasks` could not be stored."""
     # Looked for before anything is stored, so that there is nothing to take back.
     earlier: set[tuple[str, str]] = set()
     for task in tasks:

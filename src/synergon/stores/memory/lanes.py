@@ -62,6 +62,12 @@ class Lane:
         beside = self._heap_head(now)
         return beside if place is None or (beside is not None and beside < place) else place
 
+    def peek(self, head: Place) -> Row:
+        """The task that stands at the head, as `head` has just told."""
+        if self._line and self._line[0].id == head[1]:
+            return self._line[0]
+        return self._heap[0][2]
+
     def pop(self, head: Place) -> Row:
         """Take the task that stands at the head, as `head` has just told."""
         if self._line and self._line[0].id == head[1]:

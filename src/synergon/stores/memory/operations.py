@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.records import Moved, Reprioritizing, Rescheduling
 from synergon.stores.memory.coming import due_moment
+from synergon.stores.memory.lines import balance_queue
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -26,7 +27,7 @@ def _cancel(tables: Tables, row: Row, why: str | None, now: int) -> Moved:
         row.cancel_requested = True
         return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, node_id=row.node_id)
     tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
-    return _moved(row, done=True)
+    return Moved(id=row.id, done=True, state=row.state, kind=row.task.kind, group_id=row.task.group_id)
 
 
 def retry(tables: Tables, ids: Sequence[int], now: int) -> list[Moved]:
@@ -54,8 +55,9 @@ def delete(tables: Tables, ids: Sequence[int]) -> list[Moved]:
 def _delete(tables: Tables, row: Row) -> Moved:
     if row.state is State.RUNNING:
         return _moved(row, done=False)
+    group_id = None if row.state in FINAL else row.task.group_id
     tables.remove(row)
-    return Moved(id=row.id, done=True, state=None, kind=row.task.kind)
+    return Moved(id=row.id, done=True, state=None, kind=row.task.kind, group_id=group_id)
 
 
 def reschedule(tables: Tables, changes: Sequence[Rescheduling], now: int) -> list[Moved]:
@@ -86,7 +88,7 @@ def set_priority(tables: Tables, changes: Sequence[Reprioritizing]) -> list[Move
 
 
 def _set_priority(tables: Tables, row: Row, priority: int) -> Moved:
-    if row.state is State.RUNNING or row.state in FINAL:
+    if row.state is State.RUNNING or row.state in FINAL or row.task.is_command:
         return _moved(row, done=False)
     tables.reprioritize(row, priority)
     return _moved(row, done=True)
@@ -101,18 +103,20 @@ def _pause(tables: Tables, queue: str, now: int) -> bool:
     if tables.queues.get(queue) is not None:
         return False
     tables.queues[queue] = now
+    balance_queue(tables, queue, now)
     return True
 
 
-def resume(tables: Tables, queues: Sequence[str]) -> list[bool]:
+def resume(tables: Tables, queues: Sequence[str], now: int) -> list[bool]:
     """Undo `pause`."""
-    return [_resume(tables, queue) for queue in queues]
+    return [_resume(tables, queue, now) for queue in queues]
 
 
-def _resume(tables: Tables, queue: str) -> bool:
+def _resume(tables: Tables, queue: str, now: int) -> bool:
     if tables.queues.get(queue) is None:
         return False
     tables.queues[queue] = None
+    balance_queue(tables, queue, now)
     return True
 
 

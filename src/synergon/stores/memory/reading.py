@@ -8,8 +8,9 @@ from itertools import islice
 
 from synergon.lifecycle import State
 from synergon.records import NodeRecord, QueueRecord, TaskPage, TaskQuery, to_datetime
+from synergon.stores.memory.entries import Node
 from synergon.stores.memory.row import Row, record_of
-from synergon.stores.memory.tables import Node, Tables
+from synergon.stores.memory.tables import Tables
 
 
 def list_tasks(tables: Tables, query: TaskQuery) -> TaskPage:

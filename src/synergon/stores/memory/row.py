@@ -33,6 +33,18 @@ class Row(msgspec.Struct, gc=False):
     run_at: int
     enqueued_at: int
     expires_at: int | None
+    limit_key: str | None = None
+    """The line that it stands in."""
+    after_group: int | None = None
+    """The group that it waits for; None as soon as that has ended."""
+    holds: tuple[str, ...] | None = None
+    """The limits that it holds while it runs; None: it runs without limits and without a server, or not at all."""
+    provider: str | None = None
+    """The provider of the server that it runs on."""
+    server: str | None = None
+    """The server that it runs on, or was last given."""
+    slot: int | None = None
+    """Its place on that server."""
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
@@ -87,6 +99,7 @@ def record_of(row: Row) -> TaskRecord:
         crashes=row.crashes,
         claim_no=row.claim_no,
         node_id=row.node_id,
+        server=row.server,
         enqueued_at=to_datetime(row.enqueued_at),
         started_at=None if row.started_at is None else to_datetime(row.started_at),
         finished_at=None if row.finished_at is None else to_datetime(row.finished_at),
@@ -99,6 +112,11 @@ def record_of(row: Row) -> TaskRecord:
         errors=row.errors,
         progress=row.progress,
         key=task.key,
+        limit_key=row.limit_key,
+        group_id=task.group_id,
+        after_group=row.after_group,
+        is_command=task.is_command,
+        target=task.target,
         tags=task.tags,
         meta=_decoded(task.meta) or {},
     )

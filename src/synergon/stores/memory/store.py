@@ -13,9 +13,13 @@ from types import TracebackType
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from synergon.clock import Clock, SystemClock
+from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.lifecycle import State
+from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
     Claim,
     ClaimRequest,
@@ -39,9 +43,10 @@ from synergon.records import (
     to_datetime,
 )
 from synergon.stores.base import BodyTransaction, Capabilities, LeaseKeeper
-from synergon.stores.memory import attempts, coming, operations, reading, upkeep
+from synergon.stores.memory import attempts, coming, groups, operations, orders, pools, reading, upkeep
+from synergon.stores.memory.entries import Node
 from synergon.stores.memory.row import record_of
-from synergon.stores.memory.tables import Node, Tables
+from synergon.stores.memory.tables import Tables
 
 SCHEME: Final = "memory://"
 
@@ -141,7 +146,10 @@ class MemoryStore:
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):
-            return attempts.finish(tables, settlements, now)
+            verdicts = attempts.finish(tables, settlements, now)
+            if verdicts and (released := groups.end_emptied(tables, now)):
+                verdicts[-1] = replace(verdicts[-1], released=released)
+            return verdicts
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""
@@ -237,8 +245,65 @@ class MemoryStore:
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Undo `pause`."""
+        with self._transaction() as (tables, now):
+            return operations.resume(tables, queues, now)
+
+    # ------------------------------------------------------------ limits, servers, groups, orders
+
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+        """What the code says of them."""
+        with self._transaction() as (tables, now):
+            pools.declare(tables, limits, providers, now)
+
+    async def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on."""
+        with self._transaction() as (tables, now):
+            return pools.set_limit(tables, name, value, now)
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, by name."""
         with self._transaction() as (tables, _):
-            return operations.resume(tables, queues)
+            return pools.limits(tables)
+
+    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+        """The pool from now on."""
+        with self._transaction() as (tables, now):
+            return pools.set_servers(tables, provider, servers, now)
+
+    async def servers(self) -> list[ServerRecord]:
+        """All servers, and removed ones that still have work."""
+        with self._transaction() as (tables, _):
+            return pools.servers(tables)
+
+    async def open_group(self, group: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks."""
+        with self._transaction() as (tables, now):
+            return groups.open_group(tables, group, now)
+
+    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
+        """These groups, counted from their rows."""
+        with self._transaction() as (tables, _):
+            return groups.groups(tables, ids)
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
+        """Cancel all of its tasks that have not ended."""
+        with self._transaction() as (tables, now):
+            return groups.cancel_group(tables, group_id, why, now)
+
+    async def order(self, order: NewOrder) -> OrderRecord:
+        """Do it and write down that it was done."""
+        with self._transaction() as (tables, now):
+            return orders.order(tables, order, now)
+
+    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+        """The latest, or what a node has not carried out yet."""
+        with self._transaction() as (tables, _):
+            return orders.orders(tables, limit, node_id)
+
+    async def order_done(self, order_id: int, outcome: str) -> bool:
+        """The node has carried it out."""
+        with self._transaction() as (tables, now):
+            return orders.order_done(tables, order_id, outcome, now)
 
     # ------------------------------------------------------------ reading
 
@@ -292,7 +357,14 @@ class _Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._tables.lock.release()
+        tables = self._tables
+        try:
+            if tables.emptied:
+                groups.end_emptied(tables, tables.latest_moment)
+            if tables.promoted:
+                tables.promoted.clear()
+        finally:
+            tables.lock.release()
 
 
 class _MemoryLeaseKeeper:

@@ -6,24 +6,20 @@ import secrets
 import threading
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
+from synergon.control_records import OrderRecord
 from synergon.lifecycle import FINAL, WAITING_STATES, Reason, State
-from synergon.records import NewNode, NewTask
+from synergon.records import NewTask
+from synergon.stores.allotting import Seat
 from synergon.stores.memory.agenda import Agenda
+from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.lines import Line, LineName, balance, line_name
 from synergon.stores.memory.row import Row, Tally
 
 READY: Final = State.READY
 RUNNING: Final = State.RUNNING
-
-
-class Node(msgspec.Struct):
-    """A registered node and its lease."""
-
-    registered: NewNode
-    registered_at: int
-    leased_until: int
 
 
 class Tables:
@@ -57,55 +53,91 @@ class Tables:
         self.queues: Final[dict[str, int | None]] = {}
         """Every queue that was ever named, and since when it is paused."""
         self.nodes: Final[dict[str, Node]] = {}
+        self.limits: Final[dict[str, Limit]] = {}
+        self.providers: Final[dict[str, Provider]] = {}
+        self.holding: Final[dict[int, Row]] = {}
+        """The running tasks that hold limits or a place on a server."""
+        self.commands: Final[dict[int, Row]] = {}
+        """The live commands."""
+        self.lines: Final[dict[LineName, Line]] = {}
+        """The lines that have a live task."""
+        self.next_starts: Final[dict[LineName, int]] = {}
+        """What the rates of lines remember (`stores.rates`)."""
+        self.promoted: Final[list[Row]] = []
+        """What became ready without its own doing in this transaction, because somebody else left a line or a group."""
+        self.last_group_id = 0
+        self.groups: Final[dict[int, Group]] = {}
+        self.emptied: Final[dict[int, None]] = {}
+        """The groups that have lost their last live task in this transaction."""
+        self.orders: Final[dict[int, OrderRecord]] = {}
+        """In the order in which they were given."""
+        self.last_order_id = 0
 
     # ------------------------------------------------------------ tasks come and go
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """A new task, `ready` or `scheduled` as `run_at` says."""
+        """A new task, in the state that its time, its line and the group before it say."""
         self.last_id += 1
         row = Row(
             id=self.last_id,
             task=task,
             tally=self._tally(task.queue, task.kind),
             state=State.WAITING,
-            priority=task.priority,
+            priority=_priority(task),
             run_at=run_at,
             enqueued_at=now,
             expires_at=None if task.expires_in is None else now + task.expires_in,
+            limit_key=task.limit_key,
         )
         self.rows[row.id] = row
-        if task.key is not None:
-            self.holders[task.kind, task.key] = row
-        self._enter(row, State.SCHEDULED if run_at > now else State.READY)
+        self._come_alive(row)
+        if task.group_id is not None:
+            self._join_group(row, task.group_id)
+        if task.after_group is not None:
+            self._follow(row, task.after_group)
+        self._arrive(row, now)
         return row
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
-        """Another task under the id and the key of a live one that is not running."""
+        """Another task under the id and the key of a live one that is not running; it stays in its group."""
         self._leave(row)
-        row.task = task
+        self._stop_following(row)
+        line_before, row.limit_key = line_name(row), task.limit_key
+        row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
-        row.priority = task.priority
+        self._come_alive(row)
+        row.priority = _priority(task)
         row.enqueued_at = now
         row.expires_at = None if task.expires_in is None else now + task.expires_in
         row.attempts = row.crashes = 0
         row.errors = ()
         row.progress = None
         row.run_at = run_at
-        self._enter(row, State.SCHEDULED if run_at > now else State.READY)
+        if task.after_group is not None:
+            self._follow(row, task.after_group)
+        self._arrive(row, now)
+        self._balance(line_before, now)
 
     def remove(self, row: Row) -> None:
         """Forget a task that is not running."""
         self._leave(row)
-        if row.state not in FINAL:
-            self._free_key(row)
-        del self.rows[row.id]
+        was_live = row.state not in FINAL
         # Entries that were left behind in a lane or an agenda must not take it for a live task.
         row.state = State.CANCELLED
+        if was_live:
+            self._die(row, self.latest_moment)
+        del self.rows[row.id]
+        group = self.groups.get(row.task.group_id or 0)
+        if group is not None:
+            group.members.pop(row.id, None)
 
     # ------------------------------------------------------------ moves
 
     def start(self, row: Row, node_id: str, now: int) -> None:
         """`ready` → `running` for a task just taken from its lane."""
+        line = None if row.limit_key is None else self.lines[row.task.kind, row.limit_key]
+        if line is not None:
+            line.leave(row)
         tally = row.tally
         tally[READY] -= 1
         tally[RUNNING] += 1
@@ -117,42 +149,84 @@ class Tables:
         self.running.setdefault(node_id, {})[row.id] = row
         if row.expires_at is not None:
             self.expiry.forget_one()
+        if line is not None:
+            line.join(row)
+
+    def seat(self, row: Row, seat: Seat) -> None:
+        """What a task that has just started holds until it runs no more."""
+        if seat.limits or seat.provider is not None:
+            row.holds, row.provider, row.slot = seat.limits, seat.provider, seat.slot
+            row.server = seat.server or row.server
+            self.holding[row.id] = row
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
-        """A live task → `ready`, or `scheduled` if it is due later."""
+        """A live task → `ready`, or `scheduled` if it is due later, or `waiting` if there is no place for it."""
         self._leave(row)
         row.run_at = run_at
         row.node_id = None
         row.overdue = False
-        self._enter(row, State.SCHEDULED if run_at > now else State.READY)
+        self._arrive(row, now)
+
+    def move_to_line(self, row: Row, limit_key: str, now: int) -> None:
+        """A running task → another line, as if it had stood there from the start."""
+        line_before = line_name(row)
+        self._leave(row)
+        row.limit_key = limit_key
+        row.node_id = None
+        row.overdue = False
+        self._arrive(row, now)
+        self._balance(line_before, now)
+
+    def shift(self, row: Row, state: State) -> None:
+        """`waiting` ↔ `ready`, as its line says."""
+        self._leave(row)
+        self._enter(row, state)
+        if state is READY:
+            self.promoted.append(row)
+
+    def put_off(self, row: Row, turn: int) -> None:
+        """`waiting` → `scheduled` for the moment at which the rate of its line lets it start."""
+        self._leave(row)
+        row.run_at = turn
+        self._enter(row, State.SCHEDULED)
+
+    def release(self, row: Row, now: int) -> None:
+        """The group that a task waited for has ended."""
+        self._leave(row)
+        self._stop_following(row)
+        self._arrive(row, now)
+        self.promoted.append(row)
 
     def reprioritize(self, row: Row, priority: int) -> None:
         """Another place in the order for a live task that is not running."""
         self._leave(row)
         row.priority = priority
         self._enter(row, row.state)
+        self._balance(line_name(row), self.latest_moment)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
         """A live task → its final state and the history; its key is free from here on."""
         self._leave(row)
-        self._free_key(row)
         row.state = state
         row.reason = reason
         row.finished_at = now
         row.tally[state] += 1
         self.ended[state][row.id] = row
+        self._die(row, now)
 
     def revive(self, row: Row, now: int) -> None:
-        """An ended task → `ready`, as if it had never run, but for its claim number and its errors."""
+        """An ended task → `ready` or its line, as if it had never run, but for its claim number and its errors."""
         self._leave(row)
-        if row.task.key is not None:
-            self.holders[row.task.kind, row.task.key] = row
+        self._come_alive(row)
+        group = self.groups.get(row.task.group_id or 0)
+        if group is not None:
+            group.live += 1
         row.attempts = row.crashes = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
         row.reason = row.result = row.progress = None
         row.cancel_requested = row.overdue = False
-        self._enter(row, State.READY)
+        self._arrive(row, now)
 
     # ------------------------------------------------------------ questions
 
@@ -165,7 +239,21 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
+    def lines_of(self, kind: str) -> list[Line]:
+        """The lines of a kind."""
+        return [line for line in self.lines.values() if line.kind == kind]
+
     # ------------------------------------------------------------ what finds a row
+
+    def _arrive(self, row: Row, now: int) -> None:
+        """Into the state of a live task that has its time, its line and the group before it to wait for, or nothing."""
+        if row.after_group is not None:
+            self._enter(row, State.WAITING)
+        elif row.limit_key is None:
+            self._enter(row, State.SCHEDULED if row.run_at > now else READY)
+        else:
+            self._enter(row, State.SCHEDULED if row.run_at > now else State.WAITING)
+            self._balance(line_name(row), now)
 
     def _enter(self, row: Row, state: State) -> None:
         """Into one of the states of a live task that does not run."""
@@ -177,14 +265,21 @@ class Tables:
             self.due.add(row, row.run_at)
         if row.expires_at is not None:
             self.expiry.add(row, row.expires_at)
+        if row.limit_key is not None:
+            self._join_line(row)
 
     def _leave(self, row: Row) -> None:
         """Out of whatever state it is in."""
         state = row.state
         row.tally[state] -= 1
+        if row.limit_key is not None and state not in FINAL:
+            self._leave_line(row)
         if state is RUNNING:
             assert row.node_id is not None
             del self.running[row.node_id][row.id]
+            if row.holds is not None:
+                del self.holding[row.id]
+                row.holds = row.provider = row.slot = None
             return
         if state in FINAL:
             del self.ended[state][row.id]
@@ -196,9 +291,72 @@ class Tables:
         if row.expires_at is not None:
             self.expiry.forget_one()
 
-    def _free_key(self, row: Row) -> None:
+    def _come_alive(self, row: Row) -> None:
         if row.task.key is not None:
-            del self.holders[row.task.kind, row.task.key]
+            self.holders[row.task.kind, row.task.key] = row
+        if row.task.is_command:
+            self.commands[row.id] = row
+
+    def _die(self, row: Row, now: int) -> None:
+        """What a task lets go of when it ends or is removed: its key, its line, its group."""
+        task = row.task
+        if task.key is not None:
+            del self.holders[task.kind, task.key]
+        if task.is_command:
+            self.commands.pop(row.id, None)
+        if row.after_group is not None:
+            self._stop_following(row)
+        if task.group_id is not None:
+            self._leave_group(task.group_id)
+        if row.limit_key is not None:
+            self._balance(line_name(row), now)
+
+    def _join_line(self, row: Row) -> None:
+        name = line_name(row)
+        if name is None:
+            return
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = Line(*name)
+        line.join(row)
+
+    def _leave_line(self, row: Row) -> None:
+        name = line_name(row)
+        if name is not None:
+            self.lines[name].leave(row)
+
+    def _balance(self, name: LineName | None, now: int) -> None:
+        line = None if name is None else self.lines.get(name)
+        if line is None:
+            return
+        if line.size:
+            balance(self, line, now)
+        else:
+            del self.lines[line.kind, line.key]
+
+    def _join_group(self, row: Row, group_id: int) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.members[row.id] = row
+            group.live += 1
+
+    def _leave_group(self, group_id: int) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.live -= 1
+            if group.live == 0:
+                self.emptied[group_id] = None
+
+    def _follow(self, row: Row, group_id: int) -> None:
+        group = self.groups.get(group_id)
+        if group is not None and group.ended_at is None:
+            row.after_group = group_id
+            group.followers[row.id] = row
+
+    def _stop_following(self, row: Row) -> None:
+        if row.after_group is not None:
+            self.groups[row.after_group].followers.pop(row.id, None)
+            row.after_group = None
 
     def _lane(self, kind: str, queue: str) -> Lane:
         lanes = self.lanes.setdefault(kind, {})
@@ -213,3 +371,8 @@ class Tables:
             tally = self.tallies[queue, kind] = dict.fromkeys(State, 0)
             self.queues.setdefault(queue, None)
         return tally
+
+
+def _priority(task: NewTask) -> int:
+    """Commands have none: they go in the order in which they came."""
+    return 0 if task.is_command else task.priority

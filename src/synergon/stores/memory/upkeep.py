@@ -9,6 +9,9 @@ from itertools import islice, takewhile
 from synergon.lifecycle import Reason, State
 from synergon.records import Cutoffs, ErrorRecord, Reaped, Woken
 from synergon.stores.memory.attempts import requeue_or_give_up
+from synergon.stores.memory.groups import end_emptied, forget_if_bare
+from synergon.stores.memory.lines import forget_past_starts
+from synergon.stores.memory.pools import next_rest_end
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -22,15 +25,18 @@ def wake(tables: Tables, limit: int, now: int) -> Woken:
     due = tables.due.due(now, limit)
     for row in due:
         tables.requeue(row, row.run_at, now)
+    end_emptied(tables, now)
+    ready = {row.id: row.task.kind for row in (*due, *tables.promoted) if row.state is State.READY}
     return Woken(
-        kinds=dict(Counter(row.task.kind for row in due)),
+        kinds=dict(Counter(ready.values())),
         expired=tuple(row.id for row in expired),
         next_in=_next_in(tables, now),
     )
 
 
 def _next_in(tables: Tables, now: int) -> int | None:
-    moments = [moment for agenda in (tables.due, tables.expiry) if (moment := agenda.next_moment()) is not None]
+    awaited = (tables.due.next_moment(), tables.expiry.next_moment(), next_rest_end(tables, now))
+    moments = [moment for moment in awaited if moment is not None]
     return max(min(moments) - now, 0) if moments else None
 
 
@@ -70,6 +76,7 @@ def prune(tables: Tables, cutoffs: Cutoffs, limit: int, now: int) -> int:
         age: int | None = getattr(cutoffs, state)
         if age is not None:
             pruned += _prune_state(tables, state, now - age, limit - pruned)
+    forget_past_starts(tables, limit, now)
     return pruned
 
 
@@ -79,4 +86,5 @@ def _prune_state(tables: Tables, state: State, ended_before: int, limit: int) ->
     rows = list(islice(old, limit))
     for row in rows:
         tables.remove(row)
+        forget_if_bare(tables, row)
     return len(rows)

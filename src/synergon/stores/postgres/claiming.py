@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Any
+
+from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
 from synergon.records import Claim, ClaimRequest
@@ -33,18 +35,31 @@ async def _claim_at_once(session: Session, request: ClaimRequest) -> list[Claim]
     return in_order(row for row in rows if row["id"] is not None)
 
 
+async def look(session: Session, request: ClaimRequest) -> ClaimRequest:
+    """What is left of the request without kinds that have no ready task; nothing is locked for those."""
+    rooms = {room.kind: room for room in request.rooms if room.count > 0}
+    is_leased, kinds = await session.row("look", request.node_id, list(rooms))
+    if not is_leased:
+        raise lease_lost(request.node_id)
+    return replace(request, rooms=tuple(rooms[kind] for kind in kinds))
+
+
 def lease_lost(node_id: str) -> LeaseLost:
     """Whoever may be dead by the store's clock takes nothing."""
     return LeaseLost(f"node {node_id} has no lease and may not claim")
 
 
-def in_order(taken: Iterable[Any]) -> list[Claim]:
-    """The rows that a claim has taken, as others get them."""
-    return [_claim(row) for row in sorted(taken, key=lambda row: (-row["priority"], row["id"]))]
+def in_order(taken: Iterable[Any], commands: Container[str] = ()) -> list[Claim]:
+    """The rows that a claim has taken, as others get them; those of the kinds `commands` come first."""
+    in_turn = sorted(taken, key=lambda row: (row["kind"] not in commands, -row["priority"], row["id"]))
+    return [_claim(row) for row in in_turn]
 
 
 def _claim(row: Any) -> Claim:
-    _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, _ = row
+    (
+        _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, _,
+    ) = row  # fmt: skip
     return Claim(
         task_id,
         claim_no,
@@ -58,4 +73,8 @@ def _claim(row: Any) -> Claim:
         tuple(tags) if tags else (),
         meta.encode() if meta is not None else None,
         origin,
+        limit_key,
+        group_id,
+        server if slot is not None else None,
+        slot,
     )

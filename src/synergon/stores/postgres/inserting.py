@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from synergon.errors import KeyConflict
 from synergon.lifecycle import State
 from synergon.records import Insertion, NewTask, to_datetime
-from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.locking import Bond, lock
+from synergon.stores.postgres.session import Moves, Session
+
+
+def is_bound(task: NewTask) -> bool:
+    """Whether the row has more to it than the task itself."""
+    return (
+        task.limit_key is not None
+        or task.group_id is not None
+        or task.after_group is not None
+        or task.target is not None
+        or task.is_command
+    )
 
 
 async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, in queues that may be new, or raise and leave the transaction to be rolled back."""
+    await lock(session, bonds_of(tasks, is_callers=session.is_callers))
+    inserted = await store(session, tasks)
+    return placed(inserted, await draw(session))
+
+
+def bonds_of(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond]:
+    """What new tasks are bound to; to no line yet if the transaction is a caller's."""
+    return [
+        (task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
+        for task in tasks
+        if is_bound(task)
+    ]
+
+
+def placed(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
+    """What became of tasks that their lines have put in order since."""
+    return [
+        Insertion(entry.id, entry.created, moves[entry.id][1]) if entry.id in moves else entry for entry in inserted
+    ]
+
+
+async def store(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """The same; what they are bound to is locked already, and the consequences are the caller's to draw."""
+    if any(map(is_bound, tasks)):
+        tasks = await _checked(session, tasks)
     if all(task.key is None for task in tasks):
         await _add_queues(session, tasks)
-        return await insert_plain(session, tasks)
+        return await (_insert_bound if any(map(is_bound, tasks)) else insert_plain)(session, tasks)
     created: set[int] = set()
     inserted = [await _insert_keyed(session, task, created) for task in tasks]
     came_in = [task for task, one in zip(tasks, inserted, strict=True) if one.created or task.on_conflict == "replace"]
     await _add_queues(session, came_in)
     return inserted
+
+
+async def _checked(session: Session, tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Nobody waits for a group that has ended, and commands have no priority."""
+    groups = sorted({task.after_group for task in tasks if task.after_group is not None})
+    is_open = {row[0] for row in await session.rows("open_groups", groups)} if groups else set()
+    return [
+        replace(
+            task,
+            after_group=task.after_group if task.after_group in is_open else None,
+            priority=0 if task.is_command else task.priority,
+        )
+        for task in tasks
+    ]
 
 
 async def insert_in_turn(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -37,10 +90,40 @@ async def _add_queues(session: Session, tasks: Sequence[NewTask]) -> None:
 
 
 async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Store tasks without keys in one statement."""
+    """Store tasks without keys and bonds in one statement."""
     rows = await session.rows("insert", *_columns(tasks))
     rows.sort(key=itemgetter(0))  # ids are in the order of the tasks, rows need not be
     return [Insertion(row[0], True, State(row[1])) for row in rows]
+
+
+async def _insert_bound(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    rows = await session.rows("insert_bound", *_columns(tasks), *_bonds(tasks), _first_state(session))
+    rows.sort(key=itemgetter(0))
+    for task, row in zip(tasks, rows, strict=True):
+        _touch(session, task, row[1])
+    return [Insertion(row[0], True, State(row[1])) for row in rows]
+
+
+def _touch(session: Session, task: NewTask, state: str) -> None:
+    if state == State.WAITING and task.after_group is None:
+        session.touch(task.kind, task.limit_key)
+
+
+def _first_state(session: Session) -> str:
+    """Where a task begins that is due and has a line. In a caller's own transaction the line is not locked: it is left
+    to the alarm of some node to put the task into it."""
+    return (State.SCHEDULED if session.is_callers else State.WAITING).value
+
+
+def _bonds(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
+    return (
+        [task.limit_key for task in tasks],
+        [task.group_id for task in tasks],
+        [task.after_group for task in tasks],
+        [task.is_command for task in tasks],
+        [task.target for task in tasks],
+        [task.provider for task in tasks],
+    )
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
@@ -75,21 +158,24 @@ async def _insert_keyed(session: Session, task: NewTask, created: set[int]) -> I
     `created` are the tasks of the same call, which nobody will know of if the call is refused.
     """
     if task.key is None:
-        return (await insert_plain(session, [task]))[0]
+        return (await (_insert_bound if is_bound(task) else insert_plain)(session, [task]))[0]
     while True:
-        row = await session.row("insert_keyed", *_columns([task]))
+        row = await session.row("insert_keyed", *_columns([task]), *_bonds([task]), _first_state(session))
         if row is not None:
             created.add(row[0])
+            _touch(session, task, row[1])
             return Insertion(row[0], True, State(row[1]))
         holder = await session.row("lock_holder", task.kind, task.key)
         if holder is not None:
-            return await _meet(session, task, holder[0], State(holder[1]), is_new=holder[0] in created)
+            return await _meet(session, task, *holder, is_new=holder[0] in created)
 
 
-async def _meet(session: Session, task: NewTask, holder: int, state: State, *, is_new: bool) -> Insertion:
+async def _meet(
+    session: Session, task: NewTask, holder: int, state: str, limit_key: str | None, *, is_new: bool
+) -> Insertion:
     if task.on_conflict == "return":
-        return Insertion(holder, False, state)
-    if task.on_conflict == "raise" or state is State.RUNNING:
+        return Insertion(holder, False, State(state))
+    if task.on_conflict == "raise" or state == State.RUNNING:
         what = "is live" if task.on_conflict == "raise" else "is running and cannot be replaced"
         who = "another task of the same call" if is_new else f"task {holder}"
         raise KeyConflict(
@@ -97,6 +183,15 @@ async def _meet(session: Session, task: NewTask, holder: int, state: State, *, i
             f'wait for its end, or use on_conflict="return"',
             0 if is_new else holder,
         )
+    return Insertion(holder, False, await _replace(session, task, holder, limit_key))
+
+
+async def _replace(session: Session, task: NewTask, holder: int, limit_key: str | None) -> State:
+    """Another task under the same id; it stays in its group. It may have left a line, and may stand in one."""
+    if limit_key is not None and session.is_callers:
+        await session.rows("nudge", task.kind, limit_key, holder)
+    elif limit_key is not None:
+        session.touch(task.kind, limit_key)
     state = await session.value(
         "replace",
         holder,
@@ -111,5 +206,12 @@ async def _meet(session: Session, task: NewTask, holder: int, state: State, *, i
         list(task.tags) or None,
         _text(task.meta),
         task.origin,
+        task.limit_key,
+        task.after_group,
+        task.is_command,
+        task.target,
+        task.provider,
+        _first_state(session),
     )
-    return Insertion(holder, False, State(state))
+    _touch(session, task, state)
+    return State(state)

@@ -26,7 +26,7 @@ async def insert_on(
 ) -> list[Insertion]:
     """Insert on the caller's connection, after a look at where it leads."""
     await driver.check_transaction()
-    session = Session(driver, address.profile, sql, shard=0)
+    session = Session(driver, address.profile, sql, shard=0, is_callers=True)
     await _check_same_database(session, address, identity)
     inserted = await _insert_all_or_none(session, tasks)
     if address.notifies:

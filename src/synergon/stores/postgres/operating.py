@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from synergon.lifecycle import Reason, State
 from synergon.records import (
     Cutoffs,
@@ -18,39 +20,57 @@ from synergon.records import (
     to_datetime,
 )
 from synergon.stores.postgres import settling
-from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.lines import touch_queue
+from synergon.stores.postgres.locking import lock, lock_all_lines, lock_bonds_of
+from synergon.stores.postgres.session import Moves, Session
 
 
 async def wake(session: Session, limit: int) -> Woken:
     """Make due tasks ready, end expired ones, and tell when to look again."""
-    expired = [row["id"] for row in await session.rows("expired", limit)]
+    await lock(session, await session.rows("due_bonds", limit))
+    expired = await session.rows("expired", limit)
     if expired:
-        await settling.end(session, dict.fromkeys(expired), State.FAILED, Reason.EXPIRED)
-    due = Counter(row["kind"] for row in await session.rows("make_due_ready", limit))
+        for row in expired:
+            session.touch(row["kind"], row["limit_key"], row["group_id"])
+        await settling.end(session, {row["id"]: None for row in expired}, State.FAILED, Reason.EXPIRED)
+    due = await session.rows("make_due_ready", limit)
+    ready = Counter(row["kind"] for row in due if row["limit_key"] is None)
+    session.lines.update((row["kind"], row["limit_key"]) for row in due if row["limit_key"] is not None)
+    ready.update(kind for kind, state in (await draw(session)).values() if state is State.READY)
     next_in = await session.value("next_moment")
-    return Woken(kinds=dict(due), expired=tuple(expired), next_in=None if next_in is None else max(next_in, 0))
+    return Woken(
+        kinds=dict(ready),
+        expired=tuple(row["id"] for row in expired),
+        next_in=None if next_in is None else max(next_in, 0),
+    )
 
 
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:
     """Take running tasks from the dead."""
+    await lock(session, await session.rows("dead_bonds", list(gone), limit))
     dead = [row["id"] for row in await session.rows("lock_dead", list(gone))]
     reaped = [await _take_back(session, row) for row in await session.rows("orphans", dead, limit)]
+    moves = await draw(session)
     if dead:
         await session.run("forget_dead", dead)
-    return reaped
+    return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
 
 
 async def _take_back(session: Session, row: Any) -> Reaped:
     node_id = row["node_id"]
     error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
-    state = await settling.crash(session, row, error, by_owner=False)
+    state = await settling.crash(session, row, error)
     return Reaped(id=row["id"], kind=row["kind"], node_id=node_id, state=state, crashes=row["crashes"] + 1)
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:
     """End what waits, ask what runs."""
+    await lock_bonds_of(session, ids)
     live = {row["id"]: row for row in await session.rows("live", list(ids))}
-    return [await _cancel(session, task_id, live.pop(task_id, None), why) for task_id in ids]
+    moved = [await _cancel(session, task_id, live.pop(task_id, None), why) for task_id in ids]
+    await draw(session)
+    return moved
 
 
 async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> Moved:
@@ -62,8 +82,9 @@ async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> 
     if row["state"] == State.RUNNING:
         await session.run("request_cancel", task_id)
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=row["kind"], node_id=row["node_id"])
+    session.touch(row["kind"], row["limit_key"], row["group_id"])
     await settling.end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED)
-    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"])
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"], group_id=row["group_id"])
 
 
 async def _refused(session: Session, task_id: int) -> Moved:
@@ -75,7 +96,13 @@ async def _refused(session: Session, task_id: int) -> Moved:
 
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
     """Bring ended tasks back."""
-    return [await _retry(session, task_id) for task_id in ids]
+    await lock_bonds_of(session, ids)
+    return _placed([await _retry(session, task_id) for task_id in ids], await draw(session))
+
+
+def _placed(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
+    """A task that went into its line may have a place there at once."""
+    return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
 
 async def _retry(session: Session, task_id: int) -> Moved:
@@ -83,11 +110,13 @@ async def _retry(session: Session, task_id: int) -> Moved:
     if not rows:
         return await _refused(session, task_id)
     (row,) = rows
-    if await session.value("revive", task_id) is None:
+    state = await session.value("revive", task_id)
+    if state is None:
         holder = await session.value("key_holder", row["kind"], row["key"])
         return Moved(id=task_id, done=False, state=State(row["state"]), kind=row["kind"], key_holder=holder)
     await _forget_ended(session, row)
-    return Moved(id=task_id, done=True, state=State.READY, kind=row["kind"])
+    session.touch(row["kind"], row["limit_key"])
+    return Moved(id=task_id, done=True, state=State(state), kind=row["kind"])
 
 
 async def _forget_ended(session: Session, row: Any) -> None:
@@ -97,7 +126,10 @@ async def _forget_ended(session: Session, row: Any) -> None:
 
 async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
     """Remove what does not run."""
-    return [await _delete(session, task_id) for task_id in ids]
+    await lock_bonds_of(session, ids)
+    moved = [await _delete(session, task_id) for task_id in ids]
+    await draw(session)
+    return moved
 
 
 async def _delete(session: Session, task_id: int) -> Moved:
@@ -107,7 +139,8 @@ async def _delete(session: Session, task_id: int) -> Moved:
         if row["state"] == State.RUNNING:
             return Moved(id=task_id, done=False, state=State.RUNNING, kind=row["kind"], node_id=row["node_id"])
         await session.run("forget", task_id)
-        return Moved(id=task_id, done=True, state=None, kind=row["kind"])
+        session.touch(row["kind"], row["limit_key"], row["group_id"])
+        return Moved(id=task_id, done=True, state=None, kind=row["kind"], group_id=row["group_id"])
     ended = await session.rows("ended", [task_id])
     if not ended:
         return Moved(id=task_id, done=False, state=None)
@@ -117,7 +150,8 @@ async def _delete(session: Session, task_id: int) -> Moved:
 
 async def reschedule(session: Session, changes: Sequence[Rescheduling]) -> list[Moved]:
     """Change when tasks are due."""
-    return [await _reschedule(session, change) for change in changes]
+    await lock_bonds_of(session, [change.id for change in changes])
+    return _placed([await _reschedule(session, change) for change in changes], await draw(session))
 
 
 async def _reschedule(session: Session, change: Rescheduling) -> Moved:
@@ -128,27 +162,41 @@ async def _reschedule(session: Session, change: Rescheduling) -> Moved:
 
 async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> list[Moved]:
     """Change the order."""
-    return [
+    await lock_bonds_of(session, [change.id for change in changes])
+    moved = [
         await _moved(session, change.id, await session.row("set_priority", change.id, change.priority))
         for change in changes
     ]
+    return _placed(moved, await draw(session))
 
 
 async def _moved(session: Session, task_id: int, row: Any) -> Moved:
     if row is None:
         return await _refused(session, task_id)
+    session.touch(row["kind"], row["limit_key"])
     return Moved(id=task_id, done=True, state=State(row["state"]), kind=row["kind"])
 
 
 async def pause(session: Session, queues: Sequence[str]) -> list[bool]:
     """Close queues; one that has had no task yet is closed in advance."""
+    await lock_all_lines(session)  # nobody puts a line in order who does not know of it yet
     await session.run("add_queues", list(queues))
-    return [await session.run("pause", queue) == 1 for queue in queues]
+    return await _open_or_close(session, "pause", queues)
 
 
 async def resume(session: Session, queues: Sequence[str]) -> list[bool]:
     """Open queues again."""
-    return [await session.run("resume", queue) == 1 for queue in queues]
+    await lock_all_lines(session)
+    return await _open_or_close(session, "resume", queues)
+
+
+async def _open_or_close(session: Session, way: str, queues: Sequence[str]) -> list[bool]:
+    done = [await session.run(way, queue) == 1 for queue in queues]
+    for queue, is_news in zip(queues, done, strict=True):
+        if is_news:
+            await touch_queue(session, queue)
+    await draw(session)
+    return done
 
 
 async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
@@ -165,4 +213,8 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
         for queue, kind in await session.rows("prune", state, age, limit - pruned):
             session.count(queue, kind, state, -1)
             pruned += 1
+    await session.run("prune_rates", limit)
+    known = [age for age in ages.values() if age is not None]
+    if len(known) == len(ages):  # as long as some tasks are kept for ever, so are the groups
+        await session.run("prune_groups", max(known), limit)
     return pruned

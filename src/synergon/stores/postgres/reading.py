@@ -131,6 +131,11 @@ def _record(row: Any) -> TaskRecord:
         errors=decode_errors(row["errors"]),
         progress=msgspec.json.decode(row["progress"], type=Progress) if row["progress"] else None,
         key=row["key"],
+        limit_key=row["limit_key"],
+        group_id=row["group_id"],
+        after_group=row.get("after_group"),
+        is_command=row["is_command"],
+        target=row["target"],
         tags=tuple(row["tags"] or ()),
         meta=msgspec.json.decode(row["meta"]) if row["meta"] else {},
     )

@@ -1,12 +1,13 @@
-"""One transaction: a connection, its profile with the statements of its schema, and the shard of its tallies."""
+"""One transaction: a connection, its profile with the statements of its schema, the shard of its tallies, and notes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synergon.lifecycle import State
+from synergon.limit_records import NewRate
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
@@ -15,13 +16,55 @@ Lanes = Counter[tuple[str, str, str]]
 """How many ended tasks of which queue, kind and state came or went."""
 
 
+Moves = dict[int, tuple[str, State]]
+"""Tasks that were moved because others were: of which kind they are, and where they are now."""
+
+
+class Terms(NamedTuple):
+    """What the limit of a kind's lines says."""
+
+    value: int | None = None
+    rate: NewRate | None = None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is a place for everybody."""
+        return self.value is None and self.rate is None
+
+
 class Session:
-    """What a piece of work may use."""
+    """What a piece of work may use.
 
-    __slots__ = ("_connection", "_lanes", "_shard", "_sql", "profile")
+    Whoever moves a task writes down which line and group it touched (`touch`); `consequences.draw` puts these in order
+    once, at the end of the work. `terms` are those of the kinds whose lines are locked, `locked_groups` the groups.
+    """
 
-    def __init__(self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int) -> None:
+    __slots__ = (
+        "_connection",
+        "_lanes",
+        "_shard",
+        "_sql",
+        "groups",
+        "is_callers",
+        "lines",
+        "locked_groups",
+        "profile",
+        "released",
+        "terms",
+    )
+
+    def __init__(
+        self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int, *, is_callers: bool = False
+    ) -> None:
         self.profile = profile
+        self.is_callers = is_callers
+        """It is a caller's own transaction, which may be held for long: nothing may be locked that others need."""
+        self.lines: set[tuple[str, str]] = set()
+        self.groups: set[int] = set()
+        self.terms: dict[str, Terms] = {}
+        self.locked_groups: set[int] = set()
+        self.released: list[str] = []
+        """The kinds of tasks that waited for groups which have ended now."""
         self._connection = connection
         self._sql = sql
         self._shard = shard
@@ -44,6 +87,13 @@ class Session:
         """Run the named statement; how many rows it changed."""
         status: str = await self._connection.execute(self._sql[name], *parameters)
         return int(status.rpartition(" ")[2])
+
+    def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
+        """A task of this line and this group has moved."""
+        if limit_key is not None:
+            self.lines.add((kind, limit_key))
+        if group_id is not None:
+            self.groups.add(group_id)
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
         """Note that ended tasks came or went."""

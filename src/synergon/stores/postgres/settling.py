@@ -16,6 +16,7 @@ from synergon.records import (
     ErrorRecord,
     Failed,
     HandedBack,
+    Lined,
     Outcome,
     Report,
     Retrying,
@@ -24,17 +25,26 @@ from synergon.records import (
     Succeeded,
     Verdict,
 )
-from synergon.stores.postgres.inserting import insert
-from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.health import Health
+from synergon.stores.postgres.inserting import bonds_of, store
+from synergon.stores.postgres.locking import Bond, kinds_and_groups, lock_groups, lock_lines
+from synergon.stores.postgres.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
 """A task that fails for ever must not grow for ever."""
+
+NEVER_TWICE: Final = "its node gave it back after it had started; a command is never run twice"
 
 _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 
 async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
+    kinds, groups = await kinds_and_groups(session, await _bonds(session, settlements))
+    await lock_lines(session, kinds)
+    health = await Health.lock(session, settlements)
+    await lock_groups(session, groups)
     ids = sorted({settlement.id for settlement in settlements})
     running = {row["id"]: row for row in await session.rows("lock_running", ids)}
     succeeded: dict[int, str | None] = {}
@@ -47,6 +57,10 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
             verdicts.append(known if known.state is not None else None)
             continue
         del running[settlement.id]  # a second settlement of the same claim must not be applied again
+        if row["limit_key"] is not None or row["group_id"] is not None:
+            session.touch(row["kind"], row["limit_key"], row["group_id"])
+        if settlement.server is not None:
+            health.note(settlement)
         if settlement.progress is not None:
             text = msgspec.json.encode(settlement.progress).decode()
             await session.run("set_progress", settlement.id, settlement.claim_no, text)
@@ -61,7 +75,41 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
             verdicts.append(Verdict(settlement.id, await _apply(session, row, outcome), (), kind))
     if succeeded:
         await end(session, succeeded, State.SUCCEEDED, None, by_owner=True)
-    return await _fill(session, settlements, verdicts)
+    await health.write(session)
+    moves = await draw(session)
+    told = await _fill(session, settlements, verdicts)
+    if moves:
+        told = _placed(told, moves)
+    if told and session.released:
+        told[-1] = msgspec.structs.replace(told[-1], released=tuple(session.released))
+    return told
+
+
+async def _bonds(session: Session, settlements: Sequence[Settlement]) -> list[Bond]:
+    """What these attempts and their children are bound to. The kinds stand in the rows."""
+    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
+    bound = [entry.id for entry in settlements if _is_bound(entry)]
+    if bound:
+        entering = {entry.id: entry.outcome.limit_key for entry in settlements if isinstance(entry.outcome, Lined)}
+        bonds += [
+            (row["kind"], entering.get(row["id"], row["limit_key"]), row["group_id"], None)
+            for row in await session.rows("running_bonds", bound)
+        ]
+    return bonds
+
+
+def _is_bound(settlement: Settlement) -> bool:
+    return settlement.limit_key is not None or settlement.group_id is not None or isinstance(settlement.outcome, Lined)
+
+
+def _placed(verdicts: Sequence[Verdict], moves: Moves) -> list[Verdict]:
+    """A task that went back into its line may have a place there at once."""
+    return [
+        msgspec.structs.replace(verdict, state=moves[verdict.id][1])
+        if verdict.id in moves and verdict.state is State.WAITING
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 async def _fill(
@@ -92,44 +140,53 @@ async def _succeed_with_children(session: Session, task_id: int, kind: str, outc
     """The parent ends first, so that a child may have its key."""
     await end(session, {task_id: _text(outcome.result)}, State.SUCCEEDED, None, by_owner=True)
     children = [msgspec.structs.replace(child, on_conflict="return") for child in outcome.children]
-    inserted = await insert(session, children)
+    inserted = await store(session, children)
     return Verdict(task_id, State.SUCCEEDED, tuple(child.id for child in inserted), kind)
 
 
 async def _apply(session: Session, row: Any, outcome: Outcome) -> State:
-    task_id, cancel = row["id"], row["cancel_requested"]
+    task_id = row["id"]
+    await _charge_for(session, row, outcome)
+    if row["cancel_requested"]:
+        return await end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED, by_owner=True)
     match outcome:
-        case Failed(reason=reason, error=error):
+        case Cancelled():
+            return await end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED, by_owner=True)
+        case Failed(reason=reason):
+            return await end(session, {task_id: None}, State.FAILED, reason, by_owner=True)
+        case _ if row["is_command"] or (isinstance(outcome, Crashed) and row["crashes"] + 1 >= CRASH_LIMIT):
+            return await end(session, {task_id: None}, State.FAILED, Reason.CRASHED, by_owner=True)
+        case Retrying(delay=delay) | Snoozed(delay=delay):
+            return await release(session, row, delay, by_owner=True)
+        case Lined(limit_key=limit_key):
+            return await release(session, row, None, limit_key, by_owner=True)
+    return await release(session, row, None, by_owner=True)
+
+
+async def _charge_for(session: Session, row: Any, outcome: Outcome) -> None:
+    match outcome:
+        case Failed(error=error) | Retrying(error=error):
             await charge(session, row, error)
-            if not cancel:
-                return await end(session, {task_id: None}, State.FAILED, reason, by_owner=True)
-        case Retrying(delay=delay, error=error):
-            await charge(session, row, error)
-            if not cancel:
-                return await release(session, task_id, delay, by_owner=True)
         case Crashed(error=error):
-            return await crash(session, row, error, by_owner=True)
-        case Snoozed(delay=delay):
+            await charge(session, row, error, give_back=1, crashes=1)
+        case HandedBack() if row["is_command"] and not row["cancel_requested"]:
+            error = ErrorRecord(attempt=0, type="Crash", message=NEVER_TWICE)
+            await charge(session, row, error, give_back=1, crashes=1)
+        case Snoozed() | HandedBack() | Lined():
             await charge(session, row, give_back=1)
-            if not cancel:
-                return await release(session, task_id, delay, by_owner=True)
-        case HandedBack():
-            await charge(session, row, give_back=1)
-            if not cancel:
-                return await release(session, task_id, None, by_owner=True)
         case Cancelled(why=why) if why is not None:
             await charge(session, row, ErrorRecord(attempt=0, type="Cancel", message=why))
-    return await end(session, {task_id: None}, State.CANCELLED, Reason.CANCELLED, by_owner=True)
 
 
-async def crash(session: Session, row: Any, error: ErrorRecord, *, by_owner: bool) -> State:
-    """The process died under it: back among the ready, unless that was once too often, or it was to be cancelled."""
+async def crash(session: Session, row: Any, error: ErrorRecord) -> State:
+    """Its node died under it: back among the ready, unless that was once too often, or it was to be cancelled."""
     await charge(session, row, error, give_back=1, crashes=1)
+    session.touch(row["kind"], row["limit_key"], row["group_id"])
     if row["cancel_requested"]:
-        return await end(session, {row["id"]: None}, State.CANCELLED, Reason.CANCELLED, by_owner=by_owner)
-    if row["crashes"] + 1 >= CRASH_LIMIT:
-        return await end(session, {row["id"]: None}, State.FAILED, Reason.CRASHED, by_owner=by_owner)
-    return await release(session, row["id"], None, by_owner=by_owner)
+        return await end(session, {row["id"]: None}, State.CANCELLED, Reason.CANCELLED)
+    if row["is_command"] or row["crashes"] + 1 >= CRASH_LIMIT:
+        return await end(session, {row["id"]: None}, State.FAILED, Reason.CRASHED)
+    return await release(session, row, None)
 
 
 async def end(
@@ -142,9 +199,12 @@ async def end(
     return state
 
 
-async def release(session: Session, task_id: int, delay: int | None, *, by_owner: bool = False) -> State:
-    """Put a running task back: `scheduled` if it has to wait, else `ready`."""
-    return State(await session.value("release", task_id, delay, by_owner))
+async def release(
+    session: Session, row: Any, delay: int | None, limit_key: str | None = None, *, by_owner: bool = False
+) -> State:
+    """Put a running task back: `scheduled` if it has to wait, else `ready`, or into its line, perhaps a new one."""
+    session.touch(row["kind"], limit_key)
+    return State(await session.value("release", row["id"], delay, by_owner, limit_key))
 
 
 async def charge(

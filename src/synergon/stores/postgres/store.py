@@ -9,8 +9,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import OptionError
 from synergon.lifecycle import State
+from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
     Claim,
     ClaimRequest,
@@ -34,9 +36,10 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.postgres import inserting, operating, reading, schema, settling
+from synergon.stores.postgres import groups, inserting, limiting, operating, orders, pools, reading, schema, settling
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
+from synergon.stores.postgres.claiming import look
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.contention import Contention
 from synergon.stores.postgres.drivers import Driver, driver_of
@@ -44,6 +47,7 @@ from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.leasing import ConnectionLeaseKeeper
 from synergon.stores.postgres.listening import listen
+from synergon.stores.postgres.seats import claim_seats
 from synergon.stores.postgres.session import Session
 
 Result = TypeVar("Result")
@@ -64,7 +68,8 @@ class PostgresStore:
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
         self._bodies = Connections(self.address, for_strangers=True)
-        self._gathering = Gathering(self._insert)
+        self._gathering = Gathering(self._insert_plain)
+        self._gathering_bound = Gathering(self._insert_bound)
         self._identity: schema.Identity | None = None
         self._known_queues: set[str] = set()
 
@@ -79,6 +84,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Finish the calls under way, then disconnect."""
         await self._gathering.finished()
+        await self._gathering_bound.finished()
         await self._connections.close()
         await self._bodies.close()
 
@@ -147,15 +153,17 @@ class PostgresStore:
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
         self._connections.check_open()
-        if all(task.key is None for task in tasks):
-            return await self._gathering.insert(tasks)
-        return await self._insert(tasks)
+        if any(task.key is not None for task in tasks):
+            return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
+        is_bound = any(map(inserting.is_bound, tasks))
+        return await (self._gathering_bound if is_bound else self._gathering).insert(tasks)
 
-    async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        if all(task.key is None for task in tasks):
-            await self.announce_queues({task.queue for task in tasks})
-            return await self._statement(inserting.insert_plain, tasks)
-        return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
+    async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        await self.announce_queues({task.queue for task in tasks})
+        return await self._statement(inserting.insert_plain, tasks)
+
+    async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        return await self._write(inserting.insert, tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Make queues known; each is asked about once, because they are never forgotten."""
@@ -191,7 +199,13 @@ class PostgresStore:
     # ------------------------------------------------------------ tasks run
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Take ready tasks."""
+        """Take ready tasks; in one statement if nothing but the node decides how many."""
+        if not all(room.is_free for room in request.rooms):
+            request = await self._statement(look, request)
+            if not request.rooms:
+                return []
+        if not all(room.is_free for room in request.rooms):
+            return await claim_seats(self._write, self._statement, request)
         return await self._profile.claim(self._statement, request)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
@@ -290,6 +304,52 @@ class PostgresStore:
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Open queues again."""
         return await self._write(operating.resume, queues)
+
+    # ------------------------------------------------------------ limits, servers, groups, orders
+
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+        """What the code says of them."""
+        await self._write(limiting.declare, limits, providers)
+
+    async def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on."""
+        return await self._write(limiting.set_limit, name, value)
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, by name."""
+        return await self._snapshot(limiting.limits)
+
+    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+        """The pool from now on."""
+        return await self._write(pools.set_servers, provider, servers)
+
+    async def servers(self) -> list[ServerRecord]:
+        """All servers, by provider and address."""
+        return await self._snapshot(pools.servers)
+
+    async def open_group(self, group: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks."""
+        return await self._write(groups.open_group, group)
+
+    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
+        """These groups."""
+        return await self._snapshot(groups.groups, ids)
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
+        """Cancel what has not ended."""
+        return await self._write(groups.cancel_group, group_id, why)
+
+    async def order(self, order: NewOrder) -> OrderRecord:
+        """Do it and write it down."""
+        return await self._write(orders.order, order)
+
+    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+        """The latest, or what a node has yet to do."""
+        return await self._statement(orders.orders, limit, node_id)
+
+    async def order_done(self, order_id: int, outcome: str) -> bool:
+        """The node has carried it out."""
+        return await self._write(orders.order_done, order_id, outcome)
 
     # ------------------------------------------------------------ reading
 

@@ -12,30 +12,78 @@ import msgspec
 from synergon.errors import KeyConflict, OptionError
 from synergon.lifecycle import State
 from synergon.records import Insertion, NewTask
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.consequences import draw
+from synergon.stores.sqlite.transaction import Moves, Transaction
 
 
 def insert(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks` or, raising `KeyConflict`, none that a commit could keep."""
+    inserted = store(transaction, tasks)
+    return placed(inserted, draw(transaction)) if transaction.lines else inserted
+
+
+def placed(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
+    """What became of tasks that their lines have put in order since."""
+    return [
+        Insertion(entry.id, entry.created, moves[entry.id][1]) if entry.id in moves else entry for entry in inserted
+    ]
+
+
+def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """The same, and the consequences are the caller's to draw."""
     _refuse_conflicts(transaction, tasks)
     return [_insert(transaction, task) if task.key is None else _insert_keyed(transaction, task) for task in tasks]
 
 
 def _insert(transaction: Transaction, task: NewTask) -> Insertion:
-    row = _row(transaction, task)
-    transaction.add_task(row, task.queue)
+    if not _is_bound(task):
+        row = _row(transaction, task, transaction.next_id())
+        transaction.add_task(row, task.queue)
+    else:
+        after_group = _open_group(transaction, task.after_group)
+        row = _row(transaction, task, transaction.next_id(), after_group)
+        bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider)
+        transaction.add_bound_task((*row, *bonds), task.queue)
     return Insertion(row[0], True, row[3])
 
 
-def _row(transaction: Transaction, task: NewTask) -> tuple[Any, ...]:
+def _is_bound(task: NewTask) -> bool:
+    return (
+        task.limit_key is not None
+        or task.group_id is not None
+        or task.after_group is not None
+        or task.target is not None
+        or task.is_command
+    )
+
+
+def _open_group(transaction: Transaction, group_id: int | None) -> int | None:
+    """The group, if there is any use in waiting for it."""
+    is_open = group_id is not None and transaction.row("group_is_open", group_id) is not None
+    return group_id if is_open else None
+
+
+def _first_state(transaction: Transaction, task: NewTask, due: int, after_group: int | None) -> State:
+    """Where a task begins. One that is due goes to the end of its line, which is then put in order."""
+    if after_group is not None:
+        return State.WAITING
+    if due > transaction.now:
+        return State.SCHEDULED
+    if task.limit_key is None:
+        return State.READY
+    transaction.touch(task.kind, task.limit_key)
+    return State.WAITING
+
+
+def _row(transaction: Transaction, task: NewTask, task_id: int, after_group: int | None = None) -> tuple[Any, ...]:
     now = transaction.now
     due = _due(task, now)
     return (
-        transaction.next_id(),
+        task_id,
         task.kind,
         task.queue,
-        State.SCHEDULED if due > now else State.READY,
-        task.priority,
+        _first_state(transaction, task, due, after_group),
+        0 if task.is_command else task.priority,
         due,
         task.payload,
         task.max_attempts,
@@ -88,21 +136,21 @@ def _insert_keyed(transaction: Transaction, task: NewTask) -> Insertion:
     holder = transaction.row("key_holder", task.kind, task.key)
     if holder is None:
         return _insert(transaction, task)
-    task_id, state = holder[0], State(holder[1])
+    task_id, state, limit_key = holder
     if task.on_conflict == "replace":
+        transaction.touch(task.kind, limit_key)
         state = _replace(transaction, task_id, task)
-    return Insertion(task_id, False, state)
+    return Insertion(task_id, False, State(state))
 
 
 def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    now = transaction.now
-    due = _due(task, now)
-    state = State.SCHEDULED if due > now else State.READY
-    expires_at = now + task.expires_in if task.expires_in is not None else None
-    values = (task.queue, state, task.priority, due, task.payload, task.max_attempts, now, expires_at)
+    """Another task under the same id; it stays in its group."""
+    after_group = _open_group(transaction, task.after_group)
+    _, _, _, state, priority, due, payload, max_attempts, _, *rest = _row(transaction, task, task_id, after_group)
+    bonds = (task.limit_key, after_group, task.is_command, task.target, task.provider)
     transaction.run("add_queue", task.queue)
-    transaction.run("replace", *values, task.overrides, encode_tags(task.tags), task.meta, task.origin, task_id)
-    return state
+    transaction.run("replace", task.queue, state, priority, due, payload, max_attempts, *rest, *bonds, task_id)
+    return State(state)
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:

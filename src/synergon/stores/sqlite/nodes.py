@@ -12,6 +12,7 @@ from synergon.lifecycle import Reason, State
 from synergon.policies import CRASH_LIMIT
 from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
 from synergon.stores.sqlite import settling
+from synergon.stores.sqlite.consequences import draw
 from synergon.stores.sqlite.transaction import Transaction, as_json, steady_now
 from synergon.this_process import BOOT_ID
 
@@ -60,18 +61,22 @@ def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reap
     alive = {row[0] for row in leases if _left(*row[1:]) > 0} - set(gone)
     orphans = transaction.rows("orphans", as_json(alive), limit)
     reaped = [_take_back(transaction, *row) for row in orphans]
+    moves = draw(transaction)
+    reaped = [
+        msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped
+    ]
     for node_id in {row[0] for row in leases} - alive:
         if transaction.row("holds_tasks", node_id) is None:
             transaction.run("unregister", node_id)
     return reaped
 
 
-def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, cancel: int) -> Reaped:
+def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, cancel: int, is_command: int) -> Reaped:
     error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
     crashes = settling.charge_crash(transaction, task_id, error)
     if cancel:
         state = settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
-    elif crashes >= CRASH_LIMIT:
+    elif is_command or crashes >= CRASH_LIMIT:
         state = settling.end(transaction, [task_id], State.FAILED, Reason.CRASHED)
     else:
         state = settling.release(transaction, task_id, None)

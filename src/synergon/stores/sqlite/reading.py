@@ -16,12 +16,12 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "
     "enqueued_at, started_at, {finished_at}, expires_at, cancel_requested, overdue, payload, overrides, {result}, "
-    "errors, progress, key, tags, meta"
+    "errors, progress, key, tags, meta, limit_key, group_id, {after_group}, is_command, target"
 )
-_LIVE: Final = f"SELECT {_COLUMNS.format(reason='NULL', finished_at='NULL', result='NULL')} FROM synergon_task"
-_ENDED: Final = (
-    f"SELECT {_COLUMNS.format(reason='reason', finished_at='finished_at', result='result')} FROM synergon_history"
-)
+_LIVE_COLUMNS: Final = _COLUMNS.format(reason="NULL", finished_at="NULL", result="NULL", after_group="after_group")
+_ENDED_COLUMNS: Final = _COLUMNS.format(reason="reason", finished_at="finished_at", result="result", after_group="NULL")
+_LIVE: Final = f"SELECT {_LIVE_COLUMNS} FROM synergon_task"
+_ENDED: Final = f"SELECT {_ENDED_COLUMNS} FROM synergon_history"
 
 
 def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]:
@@ -90,7 +90,7 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
     (
         task_id, kind, queue, state, reason, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id,
         server, enqueued_at, started_at, finished_at, expires_at, cancel_requested, overdue, payload, overrides, result,
-        errors, progress, key, tags, meta,
+        errors, progress, key, tags, meta, limit_key, group_id, after_group, is_command, target,
     ) = row  # fmt: skip
     return TaskRecord(
         id=task_id,
@@ -118,6 +118,11 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
         errors=decode_errors(errors),
         progress=msgspec.json.decode(progress, type=Progress) if progress else None,
         key=key,
+        limit_key=limit_key,
+        group_id=group_id,
+        after_group=after_group,
+        is_command=bool(is_command),
+        target=target,
         tags=decode_tags(tags),
         meta=msgspec.json.decode(meta) if meta else {},
     )

@@ -12,8 +12,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
 from synergon.lifecycle import State
+from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
     Claim,
     ClaimRequest,
@@ -36,7 +38,19 @@ from synergon.records import (
     Woken,
 )
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.sqlite import claiming, inserting, nodes, operating, reading, schema, settling
+from synergon.stores.sqlite import (
+    claiming,
+    groups,
+    inserting,
+    limiting,
+    nodes,
+    operating,
+    orders,
+    pools,
+    reading,
+    schema,
+    settling,
+)
 from synergon.stores.sqlite.body import SqliteBodyTransaction
 from synergon.stores.sqlite.connection import path_of
 from synergon.stores.sqlite.threads import Reader, Writer
@@ -168,7 +182,13 @@ class SqliteStore:
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
         """Forget what ended long ago."""
-        return await self._write(operating.prune, cutoffs, limit)
+        return await self._write(self._prune, cutoffs, limit)
+
+    @staticmethod
+    def _prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
+        pruned = operating.prune(transaction, cutoffs, limit)
+        groups.prune(transaction, cutoffs, limit)
+        return pruned
 
     # ------------------------------------------------------------ nodes
 
@@ -223,6 +243,52 @@ class SqliteStore:
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Open queues again."""
         return await self._write(operating.resume, queues)
+
+    # ------------------------------------------------------------ limits, servers, groups, orders
+
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+        """What the code says of them."""
+        await self._write(limiting.declare, limits, providers)
+
+    async def set_limit(self, name: str, value: int | None) -> bool:
+        """For everybody, from now on."""
+        return await self._write(limiting.set_limit, name, value)
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, by name."""
+        return await self._read(limiting.limits)
+
+    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+        """The pool from now on."""
+        return await self._write(pools.set_servers, provider, servers)
+
+    async def servers(self) -> list[ServerRecord]:
+        """All servers, and removed ones that still have work."""
+        return await self._read(pools.servers)
+
+    async def open_group(self, group: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks, all or nothing."""
+        return await self._write(groups.open_group, group)
+
+    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
+        """These groups, counted from their rows."""
+        return await self._read(groups.groups, ids)
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
+        """Cancel all of its tasks that have not ended."""
+        return await self._write(groups.cancel_group, group_id, why)
+
+    async def order(self, order: NewOrder) -> OrderRecord:
+        """Do it and write down that it was done."""
+        return await self._write(orders.order, order)
+
+    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+        """The latest, or what a node has yet to do."""
+        return await self._read(orders.orders, limit, node_id)
+
+    async def order_done(self, order_id: int, outcome: str) -> bool:
+        """The node has carried it out."""
+        return await self._write(orders.order_done, order_id, outcome)
 
     # ------------------------------------------------------------ reading
 

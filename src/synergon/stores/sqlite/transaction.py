@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from synergon.lifecycle import State
 from synergon.stores.sql import statements
 from synergon.this_process import BOOT_ID
 
@@ -18,19 +19,42 @@ SQL = statements("sqlite")
 ROWS_PER_STATEMENT: Final = 32
 """Starting a statement costs more than a row of it does."""
 
-_ONE_ROW: Final = f"({', '.join('?' * 15)})"
-_INSERT_ONE: Final = f"{SQL['insert']} {_ONE_ROW}"
-_INSERT_MANY: Final = f"{SQL['insert']} {', '.join([_ONE_ROW] * ROWS_PER_STATEMENT)}"
+Moves = dict[int, tuple[str, State]]
+"""Tasks that were moved because others were: of which kind they are, and where they are now."""
+
+
+def _inserts(name: str, columns: int) -> tuple[str, str]:
+    """The statement for one row and the one for many."""
+    row = f"({', '.join('?' * columns)})"
+    return f"{SQL[name]} {row}", f"{SQL[name]} {', '.join([row] * ROWS_PER_STATEMENT)}"
+
+
+_PLAIN: Final = _inserts("insert", 15)
+_BOUND: Final = _inserts("insert_bound", 21)
 
 
 class Transaction:
     """What a piece of work may use. Time stands still in it, and ids are given in order.
 
     New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
-    commit share statements too.
+    commit share statements too. What is written down in `lines` and `groups` is put in order by
+    `consequences.draw` before the work returns.
     """
 
-    __slots__ = ("_changes", "_connection", "_cursor", "_last_id", "_new_queues", "_new_tasks", "_now", "_steady")
+    __slots__ = (
+        "_bound_tasks",
+        "_changes",
+        "_connection",
+        "_cursor",
+        "_last_id",
+        "_new_queues",
+        "_new_tasks",
+        "_now",
+        "_steady",
+        "groups",
+        "lines",
+        "released",
+    )
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -41,7 +65,12 @@ class Transaction:
         self._steady = 0
         self._last_id = 0
         self._new_tasks: list[tuple[Any, ...]] = []
+        self._bound_tasks: list[tuple[Any, ...]] = []
         self._new_queues: set[str] = set()
+        self.lines: set[tuple[str, str]] = set()
+        self.groups: set[int] = set()
+        self.released: list[str] = []
+        """The kinds of tasks that waited for a group which has ended."""
 
     @property
     def now(self) -> int:
@@ -54,7 +83,7 @@ class Transaction:
     @property
     def changes(self) -> int:
         """A number that grows with everything that is written."""
-        return self._connection.total_changes + len(self._new_tasks)
+        return self._connection.total_changes + len(self._new_tasks) + len(self._bound_tasks)
 
     def next_id(self) -> int:
         """An id greater than every one given before."""
@@ -68,6 +97,18 @@ class Transaction:
         self._new_tasks.append(row)
         self._new_queues.add(queue)
 
+    def add_bound_task(self, row: tuple[Any, ...], queue: str) -> None:
+        """The same for one that has a line, a group or a server to itself."""
+        self._bound_tasks.append(row)
+        self._new_queues.add(queue)
+
+    def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
+        """A task of this line and this group has moved."""
+        if limit_key is not None:
+            self.lines.add((kind, limit_key))
+        if group_id is not None:
+            self.groups.add(group_id)
+
     def flush(self) -> None:
         """Write what was kept back, and the clock and the ids if anything was written; called before the commit."""
         self._insert_tasks()
@@ -76,14 +117,20 @@ class Transaction:
 
     def _insert_tasks(self) -> None:
         tasks, self._new_tasks = self._new_tasks, []
+        bound, self._bound_tasks = self._bound_tasks, []
         queues, self._new_queues = self._new_queues, set()
         for queue in queues:
             self._cursor.execute(SQL["add_queue"], (queue,))
+        self._insert_rows(_PLAIN, tasks)
+        if bound:
+            self._insert_rows(_BOUND, bound)
+
+    def _insert_rows(self, statements: tuple[str, str], tasks: list[tuple[Any, ...]]) -> None:
+        one, many = statements
         whole = len(tasks) - len(tasks) % ROWS_PER_STATEMENT
         for start in range(0, whole, ROWS_PER_STATEMENT):
-            values = list(chain.from_iterable(tasks[start : start + ROWS_PER_STATEMENT]))
-            self._cursor.execute(_INSERT_MANY, values)
-        self._cursor.executemany(_INSERT_ONE, tasks[whole:])
+            self._cursor.execute(many, list(chain.from_iterable(tasks[start : start + ROWS_PER_STATEMENT])))
+        self._cursor.executemany(one, tasks[whole:])
 
     def rows(self, name: str, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
@@ -97,12 +144,18 @@ class Transaction:
         """Run the named statement; how many rows it changed."""
         return self._execute(SQL[name], parameters).rowcount
 
+    def run_each(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run the named statement once for each of these."""
+        if rows:
+            self._insert_tasks()
+            self._cursor.executemany(SQL[name], rows)
+
     def select(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         """All rows of a statement that was put together from checked parts."""
         return self._execute(sql, parameters).fetchall()
 
     def _execute(self, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-        if self._new_tasks:
+        if self._new_queues:
             self._insert_tasks()
         return self._cursor.execute(sql, parameters)
 

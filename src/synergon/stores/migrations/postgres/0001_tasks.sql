@@ -13,7 +13,15 @@ CREATE TABLE {schema}.task (
     claim_no         bigint      NOT NULL DEFAULT 0,
     settled_no       bigint,
     node_id          text,
-    server           text,
+    limit_key        text,   -- the line of its kind that it stands in
+    group_id         bigint, -- the group that has not ended before it has
+    after_group      bigint, -- the group whose end it waits for
+    is_command       boolean     NOT NULL DEFAULT false,
+    target           text,   -- the one server that will do
+    provider         text,
+    server           text,   -- the last one that it was given
+    slot             integer,
+    holds            text,   -- the names of the limits that it has a place in, one per line
     key              text,
     cancel_requested boolean     NOT NULL DEFAULT false,
     overdue          boolean     NOT NULL DEFAULT false,
@@ -26,7 +34,11 @@ CREATE TABLE {schema}.task (
     progress         text,
     errors           text,
     origin           text, -- the engine that is told of the end
-    CHECK ((state = 'running') = (node_id IS NOT NULL))
+    CHECK ((state = 'running') = (node_id IS NOT NULL)),
+    CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
+    CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (after_group IS NULL OR state = 'waiting'),
+    CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 ) WITH (
     -- Rows live for seconds and are updated twice: leave room beside them, and clean up often.
     fillfactor = 70,
@@ -40,6 +52,19 @@ CREATE INDEX task_due ON {schema}.task (run_at, kind, queue) WHERE state = 'sche
 CREATE INDEX task_running ON {schema}.task (node_id, kind, queue) WHERE state = 'running';
 CREATE INDEX task_expiry ON {schema}.task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
+-- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
+-- may come back.
+CREATE INDEX task_line ON {schema}.task (kind, limit_key, state, priority DESC, id, queue)
+    WHERE limit_key IS NOT NULL AND after_group IS NULL;
+CREATE INDEX task_turn ON {schema}.task (kind, limit_key, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+-- What running tasks hold; and no two of them have the same place on a server.
+CREATE INDEX task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
+CREATE UNIQUE INDEX task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE INDEX task_command ON {schema}.task (kind, id) WHERE is_command AND state = 'ready';
+CREATE INDEX task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
+CREATE INDEX task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX task_after ON {schema}.task (after_group) WHERE after_group IS NOT NULL;
 
 -- Ended tasks.
 CREATE TABLE {schema}.history (
@@ -58,6 +83,11 @@ CREATE TABLE {schema}.history (
     claim_no         bigint      NOT NULL,
     settled_no       bigint,
     node_id          text,
+    limit_key        text,
+    group_id         bigint,
+    is_command       boolean     NOT NULL,
+    target           text,
+    provider         text,
     server           text,
     key              text,
     cancel_requested boolean     NOT NULL,
@@ -74,6 +104,7 @@ CREATE TABLE {schema}.history (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
 CREATE INDEX history_age ON {schema}.history (state, finished_at);
 CREATE INDEX history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
+CREATE INDEX history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 -- Each engine writes to a shard of its own, so that nobody waits for another's row; a shard alone may be negative.
@@ -104,7 +135,71 @@ CREATE TABLE {schema}.node (
     leased_until  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
--- Its one row is locked by whoever stores several tasks with keys at once: two lists with the same keys in another
--- order would wait for each other.
+-- Limits, with the JSON of what the code said last: only what it says otherwise changes anything. Whoever counts or
+-- changes what a limit counts locks its row first; for lines that is the one row `key:<kind>`.
+CREATE TABLE {schema}.task_limit (
+    name     text    PRIMARY KEY,
+    declared text    NOT NULL,
+    value    bigint  CHECK (value >= 0),
+    every    bigint  CHECK (every > 0),
+    burst    bigint  CHECK (burst > 0),
+    CHECK ((every IS NULL) = (burst IS NULL))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
+
+-- When the next start of a line would be on time, in microseconds since 1970. A moment that is past means the same as no
+-- row.
+CREATE TABLE {schema}.rate (
+    kind      text   NOT NULL,
+    limit_key text   NOT NULL,
+    next_at   bigint NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
+CREATE INDEX rate_age ON {schema}.rate (next_at);
+
+CREATE TABLE {schema}.provider (
+    name       text   PRIMARY KEY,
+    declared   text   NOT NULL,
+    rest_after bigint CHECK (rest_after > 0),
+    rest_first bigint NOT NULL CHECK (rest_first >= 0),
+    rest_cap   bigint NOT NULL CHECK (rest_cap >= 0)
+);
+
+CREATE TABLE {schema}.server (
+    provider      text   NOT NULL,
+    address       text   NOT NULL,
+    capacity      bigint CHECK (capacity >= 0),
+    failures      bigint NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
+    rests         bigint NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
+    resting_until timestamptz,
+    PRIMARY KEY (provider, address)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
+
+CREATE TABLE {schema}.task_group (
+    id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    name       text        NOT NULL,
+    created_at timestamptz NOT NULL,
+    ended_at   timestamptz,
+    then_id    bigint
+);
+CREATE INDEX task_group_age ON {schema}.task_group (ended_at) WHERE ended_at IS NOT NULL;
+
+-- What people told the engine to do. `node_id`: the node that carries it out; the store does the others itself.
+CREATE TABLE {schema}.order_log (
+    id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    verb       text        NOT NULL,
+    subject    text        NOT NULL,
+    value      text        NOT NULL,
+    who        text        NOT NULL,
+    node_id    text,
+    ordered_at timestamptz NOT NULL,
+    done_at    timestamptz,
+    outcome    text,
+    CHECK ((done_at IS NULL) = (outcome IS NULL)),
+    CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
+);
+CREATE INDEX order_log_open ON {schema}.order_log (node_id, id) WHERE done_at IS NULL;
+
+-- Rows to be locked. `keys`: by whoever stores several tasks with keys at once: two lists with the same keys in another
+-- order would wait for each other. `lines`: by whoever gives a kind the limit of its lines, against those who find none.
 CREATE TABLE {schema}.turn (name text PRIMARY KEY);
-INSERT INTO {schema}.turn VALUES ('keys');
+INSERT INTO {schema}.turn VALUES ('keys'), ('lines');

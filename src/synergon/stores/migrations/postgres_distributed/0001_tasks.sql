@@ -18,7 +18,15 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     claim_no         bigint      NOT NULL DEFAULT 0,
     settled_no       bigint,
     node_id          text,
-    server           text,
+    limit_key        text,   -- the line of its kind that it stands in
+    group_id         bigint, -- the group that has not ended before it has
+    after_group      bigint, -- the group whose end it waits for
+    is_command       boolean     NOT NULL DEFAULT false,
+    target           text,   -- the one server that will do
+    provider         text,
+    server           text,   -- the last one that it was given
+    slot             integer,
+    holds            text,   -- the names of the limits that it has a place in, one per line
     key              text,
     cancel_requested boolean     NOT NULL DEFAULT false,
     overdue          boolean     NOT NULL DEFAULT false,
@@ -32,13 +40,30 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     errors           text,
     origin           text, -- the engine that is told of the end
     shard            integer     NOT NULL DEFAULT floor(random() * 8)::integer,
-    CHECK ((state = 'running') = (node_id IS NOT NULL))
+    CHECK ((state = 'running') = (node_id IS NOT NULL)),
+    CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
+    CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (after_group IS NULL OR state = 'waiting'),
+    CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 );
 CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (shard, kind, queue, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX IF NOT EXISTS task_due ON {schema}.task (run_at ASC, kind, queue) WHERE state = 'scheduled';
 CREATE INDEX IF NOT EXISTS task_running ON {schema}.task (node_id, kind, queue) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS task_expiry ON {schema}.task (expires_at ASC) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX IF NOT EXISTS task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
+-- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
+-- may come back.
+CREATE INDEX IF NOT EXISTS task_line ON {schema}.task (kind ASC, limit_key ASC, state, priority DESC, id, queue)
+    WHERE limit_key IS NOT NULL AND after_group IS NULL;
+CREATE INDEX IF NOT EXISTS task_turn ON {schema}.task (kind ASC, limit_key ASC, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+-- What running tasks hold; and no two of them have the same place on a server.
+CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, id) WHERE is_command AND state = 'ready';
+CREATE INDEX IF NOT EXISTS task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_after ON {schema}.task (after_group) WHERE after_group IS NOT NULL;
 
 -- Ended tasks.
 CREATE TABLE IF NOT EXISTS {schema}.history (
@@ -57,6 +82,11 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
     claim_no         bigint      NOT NULL,
     settled_no       bigint,
     node_id          text,
+    limit_key        text,
+    group_id         bigint,
+    is_command       boolean     NOT NULL,
+    target           text,
+    provider         text,
     server           text,
     key              text,
     cancel_requested boolean     NOT NULL,
@@ -73,6 +103,7 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
 );
 CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at);
 CREATE INDEX IF NOT EXISTS history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
+CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 -- Each engine writes to a shard of its own, so that nobody waits for another's row; a shard alone may be negative.
@@ -103,7 +134,71 @@ CREATE TABLE IF NOT EXISTS {schema}.node (
     leased_until  timestamptz NOT NULL
 );
 
--- Its one row is locked by whoever stores several tasks with keys at once: two lists with the same keys in another
--- order would wait for each other.
+-- Limits, with the JSON of what the code said last: only what it says otherwise changes anything. Whoever counts or
+-- changes what a limit counts locks its row first; for lines that is the one row `key:<kind>`.
+CREATE TABLE IF NOT EXISTS {schema}.task_limit (
+    name     text    PRIMARY KEY,
+    declared text    NOT NULL,
+    value    bigint  CHECK (value >= 0),
+    every    bigint  CHECK (every > 0),
+    burst    bigint  CHECK (burst > 0),
+    CHECK ((every IS NULL) = (burst IS NULL))
+);
+
+-- When the next start of a line would be on time, in microseconds since 1970. A moment that is past means the same as no
+-- row.
+CREATE TABLE IF NOT EXISTS {schema}.rate (
+    kind      text   NOT NULL,
+    limit_key text   NOT NULL,
+    next_at   bigint NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+);
+CREATE INDEX IF NOT EXISTS rate_age ON {schema}.rate (next_at ASC);
+
+CREATE TABLE IF NOT EXISTS {schema}.provider (
+    name       text   PRIMARY KEY,
+    declared   text   NOT NULL,
+    rest_after bigint CHECK (rest_after > 0),
+    rest_first bigint NOT NULL CHECK (rest_first >= 0),
+    rest_cap   bigint NOT NULL CHECK (rest_cap >= 0)
+);
+
+CREATE TABLE IF NOT EXISTS {schema}.server (
+    provider      text   NOT NULL,
+    address       text   NOT NULL,
+    capacity      bigint CHECK (capacity >= 0),
+    failures      bigint NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
+    rests         bigint NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
+    resting_until timestamptz,
+    PRIMARY KEY (provider, address)
+);
+
+CREATE TABLE IF NOT EXISTS {schema}.task_group (
+    id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    name       text        NOT NULL,
+    created_at timestamptz NOT NULL,
+    ended_at   timestamptz,
+    then_id    bigint
+);
+CREATE INDEX IF NOT EXISTS task_group_age ON {schema}.task_group (ended_at ASC) WHERE ended_at IS NOT NULL;
+
+-- What people told the engine to do. `node_id`: the node that carries it out; the store does the others itself.
+CREATE TABLE IF NOT EXISTS {schema}.order_log (
+    id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+    verb       text        NOT NULL,
+    subject    text        NOT NULL,
+    value      text        NOT NULL,
+    who        text        NOT NULL,
+    node_id    text,
+    ordered_at timestamptz NOT NULL,
+    done_at    timestamptz,
+    outcome    text,
+    CHECK ((done_at IS NULL) = (outcome IS NULL)),
+    CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
+);
+CREATE INDEX IF NOT EXISTS order_log_open ON {schema}.order_log (node_id, id) WHERE done_at IS NULL;
+
+-- Rows to be locked. `keys`: by whoever stores several tasks with keys at once: two lists with the same keys in another
+-- order would wait for each other. `lines`: by whoever gives a kind the limit of its lines, against those who find none.
 CREATE TABLE IF NOT EXISTS {schema}.turn (name text PRIMARY KEY);
-INSERT INTO {schema}.turn VALUES ('keys') ON CONFLICT DO NOTHING;
+INSERT INTO {schema}.turn VALUES ('keys'), ('lines') ON CONFLICT DO NOTHING;

@@ -6,6 +6,15 @@ CREATE TABLE synergon_task (
     state            TEXT    NOT NULL CHECK (state IN ('waiting', 'scheduled', 'ready', 'running')),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
+    limit_key        TEXT,    -- the line of its kind that it stands in
+    group_id         INTEGER, -- the group that has not ended before it has
+    after_group      INTEGER, -- the group whose end it waits for
+    is_command       INTEGER NOT NULL DEFAULT 0 CHECK (is_command IN (0, 1)),
+    target           TEXT,    -- the one server that will do
+    provider         TEXT,
+    server           TEXT,    -- the last one that it was given
+    slot             INTEGER,
+    holds            TEXT,    -- the names of the limits that it has a place in, one per line
     payload          BLOB    NOT NULL,
     attempts         INTEGER NOT NULL DEFAULT 0,
     max_attempts     INTEGER,
@@ -13,7 +22,6 @@ CREATE TABLE synergon_task (
     claim_no         INTEGER NOT NULL DEFAULT 0,
     settled_no       INTEGER, -- the last claim whose owner settled it
     node_id          TEXT,
-    server           TEXT,
     key              TEXT,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
     overdue          INTEGER NOT NULL DEFAULT 0,
@@ -26,13 +34,29 @@ CREATE TABLE synergon_task (
     progress         BLOB,
     errors           BLOB,
     origin           TEXT, -- the engine that is told of the end
-    CHECK ((state = 'running') = (node_id IS NOT NULL))
+    CHECK ((state = 'running') = (node_id IS NOT NULL)),
+    CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
+    CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (after_group IS NULL OR state = 'waiting'),
+    CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 );
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
 CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
+-- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
+-- may come back. The state comes before the key, so that the few that are ready or running share pages.
+CREATE INDEX synergon_task_line ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
+    WHERE limit_key IS NOT NULL AND after_group IS NULL;
+CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+-- What running tasks hold, read without their rows; and no two of them have the same place on a server.
+CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
+CREATE UNIQUE INDEX synergon_task_seat ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
+CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHERE after_group IS NOT NULL;
 
 -- Ended tasks.
 CREATE TABLE synergon_history (
@@ -43,6 +67,11 @@ CREATE TABLE synergon_history (
     reason           TEXT    CHECK ((state = 'succeeded') = (reason IS NULL)),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
+    limit_key        TEXT,
+    group_id         INTEGER,
+    is_command       INTEGER NOT NULL,
+    target           TEXT,
+    provider         TEXT,
     payload          BLOB    NOT NULL,
     result           BLOB,
     attempts         INTEGER NOT NULL,
@@ -67,6 +96,7 @@ CREATE TABLE synergon_history (
 );
 CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
+CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 CREATE TABLE synergon_tally (
@@ -81,6 +111,69 @@ CREATE TABLE synergon_queue (
     name      TEXT PRIMARY KEY,
     paused_at INTEGER
 ) WITHOUT ROWID;
+
+-- Limits, with the JSON of what the code said last: only what it says otherwise changes anything.
+CREATE TABLE synergon_limit (
+    name     TEXT PRIMARY KEY,
+    declared TEXT    NOT NULL,
+    value    INTEGER CHECK (value >= 0),
+    every    INTEGER CHECK (every > 0),
+    burst    INTEGER CHECK (burst > 0),
+    CHECK ((every IS NULL) = (burst IS NULL))
+) WITHOUT ROWID;
+
+-- When the next start of a line would be on time. A moment that is past means the same as no row.
+CREATE TABLE synergon_rate (
+    kind      TEXT    NOT NULL,
+    limit_key TEXT    NOT NULL,
+    next_at   INTEGER NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+) WITHOUT ROWID;
+CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
+
+CREATE TABLE synergon_provider (
+    name       TEXT PRIMARY KEY,
+    declared   TEXT    NOT NULL,
+    rest_after INTEGER CHECK (rest_after > 0),
+    rest_first INTEGER NOT NULL CHECK (rest_first >= 0),
+    rest_cap   INTEGER NOT NULL CHECK (rest_cap >= 0)
+) WITHOUT ROWID;
+
+CREATE TABLE synergon_server (
+    provider      TEXT    NOT NULL,
+    address       TEXT    NOT NULL,
+    capacity      INTEGER CHECK (capacity >= 0),
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
+    rests         INTEGER NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
+    resting_until INTEGER,
+    PRIMARY KEY (provider, address)
+) WITHOUT ROWID;
+CREATE INDEX synergon_server_rest ON synergon_server (resting_until) WHERE resting_until IS NOT NULL;
+
+CREATE TABLE synergon_group (
+    id         INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    then_id    INTEGER
+);
+CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
+
+-- What people told the engine to do. `node_id`: the node that carries it out; the store does the others itself.
+CREATE TABLE synergon_order (
+    id         INTEGER PRIMARY KEY,
+    verb       TEXT    NOT NULL,
+    subject    TEXT    NOT NULL,
+    value      BLOB,
+    who        TEXT    NOT NULL,
+    node_id    TEXT,
+    ordered_at INTEGER NOT NULL,
+    done_at    INTEGER,
+    outcome    TEXT,
+    CHECK ((done_at IS NULL) = (outcome IS NULL)),
+    CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
+);
+CREATE INDEX synergon_order_open ON synergon_order (node_id, id) WHERE done_at IS NULL;
 
 CREATE TABLE synergon_node (
     id            TEXT PRIMARY KEY,

@@ -16,12 +16,22 @@ FROM {schema}.node ORDER BY registered_at, id
 -- name: running_by_node
 SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
+-- name: dead_bonds
+-- The lines and groups of tasks of dead nodes, for those who lock them first.
+SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+WHERE state = 'running' AND (
+    node_id IN (SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1))
+    OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
+)
+ORDER BY id LIMIT $2
+
 -- name: lock_dead
 -- Locked, so that none of them renews between the look and the move.
 SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: orphans
-SELECT id, kind, node_id, cancel_requested, attempts, crashes, errors FROM {schema}.task
+SELECT id, kind, node_id, cancel_requested, attempts, crashes, errors, limit_key, group_id, is_command
+FROM {schema}.task
 WHERE state = 'running' AND (
     node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
 )

@@ -1,9 +1,15 @@
+-- name: bonds
+-- The lines and groups of these tasks, live or final, for those who lock them first.
+SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY ($1)
+UNION
+SELECT kind, limit_key, group_id, NULL FROM {schema}.history WHERE id = ANY ($1)
+
 -- name: live
-SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors FROM {schema}.task
+SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors, limit_key, group_id FROM {schema}.task
 WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: ended
-SELECT id, kind, queue, state, key FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+SELECT id, kind, queue, state, key, limit_key FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: request_cancel
 UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
@@ -14,14 +20,15 @@ UPDATE {schema}.task SET errors = $2 WHERE id = $1
 -- name: revive
 INSERT INTO {schema}.task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors
+    tags, meta, errors, limit_key, group_id, is_command, target, provider
 )
 SELECT
-    id, kind, queue, 'ready', priority, now(), payload, max_attempts, claim_no, settled_no, key,
-    enqueued_at, overrides, tags, meta, errors
+    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
+    claim_no, settled_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
+    provider
 FROM {schema}.history WHERE id = $1
 ON CONFLICT DO NOTHING
-RETURNING id
+RETURNING state
 
 -- name: key_holder
 SELECT id FROM {schema}.task WHERE kind = $1 AND key = $2
@@ -34,16 +41,18 @@ DELETE FROM {schema}.history WHERE id = $1
 
 -- name: reschedule
 UPDATE {schema}.task
-SET run_at = due, state = CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END
+SET run_at = due,
+    state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
 FROM (
     SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT now() AS now) AS moment
 ) AS clock
 WHERE id = $1 AND state IN ('scheduled', 'ready')
-RETURNING kind, state
+RETURNING kind, state, limit_key
 
 -- name: set_priority
-UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' RETURNING kind, state
+UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' AND NOT is_command
+RETURNING kind, state, limit_key
 
 -- name: prune
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(

@@ -50,22 +50,63 @@ CROSS JOIN LATERAL (
 ORDER BY position
 RETURNING id, state
 
--- name: insert_keyed
+-- name: insert_bound
+-- The same for tasks that stand in a line ($20: where they begin there), belong to a group, wait for one, or are for a
+-- certain server.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin
+    origin, limit_key, group_id, after_group, is_command, target, provider
 )
 SELECT
-    kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
-    clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin
+    kind, queue,
+    CASE
+        WHEN after_group IS NOT NULL THEN 'waiting'
+        WHEN due > clock.now THEN 'scheduled'
+        WHEN limit_key IS NOT NULL THEN $20
+        ELSE 'ready'
+    END,
+    priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
+    group_id, after_group, is_command, target, provider
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
+    $17::boolean[], $18::text[], $19::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    position
+    limit_key, group_id, after_group, is_command, target, provider, position
+)
+CROSS JOIN LATERAL (
+    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
+) AS moment
+ORDER BY position
+RETURNING id, state
+
+-- name: insert_keyed
+INSERT INTO {schema}.task (
+    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
+    origin, limit_key, group_id, after_group, is_command, target, provider
+)
+SELECT
+    kind, queue,
+    CASE
+        WHEN after_group IS NOT NULL THEN 'waiting'
+        WHEN due > clock.now THEN 'scheduled'
+        WHEN limit_key IS NOT NULL THEN $20
+        ELSE 'ready'
+    END,
+    priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
+    group_id, after_group, is_command, target, provider
+FROM (SELECT statement_timestamp() AS now) AS clock
+CROSS JOIN unnest(
+    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
+    $17::boolean[], $18::text[], $19::text[]
+) WITH ORDINALITY AS new (
+    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
+    limit_key, group_id, after_group, is_command, target, provider, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -82,14 +123,20 @@ SELECT name FROM {schema}.turn WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
 UPDATE {schema}.task
-SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = clock.now,
-    run_at = coalesce($4::timestamptz, clock.now + $5::bigint * interval '1 microsecond', clock.now),
+SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = clock.now, run_at = clock.due,
     state = CASE
-        WHEN coalesce($4::timestamptz, clock.now + $5::bigint * interval '1 microsecond') > clock.now THEN 'scheduled' ELSE 'ready'
+        WHEN $14::bigint IS NOT NULL THEN 'waiting'
+        WHEN clock.due > clock.now THEN 'scheduled'
+        WHEN $13::text IS NOT NULL THEN $18
+        ELSE 'ready'
     END,
     expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
-    origin = $12, attempts = 0, crashes = 0, errors = NULL, progress = NULL
-FROM (SELECT statement_timestamp() AS now) AS clock
+    origin = $12, limit_key = $13, after_group = $14, is_command = $15, target = $16, provider = $17,
+    attempts = 0, crashes = 0, errors = NULL, progress = NULL, server = NULL
+FROM (
+    SELECT now, coalesce($4::timestamptz, now + $5::bigint * interval '1 microsecond', now) AS due
+    FROM (SELECT statement_timestamp() AS now) AS moment
+) AS clock
 WHERE id = $1 AND state <> 'running'
 RETURNING state
 
@@ -133,13 +180,17 @@ claimed AS (
         started_at = now(), overdue = false
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        priority
+        limit_key, group_id, server, slot, priority
 )
 SELECT EXISTS (SELECT 1 FROM lease), claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
+-- name: running_bonds
+SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
+
 -- name: lock_running
-SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors FROM {schema}.task
+SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors, limit_key, group_id, is_command
+FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
 
 -- name: settled
@@ -155,12 +206,13 @@ WITH ended AS (
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
 )
 SELECT
     ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
-    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
+    is_command, target, provider
 FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
 RETURNING queue, kind
 
@@ -183,9 +235,13 @@ SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashe
 WHERE id = $1 AND state || '' = 'running'
 
 -- name: release
--- Back among the tasks that may run, `delay` microseconds from now or at once.
+-- Back among the tasks that may run, `delay` microseconds from now or at once. It holds nothing any more; its server
+-- stays, as the last one.
 UPDATE {schema}.task
-SET state = CASE WHEN $2::bigint > 0 THEN 'scheduled' ELSE 'ready' END,
+SET state = CASE
+        WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'
+    END,
+    limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
     node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END
 WHERE id = $1 AND state || '' = 'running'
@@ -194,24 +250,39 @@ RETURNING state
 -- name: cancel_requests
 SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
 
+-- name: due_bonds
+-- The lines and groups of tasks that are due or have expired, for those who lock them first.
+SELECT * FROM (
+    SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+    WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
+) AS due
+WHERE limit_key IS NOT NULL
+UNION
+SELECT * FROM (
+    SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+    WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now() ORDER BY expires_at LIMIT $1
+) AS expired
+
 -- name: make_due_ready
-UPDATE {schema}.task SET state = 'ready'
+-- Those in a line wait there until it is put in order.
+UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
     ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ))
-RETURNING kind
+RETURNING kind, limit_key
 
 -- name: expired
-SELECT id FROM {schema}.task
+SELECT id, kind, limit_key, group_id FROM {schema}.task
 WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
 ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: next_moment
 SELECT ceil(extract(epoch FROM least(
     (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
-    (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running')
+    (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running'),
+    (SELECT min(resting_until) FROM {schema}.server WHERE resting_until > now())
 ) - now()) * 1000000)::bigint
 
 -- name: lock_holder
-SELECT id, state FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE
+SELECT id, state, limit_key FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE

@@ -52,19 +52,20 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 ))
 AND EXISTS (SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE)
 RETURNING true, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    priority
+    limit_key, group_id, server, slot, priority
 
 -- name: end
 -- The first of two steps: the rows, which the caller has locked, are written to the history.
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
 )
 SELECT
     task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
-    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
+    is_command, target, provider
 FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
 WHERE task.id = ANY ($1)
 RETURNING queue, kind
@@ -74,7 +75,7 @@ RETURNING queue, kind
 DELETE FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: make_due_ready
-UPDATE {schema}.task SET state = 'ready'
+UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE state || '' = 'scheduled' AND run_at <= now() AND id = ANY (ARRAY(
@@ -82,10 +83,10 @@ WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING kind
+RETURNING kind, limit_key
 
 -- name: expired
-SELECT id FROM {schema}.task
+SELECT id, kind, limit_key, group_id FROM {schema}.task
 WHERE state || '' <> 'running' AND expires_at <= now() AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()

@@ -31,7 +31,7 @@ FROM synergon_node ORDER BY registered_at, id
 SELECT node_id, count(*) FROM synergon_task WHERE state = 'running' GROUP BY node_id
 
 -- name: orphans
-SELECT id, kind, node_id, cancel_requested FROM synergon_task
+SELECT id, kind, node_id, cancel_requested, is_command FROM synergon_task
 WHERE state = 'running' AND node_id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
 
 -- name: holds_tasks

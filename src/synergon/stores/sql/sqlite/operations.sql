@@ -1,8 +1,8 @@
 -- name: live
-SELECT id, kind, state, node_id, cancel_requested FROM synergon_task WHERE id = ?
+SELECT id, kind, state, node_id, cancel_requested, limit_key, group_id FROM synergon_task WHERE id = ?
 
 -- name: ended
-SELECT id, kind, state, key, queue FROM synergon_history WHERE id = ?
+SELECT id, kind, state, key, queue, limit_key FROM synergon_history WHERE id = ?
 
 -- name: request_cancel
 UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
@@ -10,18 +10,18 @@ UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
 -- name: revive
 INSERT INTO synergon_task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors
+    tags, meta, errors, limit_key, group_id, is_command, target, provider
 )
 SELECT
-    id, kind, queue, 'ready', priority, ?, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors
+    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    tags, meta, errors, limit_key, group_id, is_command, target, provider
 FROM synergon_history WHERE id = ?
 
 -- name: reschedule
 UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('scheduled', 'ready')
 
 -- name: set_priority
-UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running'
+UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
 
 -- name: old
 SELECT id, queue, kind FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
@@ -55,6 +55,13 @@ WITH RECURSIVE lane (queue) AS (
 SELECT queue FROM lane WHERE queue IS NOT NULL
 
 -- name: counts
+SELECT queue, kind, 'waiting', sum(count) FROM (
+    SELECT queue, kind, count(*) AS count FROM synergon_task
+    WHERE limit_key IS NOT NULL AND after_group IS NULL AND state = 'waiting' GROUP BY kind, queue
+    UNION ALL
+    SELECT queue, kind, count(*) FROM synergon_task WHERE after_group IS NOT NULL GROUP BY kind, queue
+) GROUP BY queue, kind
+UNION ALL
 SELECT queue, kind, 'ready', count(*) FROM synergon_task WHERE state = 'ready' GROUP BY kind, queue
 UNION ALL
 SELECT queue, kind, 'scheduled', count(*) FROM synergon_task WHERE state = 'scheduled' GROUP BY kind, queue

@@ -19,18 +19,26 @@ INSERT INTO synergon_task (
     origin
 ) VALUES
 
+-- name: insert_bound
+-- The same for tasks that stand in a line, belong to a group, wait for one, or are commands.
+INSERT INTO synergon_task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
+    origin, limit_key, group_id, after_group, is_command, target, provider
+) VALUES
+
 -- name: key_holder
-SELECT id, state FROM synergon_task WHERE kind = ? AND key = ?
+SELECT id, state, limit_key FROM synergon_task WHERE kind = ? AND key = ?
 
 -- name: replace
 UPDATE synergon_task
 SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
-    overrides = ?, tags = ?, meta = ?, origin = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
+    overrides = ?, tags = ?, meta = ?, origin = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
+    provider = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
 WHERE id = ? AND state <> 'running'
 
 -- name: ready
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    priority
+    limit_key, group_id, priority, target, server
 FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id
@@ -42,7 +50,7 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: running
-SELECT id, claim_no, kind, queue, cancel_requested FROM synergon_task
+SELECT id, claim_no, kind, queue, cancel_requested, is_command, limit_key, group_id FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
 
 -- name: settled
@@ -56,12 +64,13 @@ SELECT state, kind FROM synergon_task WHERE id = ?1 AND settled_no = ?2
 INSERT INTO synergon_history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
 )
 SELECT
     task.id, kind, queue, ?1, ?2, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
     max_attempts, crashes, claim_no, CASE WHEN ?5 THEN claim_no ELSE settled_no END, node_id, server, task.key,
-    cancel_requested, overdue, enqueued_at, started_at, ?3, expires_at, overrides, tags, meta, progress, errors
+    cancel_requested, overdue, enqueued_at, started_at, ?3, expires_at, overrides, tags, meta, progress, errors,
+    limit_key, group_id, is_command, target, provider
 FROM json_each(?4) AS ended CROSS JOIN synergon_task AS task
 WHERE task.id = json_extract(ended.value, '$[0]')
 
@@ -69,7 +78,7 @@ WHERE task.id = json_extract(ended.value, '$[0]')
 DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: lanes
-SELECT queue, kind FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+SELECT queue, kind, limit_key, group_id FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: tally
 INSERT INTO synergon_tally (queue, kind, state, count) VALUES (?, ?, ?, ?)
@@ -94,10 +103,10 @@ SELECT errors, attempts, crashes FROM synergon_task WHERE id = ?
 UPDATE synergon_task SET errors = ? WHERE id = ?
 
 -- name: release
--- Back among the tasks that may run, at `run_at`; how many attempts are given back is the caller's to say.
+-- Back among the tasks that may run, at `run_at`. It holds nothing any more; its server stays, as the last one.
 UPDATE synergon_task
-SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0, attempts = max(attempts - ?, 0),
-    settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END
+SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
+    settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END, holds = NULL, slot = NULL
 WHERE id = ? AND state = 'running'
 
 -- name: charge
@@ -107,10 +116,11 @@ UPDATE synergon_task SET attempts = max(attempts - ?, 0), crashes = crashes + ? 
 SELECT id FROM synergon_task WHERE state = 'running' AND node_id = ? AND cancel_requested = 1
 
 -- name: due
-SELECT id, kind FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
+SELECT id, kind, limit_key FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
 
 -- name: make_ready
-UPDATE synergon_task SET state = 'ready' WHERE id IN (SELECT value FROM json_each(?)) AND state = 'scheduled'
+UPDATE synergon_task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'scheduled'
 
 -- name: expired
 SELECT id FROM synergon_task
@@ -121,4 +131,6 @@ SELECT min(moment) FROM (
     SELECT min(run_at) AS moment FROM synergon_task WHERE state = 'scheduled'
     UNION ALL
     SELECT min(expires_at) FROM synergon_task WHERE expires_at IS NOT NULL AND state <> 'running'
+    UNION ALL
+    SELECT min(resting_until) FROM synergon_server WHERE resting_until > ?
 )

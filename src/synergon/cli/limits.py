@@ -1,0 +1,89 @@
+"""`synergon limits`: look at limits over the cluster, and change them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli.groups import is_alone, number_or_none, shown_limit
+from synergon.cli.output import console, duration, new_table, say, short, write_json, write_json_lines
+from synergon.limit_records import LimitRecord, NewRate
+from synergon.options import check_any_limit_name
+
+Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
+Value = Annotated[str, typer.Argument(metavar="VALUE", hidden=True)]
+
+commands = typer.Typer(help="Look at limits, and change them.", invoke_without_command=True)
+
+
+@commands.callback()
+def limits(context: typer.Context, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Look at limits over the cluster, and change them.
+
+    Without a command they are listed.
+    """
+    if is_alone(context, has_options=bool(app or url or as_json)):
+        list_limits(app, url, as_json)
+
+
+@commands.command("list")
+def list_limits(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """List the limits.
+
+    With what each has in use and how many tasks wait in line for it; with --json one limit per line.
+    """
+
+    async def read() -> list[LimitRecord]:
+        async with connected(app, url) as engine:
+            return await engine.limits()
+
+    found = asyncio.run(read())
+    if as_json:
+        write_json_lines(found)
+    elif found:
+        console.print(_table(found))
+    else:
+        say("there are no limits")
+
+
+def _table(found: list[LimitRecord]) -> Table:
+    has_rates = any(limit.rate for limit in found)
+    headings = ("limit", "value", "in use", "waiting", *(("rate",) if has_rates else ()))
+    table = new_table(*headings, numbers=("value", "in use", "waiting"), elastic=("limit",))
+    for limit in found:
+        rate = (_rate(limit.rate),) if has_rates else ()
+        table.add_row(short(limit.name), shown_limit(limit.value), str(limit.in_use), str(limit.waiting), *rate)
+    return table
+
+
+def _rate(rate: NewRate | None) -> str:
+    if rate is None:
+        return ""
+    return f"one every {duration(rate.every / 1_000_000)}" + (f", {rate.burst} at once" if rate.burst > 1 else "")
+
+
+@commands.command("set")
+def set_limit(
+    name: Name, value: Value, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
+    """Change a limit, for the whole cluster.
+
+    VALUE is how many may run at once, 0 closes it, none opens it. What runs goes on. It stays in force until the code
+    declares another value than before.
+    """
+    wanted = number_or_none(value, "VALUE")
+
+    async def write() -> LimitRecord:
+        async with connected(app, url) as engine:
+            await engine.set_limit(name, wanted)
+            return next(limit for limit in await engine.limits() if limit.name == check_any_limit_name(name))
+
+    changed = asyncio.run(write())
+    if as_json:
+        write_json(changed)
+    else:
+        say(f"limit {changed.name} is {shown_limit(changed.value)} now; {changed.in_use} in use")

@@ -1,0 +1,116 @@
+"""`synergon servers`: look at the pools of providers, and change them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli.groups import is_alone, number_or_none, shown_limit
+from synergon.cli.output import console, new_table, plural, relative, say, short, write_json_lines
+from synergon.errors import OptionError
+from synergon.limit_records import ServerRecord
+from synergon.records import to_datetime
+
+ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", hidden=True)]
+Pool = Annotated[list[str], typer.Argument(metavar="ADDRESS=CAPACITY", hidden=True)]
+
+commands = typer.Typer(help="Look at the servers of providers, and change them.", invoke_without_command=True)
+
+
+@commands.callback()
+def servers(context: typer.Context, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Look at the servers of providers, and change them.
+
+    Without a command they are listed.
+    """
+    if is_alone(context, has_options=bool(app or url or as_json)):
+        list_servers(app, url, as_json)
+
+
+@commands.command("list")
+def list_servers(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """List the servers.
+
+    With what each has in use, and which ones rest; with --json one server per line.
+    """
+
+    async def read() -> tuple[list[ServerRecord], datetime]:
+        async with connected(app, url) as engine:
+            return await engine.servers(), to_datetime(await engine.store.now())
+
+    found, now = asyncio.run(read())
+    if as_json:
+        write_json_lines(found)
+    elif found:
+        console.print(_table(found, now))
+    else:
+        say("there are no servers")
+
+
+def _table(found: list[ServerRecord], now: datetime) -> Table:
+    headings = ("provider", "address", "capacity", "in use", "failures", "")
+    table = new_table(*headings, numbers=("capacity", "in use", "failures"), elastic=("provider", "address"))
+    for server in found:
+        table.add_row(
+            short(server.provider),
+            short(server.address),
+            shown_limit(server.capacity),
+            str(server.in_use),
+            str(server.failures),
+            _standing(server, now),
+        )
+    return table
+
+
+def _standing(server: ServerRecord, now: datetime) -> Text:
+    if server.is_removed:
+        return Text("removed", style="dim")
+    if server.resting_until is None:
+        return Text("")
+    if server.resting_until > now:
+        return Text(f"rests, tried {relative(server.resting_until, now)}", style="yellow")
+    return Text("on trial", style="yellow")
+
+
+@commands.command("set")
+def set_servers(
+    provider: ProviderName, pool: Pool, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
+    """Give a provider another pool, for the whole cluster.
+
+    The pool is all the servers that are named, each as ADDRESS=CAPACITY; capacity 0 closes a server, none has no limit.
+    What runs on a server that is not named finishes there. It stays in force until the code declares another pool than
+    before.
+    """
+    capacities = _capacities(pool)
+
+    async def write() -> list[ServerRecord]:
+        async with connected(app, url) as engine:
+            await engine.set_servers(provider, capacities)
+            return [server for server in await engine.servers() if server.provider == provider]
+
+    found = asyncio.run(write())
+    if as_json:
+        write_json_lines(found)
+        return
+    leaving = sum(server.is_removed for server in found)
+    still = f"; {plural(leaving, 'removed one')} finish first" if leaving else ""
+    say(f"provider {provider} has {plural(len(found) - leaving, 'server')} now{still}")
+
+
+def _capacities(pool: list[str]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for word in pool:
+        address, separator, capacity = word.rpartition("=")
+        if not separator or not address:
+            raise OptionError(f"a server is written ADDRESS=CAPACITY, like http://gpu1:8000=4, got {word!r}")
+        if address in found:
+            raise OptionError(f"{address!r} is named twice; name it once and give it a capacity")
+        found[address] = number_or_none(capacity, f"the capacity of {address}")
+    return found

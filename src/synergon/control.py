@@ -1,0 +1,177 @@
+"""What can be said of limits, servers, groups and nodes, by code that declares them and by people that change them."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from synergon.calls import listed_calls
+from synergon.control_records import NewGroup, NewOrder, OrderRecord
+from synergon.durations import Duration
+from synergon.errors import OptionError
+from synergon.group import Group
+from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.operations import Operations
+from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
+from synergon.policies import Health
+from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
+from synergon.providers.registry import Registry
+from synergon.records import Insertion, Moved, NewTask, storable
+from synergon.settings import UNSET
+from synergon.stores.ordering import cancelled
+from synergon.task import Call
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+
+
+@cache
+def this_person() -> str:
+    """Who gives orders from this process, for the record."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container without a name for its user
+        user = "somebody"
+    return storable(f"{user}@{socket.gethostname()}")
+
+
+class Control(Operations):
+    """The part of an Engine that works on what tasks share."""
+
+    registry: Registry
+
+    @property
+    def origin(self) -> str | None:
+        """By which id this engine is told of the end of what it enqueues."""
+        raise NotImplementedError
+
+    async def _declare(self) -> None:
+        """Tell the store of limits and providers that were made since it was last told."""
+        raise NotImplementedError
+
+    def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
+        """Wake whoever could start these."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ declared by code
+
+    def limit(self, name: str, value: int | None) -> None:
+        """Let at most so many run at once, over all nodes, of what is below this prefix of addresses or names it in
+        `limits=[...]`. None: no limit unless somebody sets one; 0: closed."""
+        self.registry.add_limit(check_limit_name(name, "a limit"), check_limit(value, f"limit {name!r}"))
+
+    def provider(
+        self,
+        name: str,
+        *,
+        servers: Servers = (),
+        capacity: int | None = 1,
+        timeout: Duration | None = UNSET,
+        health: Health | None = DEFAULT_HEALTH,
+        **hooks: Callable[..., Any],
+    ) -> Provider:
+        """A named pool of servers: a dict of addresses and capacities, or addresses that all have `capacity`."""
+        return Provider(
+            cast("Engine", self), name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks
+        )
+
+    # ------------------------------------------------------------ changed while in force
+
+    async def set_limit(self, name: str, value: int | None) -> None:
+        """Change a limit for everybody, from now on and until the code declares another value. Running work goes on;
+        a raised limit is used at once. `kind:K` and `key:K` are the names of a kind's own limits."""
+        name = check_any_limit_name(name)
+        order = await self._order("set_limit", name, check_limit(value, f"limit {name!r}"))
+        if order.is_refused:
+            known = ", ".join(limit.name for limit in await self.limits()) or "none"
+            raise OptionError(f"there is no limit {name!r}; declared are: {known}")
+
+    async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
+        """The pool of a provider from now on, for the whole cluster; also where its code is not at hand."""
+        listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
+        value = [[server.address, server.capacity] for server in listed]
+        order = await self._order("set_servers", check_name(provider, "provider"), value)
+        if order.is_refused:
+            raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, and what each has in use."""
+        return await self.store.limits()
+
+    async def servers(self) -> list[ServerRecord]:
+        """The servers of all providers, what each has in use, and which ones rest."""
+        return await self.store.servers()
+
+    async def pause(self, queue: str) -> bool:
+        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already."""
+        return (await self._order("pause", check_name(queue, "queue"))).outcome == "paused"
+
+    async def resume(self, queue: str) -> bool:
+        """Undo `pause`; False: it was not paused."""
+        return (await self._order("resume", check_name(queue, "queue"))).outcome == "resumed"
+
+    async def order_cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
+        """Cancel tasks as operators do: who did it is written down for each. Nobody is told yet."""
+        reason = None if why is None else storable(why)
+        orders = await asyncio.gather(
+            *(
+                self.store.order(NewOrder(verb="cancel", subject=str(task_id), value=reason, who=this_person()))
+                for task_id in ids
+            )
+        )
+        records = await self.store.get(ids)
+        return [cancelled(order, task_id, record) for order, task_id, record in zip(orders, ids, records, strict=True)]
+
+    # ------------------------------------------------------------ nodes
+
+    async def cordon(self, node_id: str) -> None:
+        """Let a node start nothing new; what runs there goes on."""
+        await self._order_node("cordon", node_id)
+
+    async def uncordon(self, node_id: str) -> None:
+        """Undo `cordon`."""
+        await self._order_node("uncordon", node_id)
+
+    async def shut_down(self, node_id: str) -> None:
+        """Have a node stop in order, with its own grace; its process ends if it was a worker."""
+        await self._order_node("stop", node_id)
+
+    async def _order_node(self, verb: Any, node_id: str) -> None:
+        known = {node.id for node in await self.nodes()}
+        if node_id not in known:
+            raise OptionError(f"there is no node {node_id!r}; registered are: {', '.join(sorted(known)) or 'none'}")
+        await self._order(verb, node_id)
+
+    async def orders(self, limit: int = 100) -> list[OrderRecord]:
+        """What was ordered, newest first: who, when, what, and what came of it."""
+        return await self.store.orders(limit)
+
+    async def _order(self, verb: Any, subject: str, value: Any = None) -> OrderRecord:
+        order = await self.store.order(NewOrder(verb=verb, subject=subject, value=value, who=this_person()))
+        self._announce_change()
+        return order
+
+    # ------------------------------------------------------------ groups
+
+    async def group(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
+        """Store tasks that belong together, all or none; `then` runs once all of them have ended, however."""
+        listed = listed_calls(calls)
+        together = [*listed, *([then] if then is not None else [])]
+        for call in listed_calls(together):
+            if call.placement.conn is not None:
+                raise OptionError("conn cannot be given for tasks of a group: the group is a transaction of its own")
+        await self._declare()
+        tasks = [call.to_new_task(self.origin) for call in together]
+        opened = await self.store.open_group(
+            NewGroup(
+                name=check_name(name, "a group's name"),
+                tasks=tuple(tasks[: len(listed)]),
+                then=tasks[-1] if then is not None else None,
+            )
+        )
+        self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
+        return Group(cast("Engine", self), opened.id, name, together, opened)

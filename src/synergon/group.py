@@ -1,0 +1,95 @@
+"""Group: tasks that were enqueued together, and what is known of them as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from synergon.control_records import GroupRecord, OpenedGroup
+from synergon.durations import Duration, seconds
+from synergon.errors import ResultTimeout, TaskDeleted, TaskNotFound
+from synergon.handle import Handle
+from synergon.lifecycle import State
+from synergon.task import Call
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+
+AT_ONCE: Final = 500
+"""How many tasks are asked about together."""
+
+
+class Group:
+    """What a caller holds after `engine.group`: the id, the handles, and nothing that could grow old."""
+
+    def __init__(
+        self, engine: Engine, group_id: int, name: str, calls: Sequence[Call[Any]], opened: OpenedGroup
+    ) -> None:
+        self.id = group_id
+        self.name = name
+        self._engine = engine
+        insertions = [*opened.insertions, *([opened.then] if opened.then is not None else [])]
+        handles = [
+            Handle(engine, found.id, created=found.created, task_type=call.task_type, is_ours=found.created)
+            for call, found in zip(calls, insertions, strict=True)
+        ]
+        self.then: Handle[Any] | None = handles.pop() if opened.then is not None else None
+        """Of the task that runs when all have ended."""
+        self.handles: list[Handle[Any]] = handles
+        """One for each call, in their order."""
+
+    def __repr__(self) -> str:
+        return f"<Group {self.id} {self.name!r} of {len(self.handles)} tasks>"
+
+    async def status(self) -> GroupRecord:
+        """The group as the store has it now; TaskNotFound if it is gone."""
+        (record,) = await self._engine.store.groups([self.id])
+        if record is None:
+            raise TaskNotFound(f"there is no group {self.id}: its tasks were deleted or pruned", self.id)
+        return record
+
+    async def counts(self) -> dict[State, int]:
+        """How many of its tasks are in each state."""
+        return dict.fromkeys(State, 0) | (await self.status()).counts
+
+    async def wait(self, timeout: Duration | None = None) -> GroupRecord:
+        """The group once all of its tasks have ended, however; ResultTimeout after `timeout` (they go on)."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                await self._all_ended()
+        except TimeoutError:
+            raise ResultTimeout(f"group {self.id} had not ended after {limit:g} s; its tasks go on") from None
+        return await self.status()
+
+    async def _all_ended(self) -> None:
+        left = iter(self.handles)
+        while ids := [handle.id for handle in islice(left, AT_ONCE)]:
+            for record in await self._engine.store.get(ids):
+                if record is not None and not record.state.is_final:
+                    await self._ended(record.id)
+
+    async def _ended(self, task_id: int) -> None:
+        try:
+            await self._engine.wait(task_id)
+        except TaskDeleted:
+            return
+
+    async def results(self, timeout: Duration | None = None) -> list[Any]:
+        """What the bodies returned, in the order of the calls, once all have ended; the first that failed raises."""
+        await self.wait(timeout)
+        return [await handle.result() for handle in self.handles]
+
+    async def cancel(self, why: str | None = None) -> int:
+        """Cancel all of its tasks that have not ended; how many that were."""
+        return await self._engine.cancel_group(self.id, why)
+
+    def wait_sync(self, timeout: Duration | None = None) -> GroupRecord:
+        """`wait` for code without an event loop."""
+        return self._engine.portal.call(lambda: self.wait(timeout))
+
+    def cancel_sync(self, why: str | None = None) -> int:
+        """`cancel` for code without an event loop."""
+        return self._engine.portal.call(lambda: self.cancel(why))

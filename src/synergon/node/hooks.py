@@ -1,0 +1,138 @@
+"""Lifecycle hooks: users' functions that are called when an attempt starts and when its task has ended.
+
+Promise: on the node that ran it, after it is stored, at most once. A hook never holds anything up and never changes
+anything: what it raises is logged, and one that will not end is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from synergon.clock import Clock
+from synergon.lifecycle import State
+from synergon.node.attempt import Attempt
+from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
+
+LONGEST_SECONDS: Final = 30.0
+LAST_SECONDS: Final = 5.0
+"""How long hooks may take when the node stops."""
+THREADS: Final = 16
+
+
+class HookTask(Record, frozen=True, kw_only=True):
+    """The task as a hook sees it."""
+
+    id: int
+    kind: str
+    attempt: int
+    arguments: dict[str, Any]
+    """As the body got them."""
+
+
+class Hooks:
+    """Calls the hooks of kinds and their providers; for kinds without any it costs nothing."""
+
+    def __init__(self, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
+        self._clock = clock
+        self._logger = logger
+        self._open: dict[tuple[int, int], Attempt] = {}
+        """Attempts whose ends somebody wants to hear of."""
+        self._calls: set[asyncio.Task[None]] = set()
+        self._threads = asyncio.Semaphore(THREADS)
+
+    def started(self, attempt: Attempt) -> None:
+        """Its body is about to run."""
+        if not attempt.task_type.hooks:
+            return
+        attempt.started_at = self._clock.monotonic()
+        self._open[attempt.claim.id, attempt.claim.claim_no] = attempt
+        self._call(attempt, "on_start", attempt.server)
+
+    def settled(self, settlement: Settlement, verdict: Verdict) -> None:
+        """The store has its outcome; a stale one is nobody's to tell of."""
+        if not self._open:
+            return
+        attempt = self._open.pop((settlement.id, settlement.claim_no), None)
+        if attempt is None or verdict.state is None or not State(verdict.state).is_final:
+            return
+        seconds = self._clock.monotonic() - attempt.started_at
+        match settlement.outcome:
+            case Succeeded(result=result) if verdict.state == State.SUCCEEDED:
+                self._call(attempt, "on_success", seconds, attempt.task_type.signature.decode_result(result or b"null"))
+            case Failed(error=error) if verdict.state == State.FAILED:
+                self._call(attempt, "on_failure", seconds, error)
+        self._call(attempt, "on_complete", seconds)
+
+    async def ended(self) -> None:
+        """Return when no hook is under way; those that take too long are given up."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_SECONDS)
+        for call in self._calls:
+            call.cancel()
+
+    def _call(self, attempt: Attempt, name: str, *what: Any) -> None:
+        for hook_name, hook in attempt.task_type.hooks:
+            if hook_name == name:
+                call = asyncio.get_running_loop().create_task(self._guarded(attempt, name, hook, what))
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+
+    async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: tuple[Any, ...]) -> None:
+        claim = attempt.claim
+        try:
+            async with asyncio.timeout(LONGEST_SECONDS) as limit:
+                await self._made(hook, _task(attempt, claim), *what)
+        except Exception:
+            became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
+            self._logger.exception(
+                "the hook %s of task %d (%s) %s; nothing else is changed by it",
+                name,
+                claim.id,
+                claim.kind,
+                became,
+                extra={"task_id": claim.id, "kind": claim.kind},
+            )
+
+    async def _made(self, hook: Callable[..., Any], *what: Any) -> None:
+        made = hook(*what) if inspect.iscoroutinefunction(hook) else await self._in_thread(lambda: hook(*what))
+        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
+            await made
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Not on the threads of bodies: a hook that hangs must not keep a body from its turn, nor the process from its
+        end. Its place is taken until it has really ended."""
+        await self._threads.acquire()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: Exception | None) -> None:
+            self._threads.release()
+            if over.done():
+                return
+            if error is None:
+                over.set_result(value)
+            else:
+                over.set_exception(error)
+
+        def run() -> None:
+            value, error = None, None
+            try:
+                value = function()
+            except Exception as raised:  # noqa: BLE001  told where it is awaited
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(settle, value, error)
+
+        threading.Thread(target=run, name="synergon-hook", daemon=True).start()
+        return await over
+
+
+def _task(attempt: Attempt, claim: Claim) -> HookTask:
+    arguments = attempt.task_type.signature.decode(claim.payload)
+    return HookTask(id=claim.id, kind=claim.kind, attempt=claim.attempts, arguments=arguments)

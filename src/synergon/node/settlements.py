@@ -1,0 +1,54 @@
+"""From an attempt and its outcome to what the store is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synergon.lifecycle import Reason
+from synergon.node.attempt import Attempt
+from synergon.records import Claim, Failed, HandedBack, Outcome, Retrying, Settlement, Succeeded
+
+CONTROLS: Final = frozenset({"RetryAfter", "Discard", "PayloadError"})
+"""Errors of these types say nothing about the server: the task asked for it, or was never sent there."""
+
+
+def handed_back(claim: Claim) -> Settlement:
+    """The node gives it back, whatever became of its body."""
+    return Settlement(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=HandedBack(),
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+    )
+
+
+def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
+    """Addressed by the attempt's fence."""
+    claim = attempt.claim
+    if not attempt.task_type.is_limited and claim.group_id is None:
+        return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
+    is_well = None if attempt.server is None else _is_server_well(outcome)
+    return Settlement(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=outcome,
+        progress=attempt.progress,
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+        server=(attempt.server.provider, attempt.server.address) if attempt.server and is_well is not None else None,
+        is_server_well=is_well is not False,
+    )
+
+
+def _is_server_well(outcome: Outcome) -> bool | None:
+    """What an outcome says of the server; None: nothing."""
+    match outcome:
+        case Succeeded():
+            return True
+        case Failed(reason=Reason.DISCARDED):
+            return None
+        case Failed(error=error) | Retrying(error=error):
+            return None if error.type in CONTROLS else False
+        case _:  # a crash is our process's, everything else the task's
+            return None

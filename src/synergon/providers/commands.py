@@ -1,0 +1,145 @@
+"""Commands: control actions that run on servers of a provider, ahead of every task.
+
+A command is a task that stands in front: durable, cancellable, seen in the history. Among themselves commands go first
+in, first out. Once one has started it is never run again, whatever happens to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+
+import msgspec
+
+from synergon.addresses import normal_address
+from synergon.decorating import calling_module
+from synergon.durations import Duration
+from synergon.errors import CommandsFailed, ConfigurationError, OptionError, TaskError
+from synergon.handle import Handle
+from synergon.options import RunsIn
+
+if TYPE_CHECKING:
+    from synergon.providers.provider import Provider
+
+ANY: Final = "any"
+EACH: Final = "each"
+
+
+class CommandOptions(TypedDict, total=False):
+    """Options of `@provider.command`."""
+
+    name: str
+    timeout: Duration | None
+    runs_in: RunsIn
+
+
+OPTIONS: Final = tuple(CommandOptions.__annotations__)
+
+
+class CommandDecorator:
+    """`@provider.command`, with and without options."""
+
+    def __init__(self, provider: Provider, options: Mapping[str, Any] | None = None) -> None:
+        self._provider = provider
+        self._options = options or {}
+
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> Command: ...
+    @overload
+    def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
+
+    def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register the function; it may ask for its `Server` by annotation."""
+        if function is None:
+            return CommandDecorator(self._provider, options)
+        return Command(self._provider, function, self._options, calling_module())
+
+
+class Command:
+    """A registered control action. It stays a plain callable."""
+
+    def __init__(
+        self, provider: Provider, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str
+    ) -> None:
+        name = options.get("name", getattr(function, "__name__", ""))
+        where = f"@command {name!r} of provider {provider.name!r}"
+        for option in options:
+            if option not in OPTIONS:
+                raise OptionError(f"{where} has no option {option!r}; it takes {', '.join(OPTIONS)}")
+        self._provider = provider
+        self._task_type = provider.engine.register(
+            function, {**options, "name": f"{provider.name}.{name}"}, registered_in, provider=provider, is_command=True
+        )
+        if "to" in self._task_type.signature.names:
+            raise ConfigurationError(f"{where} has an argument `to`, which says where a command is sent; rename it")
+
+    def __repr__(self) -> str:
+        return f"<Command {self.kind}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body here and now, as if it had not been decorated."""
+        return self._task_type.function(*args, **kwargs)
+
+    @property
+    def kind(self) -> str:
+        """As which it stands in the history."""
+        return self._task_type.kind
+
+    async def send(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
+        """Run it on any server, on each one, or on the one of this address, and wait for it.
+
+        Gives what the body returned, for "each" by address. A body that failed raises TaskFailed, for "each"
+        CommandsFailed, which has what the others returned.
+        """
+        handles = await self.enqueue(*args, to=to, **kwargs)
+        if to != EACH:
+            return await next(iter(handles.values())).result()
+        results, errors = {}, {}
+        for address, handle in handles.items():
+            try:
+                results[address] = await handle.result()
+            except TaskError as error:
+                errors[address] = error
+        if errors:
+            raise CommandsFailed(
+                f"{self.kind} failed on {len(errors)} of {len(handles)} servers: "
+                + "; ".join(f"{address}: {error}" for address, error in errors.items()),
+                results,
+                errors,
+            )
+        return results
+
+    def send_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
+        """`send` for code without an event loop."""
+        return self._provider.engine.portal.call(lambda: self.send(*args, to=to, **kwargs))
+
+    async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
+        """Send it and do not wait: its handles by address (by "any" if any server will do)."""
+        call = self._task_type.call(*args, **kwargs)
+        addresses = await self._addresses(to)
+        tasks = [
+            msgspec.structs.replace(
+                call.to_new_task(self._provider.engine.origin),
+                is_command=True,
+                provider=self._provider.name,
+                target=None if address == ANY else address,
+            )
+            for address in addresses
+        ]
+        handles = await self._provider.engine.enqueue_tasks(tasks, self._task_type)
+        return dict(zip(addresses, handles, strict=True))
+
+    async def _addresses(self, to: Any) -> list[str]:
+        if to == ANY:
+            return [ANY]
+        pool = [server.address for server in await self._provider.servers() if not server.is_removed]
+        if to == EACH:
+            if not pool:
+                raise OptionError(f"provider {self._provider.name!r} has no servers to send {self.kind} to")
+            return pool
+        address = normal_address(to, "to")
+        if address not in pool:
+            raise OptionError(
+                f"provider {self._provider.name!r} has no server {to!r}; it has {', '.join(pool) or 'none'}"
+            )
+        return [address]

@@ -1,0 +1,177 @@
+"""Provider: a named pool of servers with the task types that run on them.
+
+Two styles, the same thing: `gpu = engine.provider("gpu", servers=...)` and `@gpu.task`, or a subclass whose `handle`
+serves every kind that it lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from synergon.addresses import normal_address
+from synergon.context import Context
+from synergon.decorating import TaskDecorator
+from synergon.durations import Duration, microseconds
+from synergon.errors import ConfigurationError, OptionError
+from synergon.limit_records import NewProvider, NewServer, ServerRecord
+from synergon.options import HOOKS, check_hooks, check_limit, check_timeout
+from synergon.policies import Health
+from synergon.providers.commands import CommandDecorator
+from synergon.providers.server import Server
+from synergon.settings import UNSET
+from synergon.task import AnyTask, check_kind
+
+if TYPE_CHECKING:
+    from synergon.engine import Engine
+
+Arguments = TypeVar("Arguments")
+
+Servers = Mapping[str, int | None] | Iterable[str]
+"""Addresses with their capacities (None: unlimited, 0: closed), or addresses that all have the same."""
+
+DEFAULT_HEALTH = Health()
+
+
+class ProviderTask(msgspec.Struct, Generic[Arguments], frozen=True, kw_only=True):
+    """What `handle` of a provider's own class is given."""
+
+    id: int
+    kind: str
+    attempt: int
+    arguments: Arguments
+    """In the type that `kinds` names."""
+    context: Context
+
+
+class Provider:
+    """Multiplexes tasks over servers, under limits that hold over all nodes."""
+
+    kinds: ClassVar[Mapping[str, Any]] = {}
+    """For a class with a `handle` of its own: the kinds that it serves, and the type of each one's arguments."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str = "",
+        *,
+        servers: Servers = (),
+        capacity: int | None = 1,
+        timeout: Duration | None = UNSET,
+        health: Health | None = DEFAULT_HEALTH,
+        **hooks: Callable[..., Any],
+    ) -> None:
+        self.engine = engine
+        self.name = check_kind(name or type(self).__name__.lower())
+        where = f"provider {self.name!r}"
+        unknown = set(hooks) - set(HOOKS)
+        if unknown:
+            raise OptionError(f"{where} has no option {min(unknown)!r}; its hooks are {', '.join(HOOKS)}")
+        if health is not None and not isinstance(health, Health):
+            raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
+        self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
+        self._capacity = capacity
+        self._health = health
+        self.timeout: float | None = UNSET
+        """Seconds; None: none; UNSET: the engine's."""
+        if timeout is not UNSET:
+            self.timeout = check_timeout(timeout)
+        self.hooks = check_hooks({**self._own_hooks(), **hooks}, where)
+        engine.registry.add_provider(self)
+        self._serve_kinds()
+
+    def __repr__(self) -> str:
+        return f"<Provider {self.name}>"
+
+    # ------------------------------------------------------------ kinds
+
+    @property
+    def task(self) -> TaskDecorator:
+        """Register a function that runs on a server of this provider; it may ask for the `Server` by annotation."""
+        return TaskDecorator(self._register, {})
+
+    @property
+    def command(self) -> CommandDecorator:
+        """Register a control action that runs on servers of this provider, ahead of every task."""
+        return CommandDecorator(self)
+
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+        return self.engine.register(function, options, registered_in, provider=self)
+
+    async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
+        """The body of every kind in `kinds`, for subclasses."""
+        raise NotImplementedError
+
+    def _serve_kinds(self) -> None:
+        if self.kinds and type(self).handle is Provider.handle:
+            raise ConfigurationError(f"provider {self.name!r} lists kinds but has no `async def handle(task, server)`")
+        for kind, arguments_type in self.kinds.items():
+            self._register(self._body(arguments_type), {"name": kind}, type(self).__module__)
+
+    def _body(self, arguments_type: Any) -> Callable[..., Any]:
+        async def body(arguments: Any, context: Context, server: Server) -> Any:
+            task: ProviderTask[Any] = ProviderTask(
+                id=context.task_id, kind=context.kind, attempt=context.attempt, arguments=arguments, context=context
+            )
+            return await self.handle(task, server)
+
+        body.__annotations__ = {"arguments": arguments_type, "context": Context, "server": Server, "return": Any}
+        body.__qualname__ = f"{type(self).__qualname__}.handle"
+        return body
+
+    def _own_hooks(self) -> dict[str, Callable[..., Any]]:
+        return {name: getattr(self, name) for name in HOOKS if hasattr(self, name)}
+
+    # ------------------------------------------------------------ servers
+
+    def declaration(self) -> NewProvider:
+        """What the store is told when the engine connects."""
+        if self._health is None:
+            return NewProvider(name=self.name, servers=self._servers, rest_after=None)
+        return NewProvider(
+            name=self.name,
+            servers=self._servers,
+            rest_after=self._health.failures,
+            rest_first=microseconds(float(self._health.rest)),  # type: ignore[arg-type]  # made seconds when it was made
+            rest_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]
+        )
+
+    async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:
+        """The pool from now on, for the whole cluster. What runs finishes; what waits uses new capacity at once."""
+        if capacity is UNSET:
+            capacity = self._capacity
+        listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {self.name!r}")
+        await self.engine.set_servers(self.name, {server.address: server.capacity for server in listed})
+
+    async def servers(self) -> list[ServerRecord]:
+        """The pool as it is now: what each has in use, which ones rest, and removed ones that still have work."""
+        return [server for server in await self.engine.servers() if server.provider == self.name]
+
+
+def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewServer, ...]:
+    """The servers, each once and in the one way to write it."""
+    if isinstance(servers, str) or not isinstance(servers, Iterable):
+        raise OptionError(f"{where}: servers must be a dict of addresses and capacities, or a list, got {servers!r}")
+    capacities = servers if isinstance(servers, Mapping) else dict.fromkeys(_once(servers, where), capacity)
+    found: dict[str, str] = {}
+    for given in capacities:
+        address = normal_address(given)
+        if address in found:
+            raise OptionError(
+                f"{where}: {found[address]!r} and {given!r} are the same server; name it once and give it a capacity"
+            )
+        found[address] = given
+    return tuple(
+        NewServer(address=address, capacity=check_limit(capacities[given], f"capacity of {given!r}"))
+        for address, given in found.items()
+    )
+
+
+def _once(servers: Iterable[str], where: str) -> list[str]:
+    listed = list(servers)
+    for address in listed:
+        if listed.count(address) > 1:
+            raise OptionError(f"{where}: {address!r} is named twice; name it once and give it a capacity")
+    return listed

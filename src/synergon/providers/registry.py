@@ -1,0 +1,74 @@
+"""What the code of an engine says of limits and providers, until the store has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from synergon.addresses import covers
+from synergon.durations import microseconds
+from synergon.errors import OptionError
+from synergon.limit_records import NewLimit, NewProvider, NewRate
+from synergon.task import AnyTask
+
+if TYPE_CHECKING:
+    from synergon.providers.provider import Provider
+
+
+class Registry:
+    """Limits by name and providers by name; each is declared once."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, NewLimit] = {}
+        self.providers: dict[str, Provider] = {}
+        self.is_declared = True
+        """The store knows all of it."""
+
+    def add_limit(self, name: str, value: int | None) -> None:
+        """A limit that kinds may name, or that covers servers."""
+        known = self._limits.get(name)
+        if known is not None and known.value != value:
+            raise OptionError(
+                f"the limit {name!r} is declared as {known.value} and as {value}; declare it once, and change it "
+                "while it is in force with engine.set_limit"
+            )
+        self._add(NewLimit(name=name, value=value))
+
+    def add_provider(self, provider: Provider) -> None:
+        """A pool of servers."""
+        if provider.name in self.providers:
+            raise OptionError(f"two providers are named {provider.name!r}; give one of them another name")
+        self.providers[provider.name] = provider
+        self.is_declared = False
+
+    def add_kind(self, task_type: AnyTask) -> None:
+        """The limits that a kind brings with it; those that it names must be there."""
+        policy = task_type.policy
+        for name in policy.limits:
+            if name not in self._limits:
+                raise OptionError(
+                    f"task {task_type.kind!r} names the limit {name!r}, which is not declared; "
+                    f"write engine.limit({name!r}, ...) above it"
+                )
+        if policy.max_running_global is not msgspec.UNSET:
+            self._add(NewLimit(name=f"kind:{task_type.kind}", value=policy.max_running_global))
+        if policy.has_lines:
+            rate = None
+            if policy.rate is not None:
+                rate = NewRate(every=max(microseconds(policy.rate.every), 1), burst=policy.rate.burst)
+            self._add(NewLimit(name=f"key:{task_type.kind}", value=policy.limit, rate=rate))
+
+    def _add(self, limit: NewLimit) -> None:
+        self._limits[limit.name] = limit
+        self.is_declared = False
+
+    def declarations(self) -> tuple[list[NewLimit], list[NewProvider]]:
+        """What to tell the store."""
+        providers = [provider.declaration() for provider in self.providers.values()]
+        return list(self._limits.values()), providers
+
+    def covering(self, address: str) -> Iterator[str]:
+        """The limits that cover a server, as far as the code here knows."""
+        return (name for name in self._limits if covers(name, address))

@@ -1,0 +1,62 @@
+"""What the tables hold beside tasks: nodes, limits, servers, groups."""
+
+from __future__ import annotations
+
+import msgspec
+
+from synergon.limit_records import NewLimit, NewProvider, NewRate
+from synergon.records import NewNode
+from synergon.stores.memory.row import Row
+
+
+class Node(msgspec.Struct):
+    """A registered node and its lease."""
+
+    registered: NewNode
+    registered_at: int
+    leased_until: int
+
+
+class Limit(msgspec.Struct):
+    """A limit as it is now."""
+
+    declared: NewLimit
+    """What the code said last."""
+    value: int | None
+    rate: NewRate | None
+
+
+class Server(msgspec.Struct):
+    """A server of a pool and its health."""
+
+    capacity: int | None
+    failures: int = 0
+    rests: int = 0
+    """How often it has rested since it last was well."""
+    resting_until: int | None = None
+
+    def is_resting(self, now: int) -> bool:
+        """Whether it gets nothing."""
+        return self.resting_until is not None and self.resting_until > now
+
+
+class Provider(msgspec.Struct):
+    """A pool of servers."""
+
+    declared: NewProvider
+    """What the code said last."""
+    servers: dict[str, Server] = {}
+
+
+class Group(msgspec.Struct):
+    """Tasks that belong together."""
+
+    name: str
+    created_at: int
+    ended_at: int | None = None
+    then_id: int | None = None
+    live: int = 0
+    """How many of its tasks have not ended."""
+    members: dict[int, Row] = {}
+    followers: dict[int, Row] = {}
+    """The tasks that wait for its end."""

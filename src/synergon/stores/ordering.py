@@ -1,0 +1,115 @@
+"""Orders in words: what they ask for, and what came of them. The same in every store."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from synergon.addresses import normal_address
+from synergon.control_records import NewOrder, OrderRecord, Verb
+from synergon.errors import OptionError
+from synergon.lifecycle import State
+from synergon.limit_records import NewServer
+from synergon.records import Moved, TaskRecord
+
+NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop"})
+"""Orders that the node carries out which they name."""
+ENDED_BEFORE: Final = "ended before"
+CANCEL_REQUESTED: Final = "cancel requested"
+
+
+class Senseless(Exception):
+    """The order cannot be carried out by anybody; the message says why. It is not written down."""
+
+
+def limit_value(order: NewOrder) -> int | None:
+    """The new value of a limit."""
+    return _number(order.value, "a limit")
+
+
+def servers(order: NewOrder) -> list[NewServer]:
+    """The new pool of a provider."""
+    value = order.value
+    if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
+        raise Senseless(f"servers are [[address, capacity], ...], got {value!r}")
+    pool = [NewServer(address=_address(one[0]), capacity=_number(one[1], "a capacity")) for one in value]
+    if len({server.address for server in pool}) < len(pool):
+        raise Senseless("two servers have the same address")
+    return pool
+
+
+def task_id(order: NewOrder) -> int:
+    """The task that is meant."""
+    try:
+        return int(order.subject)
+    except ValueError:
+        raise Senseless(f"{order.subject!r} is no id of a task") from None
+
+
+def why(order: NewOrder) -> str | None:
+    """Why a task is cancelled."""
+    if order.value is not None and not isinstance(order.value, str):
+        raise Senseless(f"the reason of a cancel is a text, got {order.value!r}")
+    return order.value
+
+
+def _number(value: Any, what: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise Senseless(f"{what} is a whole number from 0 on, or null for no limit, got {value!r}")
+    number: int | None = value
+    return number
+
+
+def _address(value: Any) -> str:
+    try:
+        return normal_address(value)
+    except OptionError as error:
+        raise Senseless(str(error)) from error
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+def pause_outcome(*, done: bool) -> str:
+    """Of a pause."""
+    return "paused" if done else "was paused already"
+
+
+def resume_outcome(*, done: bool) -> str:
+    """Of a resume."""
+    return "resumed" if done else "was not paused"
+
+
+def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
+    """Of a new value."""
+    if not done:
+        raise Senseless("no limit of that name")
+    return f"limit {name} is {'unlimited' if value is None else value} now"
+
+
+def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
+    """Of a new pool."""
+    if not done:
+        raise Senseless("no provider of that name")
+    return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
+
+
+def cancel_outcome(moved: Moved) -> str:
+    """Of a cancel."""
+    if moved.state is None:
+        raise Senseless("no task of that id")
+    if not moved.done:
+        return ENDED_BEFORE
+    return CANCEL_REQUESTED if moved.state is State.RUNNING else "cancelled"
+
+
+def cancelled(order: OrderRecord, task_id: int, record: TaskRecord | None) -> Moved:
+    """What a cancel that was ordered has done, by its outcome; the task as it was found afterwards."""
+    if order.is_refused:
+        return Moved(id=task_id, done=False, state=None)
+    kind = None if record is None else record.kind
+    if order.outcome == ENDED_BEFORE:
+        return Moved(id=task_id, done=False, state=None if record is None else record.state, kind=kind)
+    if order.outcome == CANCEL_REQUESTED:
+        node_id = None if record is None else record.node_id
+        return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)

@@ -1,0 +1,17 @@
+-- name: add_order
+INSERT INTO {schema}.order_log (verb, subject, value, who, node_id, ordered_at, done_at, outcome)
+VALUES ($1, $2, $3, $4, $5, now(), CASE WHEN $6::text IS NOT NULL THEN now() END, $6)
+RETURNING id, verb, subject, value, who, ordered_at, done_at, outcome
+
+-- name: order_done
+UPDATE {schema}.order_log SET done_at = now(), outcome = $2 WHERE id = $1 AND done_at IS NULL
+
+-- name: orders
+SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM {schema}.order_log ORDER BY id DESC LIMIT $1
+
+-- name: open_orders
+SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM {schema}.order_log
+WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
+
+-- name: node
+SELECT 1 FROM {schema}.node WHERE id = $1

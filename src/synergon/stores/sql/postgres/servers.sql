@@ -1,0 +1,58 @@
+-- name: declared_providers
+SELECT name, declared FROM {schema}.provider WHERE name = ANY ($1)
+
+-- name: declare_provider
+INSERT INTO {schema}.provider (name, declared, rest_after, rest_first, rest_cap) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE
+SET declared = excluded.declared, rest_after = excluded.rest_after, rest_first = excluded.rest_first,
+    rest_cap = excluded.rest_cap
+WHERE provider.declared <> excluded.declared
+
+-- name: lock_provider
+SELECT name FROM {schema}.provider WHERE name = $1 FOR UPDATE
+
+-- name: add_servers
+-- One that stays keeps its health.
+INSERT INTO {schema}.server (provider, address, capacity)
+SELECT $1, address, capacity FROM unnest($2::text[], $3::bigint[]) AS new (address, capacity) ORDER BY address
+ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
+
+-- name: drop_servers
+DELETE FROM {schema}.server WHERE provider = $1 AND address <> ALL ($2)
+
+-- name: stranded_commands
+SELECT id, kind, target, attempts, errors, limit_key, group_id FROM {schema}.task
+WHERE is_command AND provider = $1 AND target IS NOT NULL AND target <> ALL ($2) AND state <> 'running'
+ORDER BY id FOR UPDATE
+
+-- name: addresses
+SELECT address FROM {schema}.server WHERE provider = ANY ($1)
+
+-- name: lock_pools
+SELECT server.provider, address, capacity, failures,
+    resting_until IS NOT NULL AND resting_until > statement_timestamp() AS is_resting,
+    (SELECT rest_after FROM {schema}.provider WHERE name = server.provider) AS rest_after
+FROM {schema}.server WHERE server.provider = ANY ($1) ORDER BY server.provider, address FOR UPDATE
+
+-- name: servers
+SELECT provider, address, capacity, failures, resting_until FROM {schema}.server
+
+-- name: used_servers
+SELECT provider, server, count(*) FROM {schema}.task WHERE slot IS NOT NULL GROUP BY provider, server
+
+-- name: ailing
+-- Servers of which a success is news.
+SELECT server.provider, server.address
+FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
+WHERE failures > 0 OR rests > 0 OR resting_until IS NOT NULL
+
+-- name: lock_health
+SELECT server.provider, address, failures, rests, resting_until, rest_after, rest_first, rest_cap,
+    statement_timestamp() AS now
+FROM unnest($1::text[], $2::text[]) AS asked (provider, address)
+JOIN {schema}.server USING (provider, address)
+JOIN {schema}.provider ON provider.name = server.provider
+ORDER BY server.provider, address FOR UPDATE OF server
+
+-- name: set_health
+UPDATE {schema}.server SET failures = $3, rests = $4, resting_until = $5 WHERE provider = $1 AND address = $2

@@ -1,0 +1,14 @@
+-- name: demote
+-- Waits for a claimer, and leaves it what it has taken.
+UPDATE {schema}.task SET state = 'waiting'
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
+))
+RETURNING id, kind
+
+-- name: prune_rates
+-- Asked twice: somebody may have started a task between the look and the removal.
+DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
+    SELECT kind, limit_key FROM {schema}.rate
+    WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1
+)

@@ -1,0 +1,44 @@
+-- name: add_group
+INSERT INTO synergon_group (id, name, created_at) VALUES (?, ?, ?)
+
+-- name: group_is_open
+SELECT 1 FROM synergon_group WHERE id = ? AND ended_at IS NULL
+
+-- name: end_group
+UPDATE synergon_group SET ended_at = ?1
+WHERE id = ?2 AND ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE group_id = ?2)
+
+-- name: release_after
+UPDATE synergon_task
+SET after_group = NULL,
+    state = CASE WHEN run_at > ?1 THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
+WHERE after_group = ?2
+RETURNING id, kind, limit_key, state
+
+-- name: set_then
+UPDATE synergon_group SET then_id = ? WHERE id = ?
+
+-- name: groups
+SELECT id, name, created_at, ended_at, then_id FROM synergon_group WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: group_counts
+SELECT group_id, state, count(*) FROM synergon_task
+WHERE group_id IN (SELECT value FROM json_each(?1)) GROUP BY group_id, state
+UNION ALL
+SELECT group_id, state, count(*) FROM synergon_history
+WHERE group_id IN (SELECT value FROM json_each(?1)) GROUP BY group_id, state
+
+-- name: live_of_group
+SELECT id FROM synergon_task WHERE group_id = ? ORDER BY id
+
+-- name: prune_groups
+-- Groups that have ended, of which nothing is left, what followed them included.
+DELETE FROM synergon_group WHERE id IN (
+    SELECT id FROM synergon_group AS ended
+    WHERE ended_at IS NOT NULL AND ended_at < ?
+        AND NOT EXISTS (SELECT 1 FROM synergon_task AS task WHERE task.group_id = ended.id)
+        AND NOT EXISTS (SELECT 1 FROM synergon_history AS task WHERE task.group_id = ended.id)
+        AND NOT EXISTS (SELECT 1 FROM synergon_task AS task WHERE task.id = ended.then_id)
+        AND NOT EXISTS (SELECT 1 FROM synergon_history AS task WHERE task.id = ended.then_id)
+    ORDER BY ended_at LIMIT ?
+)

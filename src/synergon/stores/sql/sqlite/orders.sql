@@ -1,0 +1,16 @@
+-- name: add_order
+INSERT INTO synergon_order (id, verb, subject, value, who, node_id, ordered_at, done_at, outcome)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: order_done
+UPDATE synergon_order SET done_at = ?, outcome = ? WHERE id = ? AND done_at IS NULL
+
+-- name: orders
+SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM synergon_order ORDER BY id DESC LIMIT ?
+
+-- name: open_orders
+SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM synergon_order
+WHERE node_id = ? AND done_at IS NULL ORDER BY id LIMIT ?
+
+-- name: node
+SELECT 1 FROM synergon_node WHERE id = ?

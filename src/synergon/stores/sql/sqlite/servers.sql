@@ -1,0 +1,41 @@
+-- name: provider
+SELECT declared FROM synergon_provider WHERE name = ?
+
+-- name: declare_provider
+INSERT INTO synergon_provider (name, declared, rest_after, rest_first, rest_cap) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET declared = excluded.declared, rest_after = excluded.rest_after, rest_first = excluded.rest_first,
+    rest_cap = excluded.rest_cap
+
+-- name: add_server
+-- One that stays keeps its health.
+INSERT INTO synergon_server (provider, address, capacity) VALUES (?, ?, ?)
+ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
+
+-- name: drop_servers
+DELETE FROM synergon_server WHERE provider = ? AND address NOT IN (SELECT value FROM json_each(?))
+
+-- name: stranded_commands
+SELECT id, target FROM synergon_task
+WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (SELECT value FROM json_each(?))
+    AND state <> 'running'
+
+-- name: pool
+SELECT server.provider, address, capacity, failures, resting_until, rest_after
+FROM json_each(?) AS wanted CROSS JOIN synergon_provider AS provider CROSS JOIN synergon_server AS server
+WHERE provider.name = wanted.value AND server.provider = provider.name
+ORDER BY server.provider, address
+
+-- name: servers
+SELECT provider, address, capacity, failures, resting_until FROM synergon_server
+
+-- name: used_servers
+SELECT provider, server, count(*) FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
+
+-- name: health
+SELECT failures, rests, resting_until, rest_after, rest_first, rest_cap
+FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
+WHERE server.provider = ? AND address = ? AND provider.name = server.provider
+
+-- name: set_health
+UPDATE synergon_server SET failures = ?, rests = ?, resting_until = ? WHERE provider = ? AND address = ?

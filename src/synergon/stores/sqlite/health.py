@@ -1,0 +1,46 @@
+"""The health of servers: one that fails again and again rests, and is tried with one task at a time afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from synergon.stores.sqlite.transaction import Transaction
+
+
+class Health(NamedTuple):
+    """What the row of a server says."""
+
+    failures: int
+    rests: int
+    resting_until: int | None
+
+
+WELL = Health(0, 0, None)
+
+
+def note(transaction: Transaction, outcomes: Iterable[tuple[str, str, bool]]) -> None:
+    """Count how attempts went: provider, address, and whether that server was well. Servers that left are forgotten."""
+    for provider, address, is_well in outcomes:
+        row = transaction.row("health", provider, address)
+        if row is None:
+            continue
+        before = Health(*row[:3])
+        after = WELL if is_well else _failed(before, transaction.now, *row[3:])
+        if after != before:
+            transaction.run("set_health", *after, provider, address)
+
+
+def _failed(health: Health, now: int, rest_after: int | None, rest_first: int, rest_cap: int) -> Health:
+    failures, rests, resting_until = health
+    if resting_until is not None and resting_until > now:
+        return health  # it was running when the rest began, which it must not lengthen
+    failures += 1
+    if rest_after is None or failures < rest_after:
+        return Health(failures, rests, resting_until)
+    return Health(failures, rests + 1, now + rest_length(rests, rest_first, rest_cap))
+
+
+def rest_length(rests: int, first: int, cap: int) -> int:
+    """Twice as long after each rest, up to the cap, for any number of them."""
+    return int(min(first * 2 ** min(rests, 62), cap))

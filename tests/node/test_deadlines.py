@@ -1,0 +1,76 @@
+"""Deadlines: every armed body is told once, in time, and the memory of ended ones is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from synergon.node.attempt import Attempt
+from synergon.node.deadlines import SLACK, Deadlines
+
+
+def body(timeout: float | None) -> Attempt:
+    """As much of an attempt as has a deadline."""
+    return cast("Attempt", SimpleNamespace(timeout=timeout, deadline=None))
+
+
+class Passed:
+    """Whose deadline has passed, in order."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Any] = []
+        self.event = asyncio.Event()
+
+    def __call__(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self.event.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.attempts) < count:
+                self.event.clear()
+                await self.event.wait()
+
+
+async def test_those_that_are_still_armed_are_told_and_no_others() -> None:
+    passed = Passed()
+    deadlines = Deadlines(asyncio.get_running_loop(), passed)
+    attempts = [body(timeout) for timeout in (0.05, 0.02, 0.05, None, 0.02, 60)]
+    for attempt in attempts:
+        deadlines.arm(attempt)
+    deadlines.disarm(attempts[0])
+    deadlines.disarm(attempts[3])
+    await passed.until(3)
+    assert passed.attempts == [attempts[1], attempts[4], attempts[2]]
+    assert [attempt.deadline is None for attempt in attempts] == [True, True, True, True, True, False]
+
+
+async def test_one_that_is_armed_again_has_its_whole_time_from_then_on() -> None:
+    passed = Passed()
+    loop = asyncio.get_running_loop()
+    deadlines = Deadlines(loop, passed)
+    attempt, other = body(0.1), body(0.1)
+    deadlines.arm(attempt)
+    deadlines.arm(other)
+    await asyncio.sleep(0.06)
+    deadlines.arm(attempt)
+    again_at = loop.time()
+    await passed.until(2)
+    assert passed.attempts == [other, attempt]
+    assert loop.time() - again_at >= 0.099
+
+
+async def test_ended_bodies_are_forgotten_long_before_their_deadlines() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop(), Passed())
+    running = body(3600)
+    deadlines.arm(running)
+    for _ in range(20 * SLACK):
+        attempt = body(1800)
+        deadlines.arm(attempt)
+        deadlines.disarm(attempt)
+    assert deadlines._entries <= SLACK + 4
+    assert sum(map(len, deadlines._lines.values())) == deadlines._entries
+    deadlines.disarm(running)
+    deadlines.disarm(running)
+    assert deadlines._armed == 0

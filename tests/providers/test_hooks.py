@@ -1,0 +1,166 @@
+"""Hooks: called once, after it is stored; whatever they do, they change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from typing import Any
+
+import pytest
+from tests.conftest import NewEngine
+from tests.support import PATIENCE_SECONDS, ended, until
+
+from synergon import Engine, Retry, Server, State, injected
+from synergon.records import Settlement, Succeeded, Verdict
+
+Heard = list[tuple[Any, ...]]
+
+
+def hooks(heard: Heard, prefix: str = "") -> dict[str, Any]:
+    """One of each, as functions."""
+    return {
+        "on_start": lambda task, server: heard.append((f"{prefix}start", task.attempt, server and server.address)),
+        "on_success": lambda task, seconds, result: heard.append((f"{prefix}success", task.arguments, result)),
+        "on_failure": lambda task, seconds, error: heard.append((f"{prefix}failure", task.id, error.message)),
+        "on_complete": lambda task, seconds: heard.append((f"{prefix}complete", task.kind, seconds >= 0)),
+    }
+
+
+async def test_a_success_is_told_to_the_hooks_of_the_kind_and_of_its_provider(engine: Engine) -> None:
+    heard: Heard = []
+    pool = engine.provider("pool", servers=["a"], **hooks(heard, "pool "))
+
+    @pool.task(**hooks(heard))
+    async def work(number: int, server: Server = injected) -> int:
+        return 2 * number
+
+    async with engine.worker():
+        await (await work.enqueue(4)).result(PATIENCE_SECONDS)
+        await until(lambda: len(heard) == 6)
+    assert sorted(heard) == sorted(
+        [
+            ("pool start", 1, "a"),
+            ("start", 1, "a"),
+            ("pool success", {"number": 4}, 8),
+            ("success", {"number": 4}, 8),
+            ("pool complete", "work", True),
+            ("complete", "work", True),
+        ]
+    )
+
+
+async def test_a_retry_is_no_end_and_the_last_failure_is_one(engine: Engine) -> None:
+    heard: Heard = []
+
+    @engine.task(retry=Retry(attempts=3, first=0.001), **hooks(heard))
+    async def work() -> None:
+        raise ValueError("no")
+
+    async with engine.worker():
+        handle = await work.enqueue()
+        await ended(handle)
+    assert [what for what in heard if what[0] == "start"] == [("start", number, None) for number in (1, 2, 3)]
+    assert [what for what in heard if what[0] == "failure"] == [("failure", handle.id, "no")]
+    assert [what for what in heard if what[0] == "complete"] == [("complete", "work", True)]
+
+
+async def test_coroutines_and_things_that_are_called_like_functions_are_hooks_too(engine: Engine) -> None:
+    heard: list[str] = []
+
+    async def note(word: str, task: Any, seconds: float) -> None:
+        await asyncio.sleep(0)
+        heard.append(word)
+
+    class Notes:
+        async def __call__(self, task: Any, seconds: float, result: Any) -> None:
+            heard.append(f"object {result}")
+
+    @engine.task(on_complete=functools.partial(note, "partial"), on_success=Notes())
+    async def work() -> str:
+        return "done"
+
+    async with engine.worker():
+        await (await work.enqueue()).result(PATIENCE_SECONDS)
+        await until(lambda: len(heard) == 2)
+    assert set(heard) == {"partial", "object done"}
+
+
+async def test_hooks_that_raise_change_nothing_and_are_logged(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("hook trouble")
+
+    async def refuse_later(*_: Any) -> None:
+        raise RuntimeError("hook trouble")
+
+    @engine.task(on_start=refuse, on_success=refuse_later, on_complete=refuse)
+    async def work() -> str:
+        return "fine"
+
+    with caplog.at_level(logging.ERROR, logger="synergon"):
+        async with engine.worker():
+            handle = await work.enqueue()
+            assert await handle.result(PATIENCE_SECONDS) == "fine"
+        record_count = sum("the hook" in record.getMessage() for record in caplog.records)
+    assert record_count == 3
+
+
+async def test_hooks_that_hang_hold_up_neither_bodies_nor_the_end(
+    new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergon.node.hooks.LAST_SECONDS", 0.05)
+    release = threading.Event()
+    engine = new_engine(url, concurrency=1)
+
+    async def hang(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    @engine.task(runs_in="thread", on_start=lambda *_: release.wait(60), on_success=hang)
+    def work(number: int) -> int:
+        return number
+
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS), engine.worker():
+            handles = await work.enqueue_many([(number,) for number in range(5)])
+            assert [await handle.result() for handle in handles] == list(range(5))
+    finally:
+        release.set()
+
+
+async def test_an_outcome_that_came_too_late_is_told_to_nobody(engine: Engine) -> None:
+    """The claim was another's by then: whoever has the task now tells of its end."""
+    heard: Heard = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @engine.task(**hooks(heard))
+    async def work() -> None:
+        begun.set()
+        await gate.wait()
+
+    async with engine.worker() as node:
+        handle = await work.enqueue()
+        await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
+        claim = node.runner.running[handle.id].claim
+        late = Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(result=b"null"))
+        node._hooks.settled(late, Verdict(claim.id, None))  # what the completer says then
+        gate.set()
+        await handle.result(PATIENCE_SECONDS)
+    assert [what[0] for what in heard] == ["start"]
+
+
+async def test_a_cancelled_task_is_complete_and_neither_success_nor_failure(engine: Engine) -> None:
+    heard: Heard = []
+    begun = asyncio.Event()
+
+    @engine.task(**hooks(heard))
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async with engine.worker():
+        handle = await work.enqueue()
+        await begun.wait()
+        await handle.cancel()
+        assert (await ended(handle)).state is State.CANCELLED
+    assert sorted(what[0] for what in heard) == ["complete", "start"]

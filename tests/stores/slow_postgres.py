@@ -1,0 +1,84 @@
+"""A PostgreSQL store that dawdles between its statements, so that whatever can come between them does.
+
+Run as `python -m tests.stores.slow_postgres URL NODE_ID`: a process that claims and finishes under all kinds of limits
+until nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from dataclasses import replace
+from typing import Any, Final
+
+from tests.stores.actions import Worker, settlement_of
+
+from synergon.records import Claim, Room, Settlement, Succeeded
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.session import Session
+
+PAUSE_SECONDS: Final = 0.004
+ROOMS: Final = (
+    Room(kind="served", count=5, provider="gpu"),
+    Room(kind="named", count=5, limits=("license",)),
+    Room(kind="lined", count=5),
+    Room(kind="both", count=5, limits=("license",), provider="gpu"),
+)
+
+
+class SlowSession(Session):
+    """Dawdles after each statement: after a lock, after a count, after a write."""
+
+    __slots__ = ()
+
+    async def rows(self, name: str, *parameters: Any) -> list[Any]:
+        """All rows of the named statement."""
+        rows = await super().rows(name, *parameters)
+        await asyncio.sleep(random.random() * PAUSE_SECONDS)
+        return rows
+
+    async def run(self, name: str, *parameters: Any) -> int:
+        """Run the named statement."""
+        changed = await super().run(name, *parameters)
+        await asyncio.sleep(random.random() * PAUSE_SECONDS)
+        return changed
+
+
+class SlowStore(PostgresStore):
+    """The store itself; `is_proud`: it does nothing again that was undone because two waited for each other."""
+
+    def __init__(self, url: str, *, is_proud: bool = False) -> None:
+        super().__init__(url)
+        if is_proud:
+            self._profile = replace(self._profile, contention_pauses=())
+
+    def _session(self, connection: Any) -> Session:
+        return SlowSession(connection, self._profile, self._sql, self._shard)
+
+
+def settled(claim: Claim) -> Settlement:
+    """A success, of its server too."""
+    return settlement_of(claim, Succeeded(), server=("gpu", claim.server) if claim.server is not None else None)
+
+
+async def is_done(store: PostgresStore) -> bool:
+    """Whether everything has ended."""
+    return all(state.is_final for _, _, state in await store.counts())
+
+
+async def drain(url: str, node_id: str) -> None:
+    """Until everything has ended."""
+    store = SlowStore(url)
+    await store.open()
+    worker = await Worker.start(store, node_id)
+    while not await is_done(store):
+        # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
+        claims = await worker.claim_rooms(*random.sample(ROOMS, random.choice([1, 1, 2])), limit=8)
+        if claims:
+            await store.finish([settled(claim) for claim in claims])
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(drain(*sys.argv[1:]))

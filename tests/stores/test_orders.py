@@ -1,0 +1,117 @@
+"""Orders: what people told the engine to do is done and written down in one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.stores.actions import Worker, add, declare_limit, declare_pool, state_of
+
+from synergon.control_records import NewOrder, OrderRecord, Verb
+from synergon.lifecycle import State
+from synergon.records import from_datetime
+from synergon.stores.base import Store
+
+
+async def order(store: Store, verb: Verb, subject: str, value: Any = None) -> OrderRecord:
+    return await store.order(NewOrder(verb=verb, subject=subject, value=value, who="ada"))
+
+
+async def test_an_order_is_done_and_written_down_with_who_when_what_and_outcome(store: Store) -> None:
+    before = await store.now()
+    given = await order(store, "pause", "mail")
+    after = await store.now()
+    (queue,) = await store.queues()
+    assert queue.is_paused
+    assert (given.verb, given.subject, given.who, given.outcome) == ("pause", "mail", "ada", "paused")
+    assert before <= from_datetime(given.ordered_at) <= after
+    assert given.done_at == given.ordered_at
+    assert await store.orders() == [given]
+
+
+async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    await declare_pool(store, a=1)
+    task_id = await add(store)
+    running = await add(store, kind="other")
+    await worker.claim("other")
+    orders: list[tuple[Verb, str, Any]] = [
+        ("pause", "mail", None),
+        ("pause", "mail", None),
+        ("resume", "mail", None),
+        ("resume", "mail", None),
+        ("set_limit", "license", 3),
+        ("set_limit", "license", None),
+        ("set_servers", "gpu", [["b", 2], ["https://C.example/", None]]),
+        ("cancel", str(task_id), "enough"),
+        ("cancel", str(task_id), None),
+        ("cancel", str(running), None),
+    ]
+    outcomes = [(await order(store, *entry)).outcome for entry in orders]
+    assert outcomes == [
+        "paused",
+        "was paused already",
+        "resumed",
+        "was not paused",
+        "limit license is 3 now",
+        "limit license is unlimited now",
+        "provider gpu has 2 servers now",
+        "cancelled",
+        "ended before",
+        "cancel requested",
+    ]
+    assert [given.outcome for given in await store.orders()] == outcomes[::-1]
+    assert [(limit.name, limit.value) for limit in await store.limits()] == [("license", None)]
+    assert [(one.address, one.capacity) for one in await store.servers()] == [("b", 2), ("https://c.example", None)]
+    assert await state_of(store, task_id) is State.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("verb", "subject", "value", "why"),
+    [
+        ("set_limit", "unheard of", 3, "no limit of that name"),
+        ("set_limit", "license", -1, "a limit is a whole number"),
+        ("set_limit", "license", True, "a limit is a whole number"),
+        ("set_servers", "unheard of", [], "no provider of that name"),
+        ("set_servers", "gpu", "b", "servers are"),
+        ("set_servers", "gpu", [["b", -1]], "a capacity is a whole number"),
+        ("set_servers", "gpu", [["b", 1], ["b", 2]], "the same address"),
+        ("cancel", "4711", None, "no task of that id"),
+        ("cancel", "x", None, "no id of a task"),
+        ("stop", "nobody", None, "no node of that id"),
+    ],
+)
+async def test_an_order_that_makes_no_sense_is_not_written_down(
+    store: Store, verb: Verb, subject: str, value: Any, why: str
+) -> None:
+    await declare_limit(store, "license", 1)
+    await declare_pool(store, a=1)
+    refused = await order(store, verb, subject, value)
+    assert why in (refused.outcome or "")
+    assert refused.id == 0
+    assert await store.orders() == []
+    assert [limit.value for limit in await store.limits()] == [1]
+    assert [one.address for one in await store.servers()] == ["a"]
+
+
+async def test_a_node_carries_out_its_orders_once_oldest_first(store: Store, worker: Worker) -> None:
+    await Worker.start(store, "other")
+    given = [await order(store, verb, worker.node_id) for verb in ("cordon", "uncordon", "stop")]
+    await order(store, "stop", "other")
+    await order(store, "pause", worker.node_id)  # a queue may be named like a node
+    assert [one.outcome for one in given] == [None] * 3
+    assert await store.orders(node_id=worker.node_id) == given
+    assert await store.orders(limit=1, node_id=worker.node_id) == given[:1]
+    assert await store.order_done(given[0].id, "cordoned")
+    assert not await store.order_done(given[0].id, "cordoned again")
+    assert not await store.order_done(given[2].id + 4711, "cordoned")
+    assert await store.orders(node_id=worker.node_id) == given[1:]
+    (done,) = [one for one in await store.orders() if one.id == given[0].id]
+    assert done.outcome == "cordoned"
+    assert done.done_at is not None
+
+
+async def test_orders_are_told_newest_first_and_no_more_than_asked(store: Store) -> None:
+    given = [await order(store, "pause", f"queue-{number}") for number in range(5)]
+    assert await store.orders(limit=3) == given[:1:-1]
+    assert [one.id for one in given] == sorted({one.id for one in given})

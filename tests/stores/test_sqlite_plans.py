@@ -1,0 +1,109 @@
+"""The statements of SQLite that run all the time find their rows by index, however many tasks wait in lines."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.stores.conftest import make_folder
+
+from synergon.stores.sql import statements
+from synergon.stores.sqlite import schema
+
+SQL: Final = statements("sqlite")
+ROWS: Final = 100_000
+LINES: Final = 500
+NOW: Final = 1_700_000_000_000_000
+
+LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=?)"
+BY_ID: Final = "SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"
+
+
+@pytest.fixture(scope="module")
+def backlog() -> Iterator[sqlite3.Connection]:
+    """A hundred thousand tasks that wait in lines, each of which has one that is ready and one that runs."""
+    with make_folder() as folder:
+        path = Path(folder) / "tasks.db"
+        schema.prepare(path)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?1) "
+                "INSERT INTO synergon_task (id, kind, queue, state, priority, run_at, payload, enqueued_at, limit_key, "
+                "node_id, holds) SELECT n, 'work', 'default', CASE WHEN n <= ?2 THEN 'running' WHEN n <= 2 * ?2 THEN "
+                "'ready' ELSE 'waiting' END, n % 3, ?3, '{}', ?3, 'key-' || n % ?2, CASE WHEN n <= ?2 THEN 'node' END, "
+                "CASE WHEN n <= ?2 THEN 'license' END FROM number",
+                (ROWS, LINES, NOW),
+            )
+            connection.commit()
+            yield connection
+
+
+@pytest.fixture(params=["analyzed", "not analyzed"])
+def planner(request: pytest.FixtureRequest, backlog: sqlite3.Connection) -> sqlite3.Connection:
+    """With and without statistics, which must not matter."""
+    if request.param == "analyzed":
+        backlog.execute("ANALYZE")
+    else:
+        backlog.execute("DROP TABLE IF EXISTS sqlite_stat1")
+        backlog.execute("DROP TABLE IF EXISTS sqlite_stat4")
+    backlog.commit()
+    return backlog
+
+
+def plan(connection: sqlite3.Connection, name: str, *parameters: Any) -> list[str]:
+    """How the rows of tasks are found, and what is sorted."""
+    sql = SQL[name].replace("{lines}", "(?3), (?4)")
+    steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+    return [step for step in steps if "task" in step or "TEMP B-TREE" in step]
+
+
+def test_a_survey_of_lines_reads_the_index_alone(planner: sqlite3.Connection) -> None:
+    assert plan(planner, "survey", "work", 2, "key-1", "key-2") == [LINE] * 4
+
+
+def test_the_first_of_a_line_are_found_without_sorting_the_line(planner: sqlite3.Connection) -> None:
+    steps = plan(planner, "first_of_line", "work", "key-1", 2)
+    assert [step for step in steps if "SEARCH" in step] == [LINE.replace("task USING", "synergon_task USING")] * 2
+    assert not [step for step in steps if "SCAN" in step]
+
+
+@pytest.mark.parametrize("name", ["promote", "demote"])
+def test_moves_within_a_line_go_by_id(planner: sqlite3.Connection, name: str) -> None:
+    assert plan(planner, name, "[1, 2]") == [BY_ID]
+
+
+def test_a_line_without_end_is_emptied_by_its_index(planner: sqlite3.Connection) -> None:
+    steps = plan(planner, "promote_lines", "work", 0, "key-1", "key-2")
+    assert steps == [LINE.replace("task USING COVERING", "synergon_task USING COVERING")]
+
+
+def test_the_lines_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -> None:
+    steps = [step for step in plan(planner, "lines_of_kind", "work") if "TEMP B-TREE FOR DISTINCT" not in step]
+    assert len(steps) == 2
+    assert all(step.startswith("SEARCH") and "synergon_task_line" in step for step in steps)
+
+
+def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Connection) -> None:
+    (step,) = plan(planner, "holdings")
+    assert "COVERING INDEX synergon_task_holding" in step
+
+
+def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(planner: sqlite3.Connection) -> None:
+    (step,) = plan(planner, "ready", "work", "default", NOW, 500)
+    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=?)"
+    assert plan(planner, "take_seats", "node", NOW, "[]") == [BY_ID]
+
+
+def test_a_turn_that_was_given_is_found_by_its_moment(planner: sqlite3.Connection) -> None:
+    (step,) = plan(planner, "has_turn", "work", "key-1", NOW)
+    assert "synergon_task_turn (kind=? AND limit_key=? AND run_at<?)" in step
+
+
+def test_whether_a_group_has_live_tasks_is_one_probe(planner: sqlite3.Connection) -> None:
+    assert any("synergon_task_group (group_id=?)" in step for step in plan(planner, "end_group", NOW, 1))
+    (step,) = plan(planner, "release_after", NOW, 1)
+    assert "synergon_task_after (after_group=?)" in step
