@@ -100,7 +100,7 @@ def set_servers(
         write_json_lines(found)
         return
     leaving = sum(server.is_removed for server in found)
-    still = f"; {plural(leaving, 'removed one')} finish first" if leaving else ""
+    still = f"; what runs on {plural(leaving, 'removed one')} is finished first" if leaving else ""
     say(f"provider {provider} has {plural(len(found) - leaving, 'server')} now{still}")
 
 

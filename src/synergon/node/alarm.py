@@ -26,6 +26,7 @@ class Alarm:
         on_ready: Callable[[Iterable[str]], None],
         on_ended: Callable[[Collection[int]], None],
         on_moment: Callable[[], None] = lambda: None,
+        rated: Collection[str] = (),
     ) -> None:
         self._store = store
         self._clock = clock
@@ -33,6 +34,8 @@ class Alarm:
         self._on_ready = on_ready
         self._on_ended = on_ended
         self._on_moment = on_moment
+        self._rated = rated
+        """Kinds whose tasks have their turns, one after the other: each is not worth a line."""
         self._changed = asyncio.Event()
         self._is_asked = False
         self._next_at: float | None = None
@@ -55,7 +58,9 @@ class Alarm:
         woken = await self._store.wake(BATCH)
         self._next_at = None if woken.next_in is None else self._clock.monotonic() + woken.next_in / 1_000_000
         if woken.kinds:
-            self._logger.info("made %d due tasks ready", sum(woken.kinds.values()))
+            due = sum(count for kind, count in woken.kinds.items() if kind not in self._rated)
+            if due:
+                self._logger.info("made %d due tasks ready", due)
             self._on_ready(woken.kinds)
         if woken.expired:
             self._logger.info("ended %d tasks that had expired", len(woken.expired))

@@ -149,6 +149,7 @@ class Node(Services):
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
             on_moment=self._moment_passed,
+            rated=self._sharing.rated,
         )
         self.reaper = Reaper(
             store,
