@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 from tests.conftest import NewEngine
 from tests.providers import bodies
-from tests.support import PATIENCE_SECONDS, ended, until
+from tests.support import PATIENCE_SECONDS, until
 
 from synergon import ConfigurationError, Context, Engine, Provider, ProviderTask, Reason, Server, State, injected
 
@@ -151,18 +150,3 @@ async def test_a_task_without_a_provider_has_no_server(engine: Engine) -> None:
 
     async with engine.worker():
         assert await (await plain.enqueue()).result(PATIENCE_SECONDS)
-
-
-async def test_a_kind_of_a_provider_without_servers_waits_until_there_is_one(engine: Engine) -> None:
-    pool = engine.provider("pool")
-
-    @pool.task
-    async def work(server: Server) -> str:
-        return server.address
-
-    async with engine.worker():
-        handle = await work.enqueue()
-        await asyncio.sleep(0.05)
-        assert (await handle.status()).state is State.READY
-        await pool.set_servers(["late"])
-        assert (await ended(handle)).result == "late"
