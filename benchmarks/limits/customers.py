@@ -14,10 +14,12 @@ from benchmarks.figures import Measured
 from benchmarks.sizes import Sizes
 from synergon import Engine, TaskType
 from synergon.cli.bench import CHUNK, CONCURRENCY, PATIENCE_SECONDS
+from synergon.lifecycle import LIVE
 
 LIMIT: Final = 2
 LIMITED: Final = "limited"
 FREE: Final = "free"
+LOOK_SECONDS: Final = 0.2
 
 
 class Visit(NamedTuple):
@@ -69,18 +71,19 @@ def _run(url: str, kind: str, sizes: Sizes) -> list[Visit]:
     asyncio.run(_fill(url, kind, sizes))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(sizes.customer_nodes)
-    pipes = [context.Pipe(duplex=False) for _ in range(sizes.customer_nodes)]
-    nodes = [context.Process(target=_work, args=(url, barrier, mouth)) for _, mouth in pipes]
-    for node in nodes:
-        node.start()
-    visits: list[Visit] = []
-    for (ear, mouth), node in zip(pipes, nodes, strict=True):
-        mouth.close()  # so that a node that dies is heard to
-        if not ear.poll(PATIENCE_SECONDS):
-            raise TimeoutError(f"a node has not ended after {PATIENCE_SECONDS:g} s")
-        visits += ear.recv()
-        node.join()
-    return visits
+    pipes = [context.Pipe() for _ in range(sizes.customer_nodes)]
+    nodes = [context.Process(target=_work, args=(url, barrier, theirs)) for _, theirs in pipes]
+    try:
+        for node, (_, theirs) in zip(nodes, pipes, strict=True):
+            node.start()
+            theirs.close()  # so that a node that dies is heard to
+        asyncio.run(_until_drained(url))
+        for ours, _ in pipes:
+            ours.send(None)
+        return [visit for ours, _ in pipes for visit in ours.recv()]
+    finally:
+        for node in nodes:
+            node.join(PATIENCE_SECONDS)
 
 
 async def _fill(url: str, kind: str, sizes: Sizes) -> None:
@@ -91,17 +94,24 @@ async def _fill(url: str, kind: str, sizes: Sizes) -> None:
             await shop.kinds[kind].enqueue_many((number % sizes.customers,) for number in numbers)
 
 
-def _work(url: str, barrier: Any, mouth: Connection) -> None:
-    """A node process."""
-    mouth.send(asyncio.run(_drain(url, barrier)))
+async def _until_drained(url: str) -> None:
+    """Look from outside, and seldom: to count what is left takes time that the nodes want."""
+    async with Engine(url) as engine, asyncio.timeout(PATIENCE_SECONDS):
+        while any(number and state in LIVE for state, number in (await engine.counts()).items()):
+            await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _drain(url: str, barrier: Any) -> list[Visit]:
+def _work(url: str, barrier: Any, parent: Connection) -> None:
+    """A node process, until it is told to end."""
+    parent.send(asyncio.run(_serve_until_told(url, barrier, parent)))
+
+
+async def _serve_until_told(url: str, barrier: Any, parent: Connection) -> list[Visit]:
     shop = Shop(url)
     async with shop.engine:
         await asyncio.to_thread(barrier.wait, PATIENCE_SECONDS)
-        async with shop.engine.worker(drain=True):
-            pass
+        async with shop.engine.worker():
+            await asyncio.to_thread(parent.recv)
     return shop.visits
 
 

@@ -53,6 +53,8 @@ LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
+DRAIN_LOOK_SHARE: Final = 0.1
+"""How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
 
 
 class Node(Services):
@@ -434,8 +436,12 @@ class Node(Services):
 
     async def drained(self) -> None:
         """Return when no live task is left that this node could run."""
-        while not self._has_stopped.is_set() and (self.runner.running or await self._has_work()):
-            await self._clock.sleep(DRAIN_LOOK_SECONDS)
+        while not self._has_stopped.is_set():
+            asked_at = self._clock.monotonic()
+            if not self.runner.running and not await self._has_work():
+                break
+            taken = self._clock.monotonic() - asked_at
+            await self._clock.sleep(max(DRAIN_LOOK_SECONDS, taken / DRAIN_LOOK_SHARE))
         await self.completer.flushed()
 
     async def _has_work(self) -> bool:
