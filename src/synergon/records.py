@@ -120,7 +120,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     rooms: tuple[Room, ...]
     limit: int
     queues: frozenset[str] | None = None
-    """Only tasks of these queues; None: of every queue."""
+    """Only tasks of these queues; None: of every queue. Commands come from every queue."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

@@ -107,11 +107,11 @@ class Journal:
 class WorkerProcess:
     """`engine.run()` in a process of its own."""
 
-    def __init__(self, log: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, program: str, log: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.apps.faults_worker", json.dumps(options)],
+                [sys.executable, "-m", f"tests.cluster.apps.{program}", json.dumps(options)],
                 cwd=REPOSITORY,
                 env={**os.environ, **environment},
                 stdin=subprocess.PIPE,  # it ends when we do
@@ -169,6 +169,8 @@ class WorkerProcess:
 class Cluster:
     """Worker processes that share one file with a producer in the test's own process."""
 
+    program = "faults_worker"
+
     def __init__(self, folder: Path, database: Path | None = None) -> None:
         self.folder = folder
         self.database = database or folder / "tasks.db"
@@ -190,6 +192,7 @@ class Cluster:
     def launch(self, environment: Mapping[str, str] | None = None, **options: Any) -> WorkerProcess:
         """Start a worker and do not wait for it. Options are those of `engine.run()`."""
         worker = WorkerProcess(
+            self.program,
             self.folder / f"worker-{len(self.workers)}.log",
             {"sweep": 0.1, **options},
             {"SYNERGON_URL": self.engine.settings.url, "FAULTS_JOURNAL": str(self.journal.path), **(environment or {})},

@@ -58,7 +58,16 @@ def test_version_and_help(shell: Shell) -> None:
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
         ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),
         ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; --state takes"),
-        ("servers list --of gpu", "`synergon servers` is not in this release of synergon"),
+        (
+            "limits set license many --app app",
+            "VALUE must be a whole number from 0 on, or none for no limit, got 'many'",
+        ),
+        ("limits set license -1 --app app", "No such option: -1"),
+        ("limits --app app list", "options go behind the command: `synergon limits list ... OPTIONS`"),
+        ("servers set gpu http://gpu1 --app app", "a server is written ADDRESS=CAPACITY, like http://gpu1:8000=4, got"),
+        ("servers set gpu a=1 a=2 --app app", "'a' is named twice; name it once and give it a capacity"),
+        ("servers set gpu a=two --app app", "the capacity of a must be a whole number from 0 on, or none"),
+        ("dashboard --port 80", "`synergon dashboard` is not in this release of synergon"),
         ("tasks explain 1", "`synergon tasks explain` is not in this release of synergon"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from synergon import Context, Engine, Provider, Server, TaskType
 from synergon.options import RunsIn
@@ -18,9 +19,9 @@ def where(number: int, server: Server, ctx: Context) -> tuple[str, str, int, int
     return server.address, server.provider, number, os.getpid()
 
 
-def on(target: Provider, runs_in: RunsIn) -> TaskType[..., ..., object, tuple[str, str, int, int]]:
+def on(target: Provider, runs_in: RunsIn) -> TaskType[..., ..., Any, tuple[str, str, int, int]]:
     """The same function as a kind of another provider."""
-    registered: TaskType[..., ..., object, tuple[str, str, int, int]] = target.task(runs_in=runs_in)(where)
+    registered: TaskType[..., ..., Any, tuple[str, str, int, int]] = target.task(runs_in=runs_in)(where)
     return registered
 
 

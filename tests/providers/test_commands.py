@@ -273,7 +273,7 @@ async def test_a_command_takes_the_options_that_it_can_keep(engine: Engine) -> N
         OptionError, match="@command 'ask' of provider 'gpu' has no option 'retry'; it takes name, timeout"
     ):
 
-        @gpu.command(retry=3)
+        @gpu.command(retry=3)  # type: ignore[call-overload, untyped-decorator]
         async def ask() -> None: ...
 
     with pytest.raises(ValueError, match="has an argument `to`"):

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, ended, until
 
-from synergon import Engine, Retry, Server, State
+from synergon import Engine, Retry, Server, State, injected
 from synergon.records import Settlement, Succeeded, Verdict
 
 Heard = list[tuple[Any, ...]]
@@ -33,7 +33,7 @@ async def test_a_success_is_told_to_the_hooks_of_the_kind_and_of_its_provider(en
     pool = engine.provider("pool", servers=["a"], **hooks(heard, "pool "))
 
     @pool.task(**hooks(heard))
-    async def work(number: int, server: Server) -> int:
+    async def work(number: int, server: Server = injected) -> int:
         return 2 * number
 
     async with engine.worker():

@@ -193,9 +193,9 @@ async def test_waiting_tasks_cost_no_coroutine_and_none_fails_for_waiting(engine
         await crowd.pass_through("one")
 
     async with engine.worker():
-        handles = await work.enqueue_many([() for _ in range(500)])
+        handles = await work.enqueue_many([() for _ in range(200)])
         most_tasks = 0
-        while (await engine.counts())[State.SUCCEEDED] < 500:
+        while (await engine.counts())[State.SUCCEEDED] < 200:
             most_tasks = max(most_tasks, len(asyncio.all_tasks()))
             await asyncio.sleep(0)
         for handle in handles:

@@ -9,7 +9,8 @@ import pytest
 
 from synergon import ConfigurationError, Engine, Health, OptionError, Rate, Server
 
-Mistake = Callable[[Engine], Any]
+Mistake = Callable[[Any], Any]
+"""What is done with an engine, and should not be."""
 
 
 def with_task(**options: Any) -> Mistake:

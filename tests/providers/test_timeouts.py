@@ -38,10 +38,14 @@ async def test_the_nearest_word_about_a_timeout_holds(new_engine: NewEngine, url
         asked.append((kind, provider))
         return said["timeout_for"]
 
-    engine = new_engine(url, timeout=said["engine"], **({"timeout_for": timeout_for} if "timeout_for" in said else {}))
-    pool = engine.provider("pool", servers=["a"], **({"timeout": said["provider"]} if "provider" in said else {}))
-    task = pool.task(**({"timeout": said["kind"]} if "kind" in said else {}))(hang)
-    options = {"timeout": said["task"]} if "task" in said else {}
+    def given(name: str, value: Any) -> Any:
+        option = "timeout_for" if name == "timeout_for" else "timeout"
+        return {option: value} if name in said else {}
+
+    engine = new_engine(url, timeout=said["engine"], **given("timeout_for", timeout_for))
+    pool = engine.provider("pool", servers=["a"], **given("provider", said.get("provider")))
+    task = pool.task(**given("kind", said.get("kind")))(hang)
+    options = given("task", said.get("task"))
     assert await reason_of(engine, task, **options) is Reason.TIMEOUT
     if who == "timeout_for":
         assert asked == [("hang", "pool")]

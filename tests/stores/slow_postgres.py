@@ -73,7 +73,8 @@ async def drain(url: str, node_id: str) -> None:
     await store.open()
     worker = await Worker.start(store, node_id)
     while not await is_done(store):
-        claims = await worker.claim_rooms(*ROOMS, limit=8)
+        # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
+        claims = await worker.claim_rooms(*random.sample(ROOMS, random.choice([1, 1, 2])), limit=8)
         if claims:
             await store.finish([settled(claim) for claim in claims])
     await store.close()

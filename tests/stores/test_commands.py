@@ -9,6 +9,7 @@ from synergon.lifecycle import Reason, State
 from synergon.policies import HIGHEST_PRIORITY
 from synergon.records import (
     Claim,
+    ClaimRequest,
     Crashed,
     HandedBack,
     Outcome,
@@ -18,8 +19,6 @@ from synergon.records import (
     Succeeded,
 )
 from synergon.stores.base import Store
-
-NEEDS_LIMITS = True
 
 COMMANDS = Room(kind="gpu.stop", count=100, provider="gpu", is_command=True)
 WORK = Room(kind="work", count=100)
@@ -108,3 +107,16 @@ async def test_an_operator_may_give_a_command_again(store: Store, worker: Worker
     assert moved.done
     (again,) = await claim(worker)
     assert (again.id, again.server) == (task_id, "a")
+
+
+async def test_commands_come_from_every_queue_also_from_paused_ones(store: Store, worker: Worker) -> None:
+    await declare_pool(store, a=9)
+    await store.pause(["closed"])
+    ids = [await command(store, queue=queue) for queue in ("closed", "other", "default")]
+    await add(store, queue="closed")
+    await add(store, queue="other")
+    wanted = await add(store)
+    request = ClaimRequest(
+        node_id=worker.node_id, rooms=(WORK, COMMANDS), limit=100, queues=frozenset({"default", "closed"})
+    )
+    assert [taken.id for taken in await store.claim(request)] == [*ids, wanted]

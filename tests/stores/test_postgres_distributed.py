@@ -40,8 +40,10 @@ from tests.stores.actions import (
     settlement_of,
 )
 
+from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import ConfigurationError, KeyConflict, SchemaError, StoreError
 from synergon.lifecycle import State
+from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
 from synergon.records import (
     ClaimRequest,
     Cutoffs,
@@ -192,7 +194,10 @@ def test_no_text_of_the_profile_needs_what_such_databases_lack() -> None:
 
 def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
-    assert found == {"claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune"}
+    assert found == {
+        *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune"),
+        *("demote", "lock_ready", "prune_rates"),
+    }
 
 
 @pytest.fixture
@@ -214,6 +219,7 @@ async def test_nothing_is_said_that_such_databases_lack(said: set[str]) -> None:
     store = PostgresStore(url_with(schema="said", profile="distributed"))
     await store.open()
     await do_everything(store)
+    await do_everything_with_limits(store)
     await store.close()
     statements = DISTRIBUTED.statements("said")
     assert {name for name, text in statements.items() if text not in said} == set()
@@ -282,6 +288,57 @@ async def do_operations(store: PostgresStore, running: int) -> None:
     await store.counts()
     await store.queues()
     await store.describe()
+
+
+async def do_everything_with_limits(store: PostgresStore) -> None:
+    """The same for what is limited, grouped and ordered."""
+    limits = [NewLimit(name=name, value=1) for name in ("key:lined", "host", "kind:served")]
+    limits.append(NewLimit(name="key:rated", value=1, rate=NewRate(every=HOUR)))
+    servers = (NewServer(address="host:1", capacity=1), NewServer(address="host:2", capacity=1))
+    await store.declare(limits, [NewProvider(name="gpu", servers=servers, rest_after=1)])
+    worker = await Worker.start(store, "limited")
+    await store.insert([NewTask(kind=kind, limit_key="ada") for kind in ("rated", "rated", "endless", *["lined"] * 20)])
+    await add(store, kind="served")
+    for target in ("host:1", "host:2"):
+        await add(store, kind="stop", is_command=True, provider="gpu", target=target)
+    commands, served = Room(kind="stop", count=1, provider="gpu", is_command=True), Room(kind="served", count=1)
+    claims = await worker.claim_rooms(commands, served, Room(kind="rated", count=1, is_rated=True))
+    assert [claim.kind for claim in claims] == ["stop", "rated", "served"]
+    failed = settlement_of(claims[0], Succeeded(), server=("gpu", "host:1"), is_server_well=False)
+    await store.finish([failed, *(settlement_of(claim, Succeeded()) for claim in claims[1:])])
+    assert await store.set_servers("gpu", servers[:1])
+    await store.set_limit("key:lined", 12)
+    await store.set_priority([Reprioritizing(id=(await listed(store, kind="lined"))[0], priority=5)])
+    await store.pause(["default"])
+    await store.resume(["default"])
+    await do_groups_and_orders(store)
+    await do_lines_of_callers(store)
+    await store.limits()
+    await store.servers()
+    await store.running_by_node()
+    assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
+
+
+async def do_groups_and_orders(store: PostgresStore) -> None:
+    then = NewTask(kind="lined", limit_key="ada")
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),), then=then))
+    await add(store, kind="after", after_group=group.id)
+    await store.cancel_group(group.id)
+    await store.groups([group.id])
+    order = await store.order(NewOrder(verb="stop", subject="limited", who="ada"))
+    assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
+    assert await store.order_done(order.id, "stopped")
+    assert len(await store.orders()) == 1
+
+
+async def do_lines_of_callers(store: PostgresStore) -> None:
+    await add(store, kind="lined", limit_key="bob", key="k")
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),)))
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    async with connection.transaction():
+        replacing = NewTask(kind="lined", limit_key="ada", key="k", on_conflict="replace")
+        await store.insert_on(connection, [replacing, NewTask(kind="member", group_id=group.id)])
+    await connection.close()
 
 
 # ---------------------------------------------------------------- shards

@@ -15,6 +15,7 @@ from tests.postgres_server import (
     DISTRIBUTED_SCHEMA,
     IS_OURS,
     SCHEMA,
+    TABLES,
     administer,
     distributed_url,
     folder,
@@ -24,6 +25,7 @@ from tests.postgres_server import (
 )
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
 
+from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
     ConfigurationError,
     KeyConflict,
@@ -32,7 +34,8 @@ from synergon.errors import (
     StoreUnavailable,
 )
 from synergon.lifecycle import State
-from synergon.records import NewTask
+from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
+from synergon.records import Cutoffs, NewTask, Room
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
@@ -191,12 +194,14 @@ WORKER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
     f"SELECT, UPDATE ON {SCHEMA}.turn",
-    f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.task, {SCHEMA}.history, {SCHEMA}.tally, {SCHEMA}.queue, {SCHEMA}.node",
+    f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}",
 )
 PRODUCER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.task",
+    f"SELECT, INSERT, UPDATE ON {SCHEMA}.task, {SCHEMA}.task_limit, {SCHEMA}.task_group",
+    f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.provider, {SCHEMA}.server",
+    f"SELECT ON {SCHEMA}.rate",
     f"SELECT, INSERT ON {SCHEMA}.queue",
     f"SELECT, UPDATE ON {SCHEMA}.turn",
     f"SELECT ON {SCHEMA}.history",
@@ -227,8 +232,33 @@ async def test_a_worker_needs_no_more_than_the_guide_grants(profile: str) -> Non
         keeper = await least.keeper()
         assert await keeper.renew(worker.node_id, HOUR)
         await keeper.close()
+        await use_limits(least)
         await least.unregister(worker.node_id)
         await least.close()
+
+
+async def use_limits(store: PostgresStore) -> None:
+    """What a producer may do with limits, and what only a worker does."""
+    await declare_all(store)
+    worker = Worker(store, "node-1")
+    room = Room(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
+    (claim,) = await worker.claim_rooms(room)
+    assert claim.server == "a"
+    await store.finish([settlement_of(claim, SUCCEEDED, server=("gpu", "a"), is_server_well=False)])
+    await store.set_limit("license", 2)
+    await store.order(NewOrder(verb="set_servers", subject="gpu", value=[["b", 1]], who="ada"))
+    await store.prune(Cutoffs(succeeded=0, failed=0, cancelled=0), 10)
+
+
+async def declare_all(store: PostgresStore) -> None:
+    """Limits, a pool, a group, and tasks in lines."""
+    limits = [NewLimit(name="license", value=1), NewLimit(name="key:limited", value=1, rate=NewRate(every=HOUR))]
+    for address in ("b", "a"):
+        servers = (NewServer(address=address, capacity=1),)
+        await store.declare(limits, [NewProvider(name="gpu", servers=servers)])
+    await store.insert([NewTask(kind="limited", limit_key="ada")] * 2)
+    await store.insert([NewTask(kind="endless", limit_key="ada")] * 2)
+    await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="other"),), then=NewTask(kind="other")))
 
 
 @ours_only
@@ -241,6 +271,7 @@ async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresSto
         task_id = await add(least, key="a")
         assert await add(least, key="a", on_conflict="replace") == task_id
         assert (await least.get([task_id]))[0] is not None
+        await declare_all(least)
         with pytest.raises(StoreError, match="GRANT"):
             await Worker.start(least)
         await least.close()

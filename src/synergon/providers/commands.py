@@ -7,21 +7,33 @@ in, first out. Once one has started it is never run again, whatever happens to i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import msgspec
 
 from synergon.addresses import normal_address
 from synergon.decorating import calling_module
+from synergon.durations import Duration
 from synergon.errors import CommandsFailed, ConfigurationError, OptionError, TaskError
 from synergon.handle import Handle
+from synergon.options import RunsIn
 
 if TYPE_CHECKING:
     from synergon.providers.provider import Provider
 
 ANY: Final = "any"
 EACH: Final = "each"
-OPTIONS: Final = ("name", "timeout", "runs_in")
+
+
+class CommandOptions(TypedDict, total=False):
+    """Options of `@provider.command`."""
+
+    name: str
+    timeout: Duration | None
+    runs_in: RunsIn
+
+
+OPTIONS: Final = tuple(CommandOptions.__annotations__)
 
 
 class CommandDecorator:
@@ -30,6 +42,11 @@ class CommandDecorator:
     def __init__(self, provider: Provider, options: Mapping[str, Any] | None = None) -> None:
         self._provider = provider
         self._options = options or {}
+
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> Command: ...
+    @overload
+    def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register the function; it may ask for its `Server` by annotation."""

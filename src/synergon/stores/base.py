@@ -20,7 +20,8 @@ Rules for all of it:
 - Groups: whatever ends or removes the last live task of a group ends the group and releases what waits for it.
   A task stays in its group when it is replaced. Children count before it is asked whether a group has ended. An ended
   group may be forgotten when the last of its rows (the task that follows it included) leaves the history.
-- Commands have no priority: it is 0, and nobody can change it.
+- Commands have no priority: it is 0, and nobody can change it. They are for a provider, not for a queue: a claim takes
+  them from every queue, whichever it asks for and whichever are paused.
 - Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
 
 The legal moves are those of `synergon.lifecycle`. Who moves a task into a final state moves its row from the live
@@ -163,6 +164,8 @@ class Store(Protocol):
 
         Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
         or has no transaction open. What the connection itself raises is the caller's.
+        A store in which others would wait for such a transaction does not put tasks in line there: they are
+        `scheduled`, due at once, and the next `wake` does it.
         """
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:

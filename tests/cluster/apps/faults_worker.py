@@ -12,8 +12,10 @@ import threading
 
 from tests.cluster.apps.faults_bodies import engine
 
+from synergon import Engine
 
-def main() -> None:
+
+def main(engine: Engine) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     threading.Thread(target=end_with_starter, daemon=True).start()
@@ -27,4 +29,4 @@ def end_with_starter() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(engine)

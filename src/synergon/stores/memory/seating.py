@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
-from synergon.records import ClaimRequest
+from synergon.records import ClaimRequest, Room
 from synergon.stores.allotting import Candidate, Seat
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
@@ -75,11 +75,16 @@ def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[Head]:
         (not room.is_command, place, room.kind, lane.queue, lane)
         for room in request.rooms
         if room.count > 0
-        for lane in open_lanes(tables, room.kind, request.queues)
+        for lane in _lanes(tables, room, request.queues)
         if (place := lane.head(now)) is not None
     ]
     heapify(heads)
     return heads
+
+
+def _lanes(tables: Tables, room: Room, queues: frozenset[str] | None) -> Iterable[Lane]:
+    """Commands are for a provider, and come from any queue."""
+    return tables.lanes.get(room.kind, {}).values() if room.is_command else open_lanes(tables, room.kind, queues)
 
 
 def _candidate(row: Row) -> Candidate:

@@ -28,7 +28,7 @@ from synergon.records import (
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.health import Health
 from synergon.stores.postgres.inserting import bonds_of, store
-from synergon.stores.postgres.locking import lock
+from synergon.stores.postgres.locking import Bond, kinds_and_groups, lock_groups, lock_lines
 from synergon.stores.postgres.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
@@ -41,8 +41,10 @@ _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
-    await _lock_bonds(session, settlements)
+    kinds, groups = await kinds_and_groups(session, await _bonds(session, settlements))
+    await lock_lines(session, kinds)
     health = await Health.lock(session, settlements)
+    await lock_groups(session, groups)
     ids = sorted({settlement.id for settlement in settlements})
     running = {row["id"]: row for row in await session.rows("lock_running", ids)}
     succeeded: dict[int, str | None] = {}
@@ -55,8 +57,10 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
             verdicts.append(known if known.state is not None else None)
             continue
         del running[settlement.id]  # a second settlement of the same claim must not be applied again
-        session.touch(row["kind"], row["limit_key"], row["group_id"])
-        health.note(settlement)
+        if row["limit_key"] is not None or row["group_id"] is not None:
+            session.touch(row["kind"], row["limit_key"], row["group_id"])
+        if settlement.server is not None:
+            health.note(settlement)
         if settlement.progress is not None:
             text = msgspec.json.encode(settlement.progress).decode()
             await session.run("set_progress", settlement.id, settlement.claim_no, text)
@@ -73,27 +77,25 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
         await end(session, succeeded, State.SUCCEEDED, None, by_owner=True)
     await health.write(session)
     moves = await draw(session)
-    told = _placed(await _fill(session, settlements, verdicts), moves)
+    told = await _fill(session, settlements, verdicts)
+    if moves:
+        told = _placed(told, moves)
     if told and session.released:
         told[-1] = msgspec.structs.replace(told[-1], released=tuple(session.released))
     return told
 
 
-async def _lock_bonds(session: Session, settlements: Sequence[Settlement]) -> None:
-    """Lock lines and groups before tasks. The kinds stand in the rows."""
-    children = [
-        child for entry in settlements if isinstance(entry.outcome, Succeeded) for child in entry.outcome.children
-    ]
-    bonds = bonds_of(children)
+async def _bonds(session: Session, settlements: Sequence[Settlement]) -> list[Bond]:
+    """What these attempts and their children are bound to. The kinds stand in the rows."""
+    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
     bound = [entry.id for entry in settlements if _is_bound(entry)]
     if bound:
         entering = {entry.id: entry.outcome.limit_key for entry in settlements if isinstance(entry.outcome, Lined)}
         bonds += [
-            (row["kind"], row["limit_key"] or entering.get(row["id"]), row["group_id"], None)
+            (row["kind"], entering.get(row["id"], row["limit_key"]), row["group_id"], None)
             for row in await session.rows("running_bonds", bound)
         ]
-    if bonds:
-        await lock(session, bonds)
+    return bonds
 
 
 def _is_bound(settlement: Settlement) -> bool:

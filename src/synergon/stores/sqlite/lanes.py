@@ -29,13 +29,21 @@ class Lanes:
 
     def first(self, kind: str, limit: int) -> list[Any]:
         """At most so many rows, in order."""
-        if limit <= 0:
-            return []
+        return self._first(kind, self._open(kind), limit) if limit > 0 else []
+
+    def first_anywhere(self, kind: str, limit: int) -> list[Any]:
+        """The same from every queue, asked for or not, paused or not."""
+        return self._first(kind, self._all(kind), limit) if limit > 0 else []
+
+    def _first(self, kind: str, queues: list[str], limit: int) -> list[Any]:
         now = self._transaction.now
-        return merged([self._transaction.rows("ready", kind, queue, now, limit) for queue in self._open(kind)], limit)
+        return merged([self._transaction.rows("ready", kind, queue, now, limit) for queue in queues], limit)
+
+    def _all(self, kind: str) -> list[str]:
+        return [row[0] for row in self._transaction.rows("queues_of_kind", kind)]
 
     def _open(self, kind: str) -> list[str]:
-        queues = [row[0] for row in self._transaction.rows("queues_of_kind", kind) if row[0] not in self._paused]
+        queues = [name for name in self._all(kind) if name not in self._paused]
         return queues if self._queues is None else [name for name in queues if name in self._queues]
 
 

@@ -69,7 +69,7 @@ def _candidates(transaction: Transaction, request: ClaimRequest, allotment: Allo
     tasks: list[Any] = []
     for room in request.rooms:
         if room.is_command:
-            commands += lanes.first(room.kind, LOOKED_AT if room.count > 0 else 0)
+            commands += lanes.first_anywhere(room.kind, LOOKED_AT if room.count > 0 else 0)
         else:
             tasks += _of_room(lanes, room, min(allotment.most(room), request.limit))
     return sorted(commands, key=lambda row: int(row[0])) + sorted(tasks, key=order)

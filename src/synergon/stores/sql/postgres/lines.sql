@@ -15,31 +15,36 @@ SELECT name FROM {schema}.turn WHERE name = 'lines' FOR UPDATE
 
 -- name: survey
 -- How lines stand: how many run, how many are ready, how many of those in paused queues, the last of those, and the
--- first that wait.
+-- first that wait. Here and below the states stand in a table, because the planner likes to walk through the index of all
+-- that are ready or running when it believes that there are few.
 WITH paused AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
+),
+line AS MATERIALIZED (
+    SELECT kind, limit_key, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
+    FROM unnest($1::text[], $2::text[]) AS given (kind, limit_key)
 )
 SELECT
     line.kind, line.limit_key, running.count AS running, ready.count AS ready, ready.paused AS paused,
     last_ready.priority AS last_priority, last_ready.id AS last_id, waiting.priorities, waiting.ids
-FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key)
+FROM line
 CROSS JOIN LATERAL (
     SELECT count(*) FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'running'
+    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.running
 ) AS running
 CROSS JOIN LATERAL (
     SELECT count(*), count(*) FILTER (WHERE queue IN (SELECT name FROM paused)) AS paused FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'ready'
+    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
 ) AS ready
 LEFT JOIN LATERAL (
     SELECT priority, id FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'ready'
+    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
     ORDER BY priority, id DESC LIMIT 1
 ) AS last_ready ON true
 CROSS JOIN LATERAL (
     SELECT array_agg(first.priority) AS priorities, array_agg(first.id) AS ids FROM (
         SELECT priority, id FROM {schema}.task
-        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'waiting'
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
             AND queue NOT IN (SELECT name FROM paused)
         ORDER BY priority DESC, id LIMIT $3
     ) AS first
@@ -53,23 +58,29 @@ ORDER BY priority DESC, id LIMIT $3
 
 -- name: misplaced
 -- The ready tasks of a line that are not among its first $3.
-SELECT ready.id FROM {schema}.task AS ready
-WHERE ready.kind = $1 AND ready.limit_key = $2 AND ready.after_group IS NULL AND ready.state = 'ready'
-    AND ready.id <> ALL (ARRAY(
-        SELECT id FROM (
+WITH line AS MATERIALIZED (
+    SELECT $1::text AS kind, $2::text AS limit_key, 'ready' AS ready, 'waiting' AS waiting
+)
+SELECT task.id FROM line JOIN {schema}.task
+    ON task.kind = line.kind AND task.limit_key = line.limit_key AND task.after_group IS NULL AND task.state = line.ready
+WHERE task.id <> ALL (ARRAY(
+    SELECT id FROM (
+        SELECT id, priority FROM line CROSS JOIN LATERAL (
             SELECT id, priority FROM {schema}.task
-            WHERE kind = $1 AND limit_key = $2 AND after_group IS NULL AND state = 'ready'
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
                 AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
-            UNION ALL
-            SELECT * FROM (
-                SELECT id, priority FROM {schema}.task
-                WHERE kind = $1 AND limit_key = $2 AND after_group IS NULL AND state = 'waiting'
-                    AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
-                ORDER BY priority DESC, id LIMIT $3
-            ) AS waiting
-        ) AS member
-        ORDER BY priority DESC, id LIMIT $3
-    ))
+            ORDER BY priority DESC, id LIMIT $3
+        ) AS ready
+        UNION ALL
+        SELECT id, priority FROM line CROSS JOIN LATERAL (
+            SELECT id, priority FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+                AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
+            ORDER BY priority DESC, id LIMIT $3
+        ) AS waiting
+    ) AS member
+    ORDER BY priority DESC, id LIMIT $3
+))
 
 -- name: demote
 -- A claimer is quicker, or is not: one whose row is locked keeps its place.
@@ -87,13 +98,18 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 RETURNING id, kind
 
 -- name: promote_lines
--- Lines that have no end.
+-- Lines that have no end. OFFSET 0 keeps the look by line, one after the other.
 UPDATE {schema}.task SET state = 'ready'
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
-    SELECT task.id FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key)
-    JOIN {schema}.task ON task.kind = line.kind AND task.limit_key = line.limit_key
-    WHERE task.limit_key IS NOT NULL AND task.after_group IS NULL AND task.state = 'waiting'
-    ORDER BY task.id FOR UPDATE OF task
+    SELECT id FROM {schema}.task
+    WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
+        SELECT found.id FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key) CROSS JOIN LATERAL (
+            SELECT id FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'waiting'
+            OFFSET 0
+        ) AS found
+    ))
+    ORDER BY id FOR UPDATE
 ))
 RETURNING id, kind
 
@@ -158,7 +174,8 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 
 -- name: prune_rates
-DELETE FROM {schema}.rate WHERE (kind, limit_key) IN (
+-- Asked twice: somebody may have started a task between the look and the removal.
+DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )

@@ -1,0 +1,216 @@
+"""`synergon limits`, `servers`, `orders`, and nodes that are told to stop: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import io
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.cli_support import Finished, Shell
+
+from synergon.cli.main import run
+
+APP = """
+import time
+from pathlib import Path
+
+from synergon import Engine, Health, Rate, Server
+
+engine = Engine("sqlite:///app.db")
+engine.limit("license", 2)
+gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": 1})
+bare = engine.provider("bare")
+weak = engine.provider("weak", health=Health(failures=1, rest=900, cap=900), timeout=7)
+
+
+@engine.task(limits=["license"])
+async def solve() -> None: ...
+
+
+@engine.task(limit_by="{customer}", limit=1, rate=Rate(10, per="1m", burst=5))
+async def bill(customer: str) -> None: ...
+
+
+@gpu.task
+def draw(server: Server) -> str:
+    print("draw has begun", flush=True)
+    deadline = time.monotonic() + 30
+    while not Path("go").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return server.address
+
+
+@bare.task
+async def wait_for_ever() -> None: ...
+
+
+@weak.task
+async def break_it() -> None:
+    raise ConnectionError("refused")
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A folder with an app that has limits and servers, and its database."""
+    shell = Shell.in_folder(tmp_path)
+    (tmp_path / "app.py").write_text(APP)
+    assert quickly(shell, "migrate", "--app", "app").code == 0
+    return shell
+
+
+def quickly(shell: Shell, *arguments: str) -> Finished:
+    """The same as `shell.run`, in this process: so many commands need no process each."""
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    path = list(sys.path)
+    try:
+        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(arguments)
+    finally:
+        sys.path[:] = path
+        sys.modules.pop("app", None)
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+        texts.append(stream.read())
+    return Finished(code, *texts)
+
+
+def lines(shell: Shell, *command: str) -> list[Any]:
+    finished = quickly(shell, *command, "--app", "app", "--json")
+    assert (finished.code, finished.err) == (0, "")
+    return finished.lines
+
+
+def test_limits_are_listed_and_set(shell: Shell) -> None:
+    found = {limit["name"]: limit for limit in lines(shell, "limits")}
+    assert {name: limit["value"] for name, limit in found.items()} == {"license": 2, "key:bill": 1}
+    assert found["key:bill"]["rate"] == {"every": 6_000_000, "burst": 5}
+    assert lines(shell, "limits", "list") == list(found.values())
+
+    changed = quickly(shell, "limits", "set", "license", "7", "--app", "app")
+    assert (changed.code, changed.out) == (0, "limit license is 7 now; 0 in use\n")
+    assert (
+        quickly(shell, "limits", "set", "license", "0", "--app", "app").out == "limit license is closed now; 0 in use\n"
+    )
+    assert quickly(shell, "limits", "set", "license", "none", "--app", "app", "--json").document["value"] is None
+    heading, *rows = quickly(shell, "limits", "--app", "app").out.splitlines()
+    assert heading.split() == ["limit", "value", "in", "use", "waiting", "rate"]
+    assert " ".join(rows[0].split()) == "key:bill 1 0 0 one every 6 s, 5 at once"
+    assert rows[1].split() == ["license", "none", "0", "0"]
+
+    unknown = quickly(shell, "limits", "set", "licence", "1", "--app", "app")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert unknown.err == "error: there is no limit 'licence'; declared are: key:bill, license\n"
+
+
+def test_servers_are_listed_and_set(shell: Shell) -> None:
+    found = lines(shell, "servers")
+    assert [(server["provider"], server["address"], server["capacity"]) for server in found] == [
+        ("gpu", "http://gpu1", 2),
+        ("gpu", "http://gpu2", 1),
+    ]
+    changed = quickly(shell, "servers", "set", "gpu", "http://gpu2=0", "http://gpu3:8000/v1=none", "--app", "app")
+    assert (changed.code, changed.out) == (0, "provider gpu has 2 servers now\n")
+    heading, *rows = quickly(shell, "servers", "--app", "app").out.splitlines()
+    assert heading.split() == ["provider", "address", "capacity", "in", "use", "failures"]
+    assert [row.split() for row in rows] == [
+        ["gpu", "http://gpu2", "closed", "0", "0"],
+        ["gpu", "http://gpu3:8000/v1", "none", "0", "0"],
+    ]
+    unknown = quickly(shell, "servers", "set", "cpu", "a=1", "--app", "app")
+    assert unknown.code == 2
+    assert "there is no provider 'cpu'; no code has declared it on this store" in unknown.err
+
+
+def test_what_operators_do_is_recorded(shell: Shell) -> None:
+    assert quickly(shell, "orders", "--app", "app").out == "nothing was ordered yet\n"
+    (task_id,) = shell.enqueue("solve")
+    assert quickly(shell, "queues", "pause", "mail", "--app", "app").code == 0
+    assert quickly(shell, "tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
+    assert quickly(shell, "limits", "set", "license", "5", "--app", "app").code == 0
+    unknown = quickly(shell, "tasks", "cancel", "999", "--app", "app")
+    assert unknown.code == 1
+    assert unknown.err.startswith("error: there is no task 999")
+    found = lines(shell, "orders")
+    assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
+        ("set_limit", "license", "limit license is 5 now"),
+        ("cancel", str(task_id), "cancelled"),
+        ("pause", "mail", "paused"),
+    ]
+    assert {order["who"] for order in found} == {f"{getpass.getuser()}@{socket.gethostname()}"}
+    shown = shell.run("orders", "--app", "app", COLUMNS="160").out
+    assert shown.splitlines()[0].split() == ["when", "who", "order", "subject", "outcome"]
+    assert "limit license is 5 now" in shown
+    assert len(lines(shell, "orders", "--limit", "1")) == 1
+
+
+def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(shell: Shell) -> None:
+    with shell.start("worker", "app", "--sweep", "60") as worker:
+        worker.until_says(r"node \w+ ")
+        shell.enqueue("draw", number=5)
+        worker.until_says("draw has begun", times=3)
+        cancelled = quickly(shell, "tasks", "cancel", "--all", "--kind", "draw", "--app", "app")
+        assert cancelled.out == "cancelled 2 tasks\nasked the bodies of 3 running tasks to end\n"
+        (shell.folder / "go").touch()
+        assert {order["outcome"] for order in lines(shell, "orders")} == {"cancelled", "cancel requested"}
+
+
+def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
+    with shell.start("worker", "app", "--name", "kim") as worker:
+        worker.until_says(r"node \w+ \(kim\) runs")
+        assert quickly(shell, "nodes", "cordon", "kim", "--app", "app").code == 0
+        worker.until_says("orders: cordon")
+        (node,) = lines(shell, "nodes")
+        assert quickly(shell, "nodes", "uncordon", node["id"], "--app", "app").code == 0
+        worker.until_says("orders: uncordon")
+        unknown = quickly(shell, "nodes", "stop", "lee", "--app", "app")
+        assert (unknown.code, unknown.err) == (
+            2,
+            f"error: there is no node 'lee'; registered are: {node['id']} (kim)\n",
+        )
+        told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
+        assert told.out == f"node {node['id']} is told to stop; `synergon orders` shows when it has done so\n"
+        assert worker.ended() == 0
+    assert [order["outcome"] for order in lines(shell, "orders")] == ["stops", "takes work again", "cordoned"]
+
+
+def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> None:
+    quickly(shell, "limits", "set", "license", "0", "--app", "app")
+    shell.enqueue("solve", number=3)
+    shell.enqueue("wait_for_ever")
+    found = quickly(shell, "doctor", "--app", "app")
+    assert found.code == 1
+    assert "limit license is closed, and 3 tasks wait for it" in found.out
+    assert "`synergon limits set license VALUE`" in found.out
+    assert "provider bare has no servers, and 1 task waits for it" in found.out
+
+
+def test_a_server_that_rests_is_shown_and_found_and_tasks_show_where_they_ran(shell: Shell) -> None:
+    assert quickly(shell, "servers", "set", "weak", "http://weak=1", "--app", "app").code == 0
+    (task_id,) = shell.enqueue("break_it")
+    assert shell.run("worker", "app", "--drain").code == 0
+    (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
+    assert (server["failures"], server["in_use"]) == (1, 0)
+    assert server["resting_until"] is not None
+    assert "rests, tried in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    shown = quickly(shell, "tasks", "show", str(task_id), "--app", "app").out
+    assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
+    doctor = quickly(shell, "doctor", "--app", "app", "--json").document
+    problems = [finding["problem"] for finding in doctor["problems"]]
+    assert "server http://weak of provider weak rests after 1 failure in a row" in problems
+    assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
+
+
+def test_a_task_in_line_shows_its_key(shell: Shell) -> None:
+    with shell.engine as engine:
+        (handle,) = engine.enqueue_sync([engine.call("bill", customer="ada")])
+    assert shell.run("worker", "app", "--drain").code == 0
+    shown = quickly(shell, "tasks", "show", str(handle.id), "--app", "app").out
+    assert any(line.split() == ["limit", "key", "ada"] for line in shown.splitlines())

@@ -1,0 +1,136 @@
+"""Lines are put in order, and limited tasks claimed, by index alone: whatever waits, it is not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import product
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
+
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD, Profile
+
+ROWS: Final = 100_000
+LINES: Final = 5000
+PLANS: Final = ("force_generic_plan", "force_custom_plan")
+
+KINDS: Final = ["lined"]
+KEYS: Final = ["key-{}"]
+IDS: Final = ["{}"]
+TEXTS: Final = ["x"]
+"""Lists of as many as are asked for; {} is the number of each."""
+
+STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
+    "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_line"}),
+    "first_waiting": ("text, text, bigint", ("'lined'", "'key-7'", "50"), {"task_line"}),
+    "misplaced": ("text, text, bigint", ("'lined'", "'key-7'", "2"), {"task_line"}),
+    "promote": ("bigint[]", (IDS,), {"task_pkey"}),
+    "demote": ("bigint[]", (IDS,), {"task_pkey"}),
+    "promote_lines": ("text[], text[]", (KINDS, KEYS), {"task_line", "task_pkey"}),
+    "lines_of_kind": ("text", ("'lined'",), {"task_line"}),
+    "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
+    "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
+    "holdings": ("", (), {"task_holding"}),
+    "ready": (
+        "text[], integer[], text[], integer, bigint[]",
+        (KINDS, IDS, "NULL", "50", "'{7}'"),
+        {"task_ready"},
+    ),
+    "ready_commands": ("text[], integer, bigint[]", (KINDS, "1000", "'{7}'"), {"task_command"}),
+    "lock_ready": ("bigint[]", (IDS,), {"task_pkey"}),
+    "take_seats": (
+        "text, bigint[], text[], text[], text[], integer[]",
+        ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS),
+        {"task_pkey"},
+    ),
+    "running_bonds": ("bigint[]", (IDS,), {"task_pkey"}),
+    "end_groups": ("bigint[]", (IDS,), {"task_member"}),
+    "release_after": ("bigint[]", (IDS,), {"task_after"}),
+    "followers": ("bigint[]", (IDS,), {"task_after"}),
+    "due_bonds": ("integer", ("100",), {"task_due", "task_expiry"}),
+}
+"""The types of its parameters, their values, and the indexes of tasks that it may read."""
+
+
+def fill(schema: str) -> None:
+    """Nearly everybody waits in a line; a few are ready or run, one of a hundred in its own time."""
+    administer(
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, limit_key, node_id) "
+        "SELECT 'lined', 'queue-' || number % 4, CASE WHEN number < 1000 THEN 'running' WHEN number < 2000 THEN "
+        "'ready' WHEN number % 100 = 0 THEN 'scheduled' ELSE 'waiting' END, number % 3, now(), '{}', now(), "
+        f"'key-' || number % {LINES}, CASE WHEN number < 1000 THEN 'node' END "
+        f"FROM generate_series(0, {ROWS} - 1) AS number"
+    )
+    administer(f"INSERT INTO {schema}.queue SELECT 'queue-' || number FROM generate_series(0, 3) AS number")
+
+
+@pytest.fixture(params=[STANDARD, DISTRIBUTED], ids=["standard", "distributed"], scope="module")
+def profile(request: pytest.FixtureRequest) -> Profile:
+    """Either."""
+    found: Profile = request.param
+    return found
+
+
+@pytest.fixture
+async def connection(profile: Profile) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection with the settings of the store, over a backlog that the planner knows nothing of."""
+    store = PostgresStore(store_url() if profile is STANDARD else distributed_url())
+    await store.open()
+    await store.close()
+    schema = store.address.schema
+    fill(schema)
+    opened: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(profile.settings))
+    yield opened
+    await opened.close()
+    administer(f"TRUNCATE {schema}.task; ANALYZE {schema}.task")
+
+
+async def test_no_statement_reads_those_who_wait(profile: Profile, connection: asyncpg.Connection[Any]) -> None:
+    schema = SCHEMA if profile is STANDARD else DISTRIBUTED_SCHEMA
+    sql = profile.statements(schema)
+    for name, (types, _, _) in STATEMENTS.items():
+        await connection.execute(f"PREPARE its_{name} {f'({types})' if types else ''} AS {sql[name]}")
+    if profile is STANDARD:  # the settings of which keep it from reading everything, whatever it believes
+        assert await wrong_scans(connection) == {}
+    administer("; ".join(f"ANALYZE {schema}.{table}" for table in ("task", "queue", "rate", "task_group")))
+    assert await wrong_scans(connection) == {}
+
+
+async def wrong_scans(connection: asyncpg.Connection[Any]) -> dict[str, set[str]]:
+    """What is read that should not be, by statement."""
+    wrong: dict[str, set[str]] = {}
+    for name, (_, arguments, expected) in STATEMENTS.items():
+        for mode, number in product(PLANS, (1, 200)):
+            given = ", ".join(literal(argument, number) for argument in arguments)
+            found = await scans(connection, mode, f"its_{name}{f' ({given})' if given else ''}")
+            if not found <= expected:
+                wrong[f"{name}, {number}, {mode}"] = found - expected
+    return wrong
+
+
+def literal(argument: str | list[str], number: int) -> str:
+    """The argument in SQL; a list has so many members."""
+    if isinstance(argument, str):
+        return argument
+    return f"'{{{', '.join(argument[0].format(one * 7) for one in range(1, number + 1))}}}'"
+
+
+async def scans(connection: asyncpg.Connection[Any], mode: str, call: str) -> set[str]:
+    """Which indexes of tasks it reads."""
+    await connection.execute(f"SET plan_cache_mode = {mode}")
+    text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE {call}")
+    return set(_scans(json.loads(text)[0]["Plan"]))
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[str]:
+    index = str(plan.get("Index Name", ""))
+    if index.startswith("task_") and not index.startswith(("task_limit", "task_group")):
+        yield index
+    if plan["Node Type"] == "Seq Scan" and plan["Relation Name"] == "task":
+        yield "everything"
+    for inner in plan.get("Plans", []):
+        yield from _scans(inner)
