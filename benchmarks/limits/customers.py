@@ -97,8 +97,11 @@ async def _fill(url: str, kind: str, sizes: Sizes) -> None:
 async def _until_drained(url: str) -> None:
     """Look from outside, and seldom: to count what is left takes time that the nodes want."""
     async with Engine(url) as engine, asyncio.timeout(PATIENCE_SECONDS):
-        while any(number and state in LIVE for state, number in (await engine.counts()).items()):
+        left = True
+        while left:
             await asyncio.sleep(LOOK_SECONDS)
+            counts = await engine.counts()
+            left = any(counts[state] for state in LIVE)
 
 
 def _work(url: str, barrier: Any, parent: Connection) -> None:

@@ -21,7 +21,7 @@ async def measure(subject: str, url: str, tasks: int, measured: Measured) -> Non
     pool = engine.provider("pool", servers=servers, capacity=CAPACITY)
 
     @pool.task
-    async def on_server(server: Server, number: int) -> int:
+    async def on_server(server: Server, number: int) -> int:  # noqa: ARG001  it is what servers' tasks are given
         return number
 
     @engine.task
