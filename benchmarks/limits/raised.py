@@ -42,7 +42,7 @@ async def measure(subject: str, url: str, rounds: int, measured: Measured) -> No
     engine, operator = Engine(url), Engine(url)
     engine.limit("raised", LOW)
     by_name = engine.task(name="by_name", limits=["raised"])(room.body)
-    in_line = engine.task(name="in_line_raised", limit_by=lambda _: "one", limit=LOW)(room.body)
+    in_line = engine.task(name="in_line_raised", limit_by=lambda number: "one", limit=LOW)(room.body)  # noqa: ARG005
     async with engine, operator, engine.worker(), asyncio.timeout(PATIENCE_SECONDS):
         for limit, task in (("raised", by_name), ("key:in_line_raised", in_line)):
             label = "raised_line" if task is in_line else "raised_limit"
