@@ -166,8 +166,8 @@ class Allotment:
 
     def _use(self, limits: tuple[str, ...], server: str | None) -> None:
         above = () if server is None else self._prefixes(server)
-        # A name may be both: held by name, and a prefix of the server. It is one task all the same.
-        for name in {*limits, *above} if above else limits:
+        # A name may be there twice: given twice, or held by name and a prefix of the server. It is one task all the same.
+        for name in {*limits, *above} if above or len(limits) > 1 else limits:
             self._used[name] += 1
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
