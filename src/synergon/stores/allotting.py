@@ -166,7 +166,7 @@ class Allotment:
 
     def _use(self, limits: tuple[str, ...], server: str | None) -> None:
         above = () if server is None else self._prefixes(server)
-        # A name may be there twice: given twice, or held by name and a prefix of the server. It is one task all the same.
+        # A name may stand twice: given twice, or held by name and a prefix of the server. It is one task all the same.
         for name in {*limits, *above} if above or len(limits) > 1 else limits:
             self._used[name] += 1
 
