@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
 from benchmarks.bars import ratios
 from benchmarks.figures import Check, Measured, merge
+from benchmarks.limits import measures as limits
 from benchmarks.postgres import measures
 from benchmarks.report import Report
 from benchmarks.sizes import FULL, QUICK, Sizes
@@ -34,9 +35,16 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "oban": measures.subject("oban"),
     "postgres-backlog": backlog.postgres,
     "postgres-idle": idle.postgres,
+    "limits": limits.sqlite,
+    "one-at-a-time": limits.one_at_a_time_on_sqlite,
+    "postgres-limits": limits.postgres,
+    "postgres-one-at-a-time": limits.one_at_a_time_on_postgres,
+    "memory-servers": limits.memory,
 }
 
-ONCE: Final = frozenset({"backlog", "idle", "postgres-backlog", "postgres-idle"})
+ONCE: Final = frozenset(
+    {"backlog", "idle", "postgres-backlog", "postgres-idle", "one-at-a-time", "postgres-one-at-a-time"}
+)
 """Long enough to even out what else the machine does."""
 
 _progress: Final = Console(stderr=True)

@@ -54,6 +54,20 @@ BARS: Final[Mapping[str, Bar]] = {
     "pg_backlog.claim_of_100.p99": Bar("<", 5),
     "pg_backlog.last_tenth_to_first": Bar("≥", 0.8),
     "pg_backlog.node_memory": Bar("<", 150),
+    **{
+        f"{store}.{what}": bar
+        for store in ("limits", "pg_limits")
+        for what, bar in {
+            "customers_to_without_limit": Bar("≥", 0.5),
+            "servers_to_without_servers": Bar("≥", 0.5),
+            "raised_limit.p50": Bar("≤", 50),
+            "raised_line.p50": Bar("≤", 50),
+            # Their bodies take 20 ms.
+            "one_at_a_time_by_name": Bar("≤", 23),
+            "one_at_a_time_in_a_line": Bar("≤", 23),
+            "one_at_a_time_on_a_server": Bar("≤", 23),
+        }.items()
+    },
 }
 
 

@@ -27,6 +27,8 @@ SUBJECTS: Final = {
     "pg_awa": "Awa",
     "pg_oban": "Oban",
     "pg_backlog": "{backlog:,} tasks wait on PostgreSQL",
+    "limits": "limits on SQLite",
+    "pg_limits": "limits on PostgreSQL",
 }
 
 

@@ -28,6 +28,13 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     postgres_latency_samples: int
     backlog: int
     idle_seconds: float
+    customers: int
+    customer_tasks: int
+    """In all; as many for each customer."""
+    customer_nodes: int
+    server_tasks: int
+    one_at_a_time: int
+    raises: int
 
 
 FULL: Final = Sizes(
@@ -47,6 +54,12 @@ FULL: Final = Sizes(
     postgres_latency_samples=200,
     backlog=1_000_000,
     idle_seconds=45.0,
+    customers=500,
+    customer_tasks=20_000,
+    customer_nodes=4,
+    server_tasks=20_000,
+    one_at_a_time=500,
+    raises=50,
 )
 
 QUICK: Final = Sizes(
@@ -66,4 +79,10 @@ QUICK: Final = Sizes(
     postgres_latency_samples=100,
     backlog=100_000,
     idle_seconds=20.0,
+    customers=500,
+    customer_tasks=10_000,
+    customer_nodes=4,
+    server_tasks=10_000,
+    one_at_a_time=100,
+    raises=20,
 )

@@ -38,6 +38,12 @@ TINY: Final = Sizes(
     postgres_latency_samples=2,
     backlog=1000,
     idle_seconds=0.2,
+    customers=10,
+    customer_tasks=100,
+    customer_nodes=2,
+    server_tasks=100,
+    one_at_a_time=5,
+    raises=2,
 )
 
 OF_A_STORE: Final = {
@@ -75,6 +81,27 @@ ON_POSTGRES: Final = {
     "scheduled_lateness.p50",
     "scheduled_lateness.p99",
 }
+OF_SERVERS: Final = {
+    "without_servers",
+    "without_servers_cpu",
+    "servers",
+    "servers_cpu",
+    "servers_to_without_servers",
+}
+OF_LIMITS: Final = {
+    *OF_SERVERS,
+    "customers_without_limit",
+    "customers",
+    "customers_to_without_limit",
+    "customers_first_done_to_last",
+    "raised_limit.p50",
+    "raised_limit.p99",
+    "raised_line.p50",
+    "raised_line.p99",
+    "one_at_a_time_by_name",
+    "one_at_a_time_in_a_line",
+    "one_at_a_time_on_a_server",
+}
 RIVALS: Final = [name for name, system in SYSTEMS.items() if name != "synergon" and system.version() is not None]
 """Only `make bench` installs them."""
 EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
@@ -84,6 +111,8 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"{store}.{what}" for store in ("backlog", "pg_backlog") for what in OF_A_BACKLOG),
     *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
     *(f"ratio.drain_to_{rival}" for rival in RIVALS),
+    *(f"{store}.{what}" for store in ("limits", "pg_limits") for what in OF_LIMITS),
+    *(f"memory.{what}" for what in OF_SERVERS),
     "hints.idle_start.p50",
     "hints.idle_start.p99",
     "ratio.drain_to_huey",

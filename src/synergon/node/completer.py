@@ -41,6 +41,8 @@ class Completer:
         on_ready: Callable[[Iterable[str]], None],
         on_scheduled: Callable[[float], None],
         on_freed: Callable[[Iterable[str | None]], None],
+        on_writing: Callable[[Iterable[Settlement]], None] = lambda _: None,
+        on_written: Callable[[Iterable[str | None]], None] | None = None,
         hooks: Hooks,
     ) -> None:
         self._store = store
@@ -50,6 +52,8 @@ class Completer:
         self._on_ready = on_ready
         self._on_scheduled = on_scheduled
         self._on_freed = on_freed
+        self._on_writing = on_writing
+        self._on_written = on_written or on_freed
         self._hooks = hooks
         self._pending: list[Settlement] = []
         self._writing: list[Settlement] = []
@@ -100,7 +104,7 @@ class Completer:
             for settlement, verdict in zip(batch, verdicts, strict=True):
                 self.announce(settlement, verdict)
             self._writing = []
-            self._on_freed([verdict.kind for verdict in verdicts])
+            self._on_written([verdict.kind for verdict in verdicts])
             self._on_ended([settlement.id for settlement in batch])
         self._is_flushed.set()
 
@@ -136,6 +140,7 @@ class Completer:
     async def _write(self, batch: list[Settlement]) -> list[Verdict]:
         failures = 0
         while True:
+            self._on_writing(batch)
             try:
                 verdicts = await self._store.finish(batch)
             except StoreUnavailable as error:

@@ -43,7 +43,7 @@ from synergon.node.watchdog import Watchdog
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewNode, Progress
+from synergon.records import Claim, NewNode, Progress, Settlement
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -53,6 +53,8 @@ LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
+DRAIN_LOOK_SHARE: Final = 0.1
+"""How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
 
 
 class Node(Services):
@@ -112,6 +114,8 @@ class Node(Services):
             on_ready=self.made_ready,
             on_scheduled=self.due_in,
             on_freed=self._places_freed,
+            on_writing=self._outcomes_leave,
+            on_written=self._outcomes_written,
             hooks=self._hooks,
         )
         self.runner = Runner(
@@ -277,6 +281,17 @@ class Node(Services):
         """Tasks of these kinds have ended, and the store knows."""
         self.scheduler.wake(self._sharing.freed(kinds))
 
+    def _outcomes_leave(self, batch: Iterable[Settlement]) -> None:
+        """Where writes are done in order, the next claim may be asked for now, and share the commit of these."""
+        if self._store.capabilities.in_order and self._sharing.is_any:
+            self.scheduler.wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
+
+    def _outcomes_written(self, kinds: Iterable[str | None]) -> None:
+        freed = self._sharing.freed(kinds)
+        # A claim in flight came after these outcomes, and has seen what they freed; without one, somebody has to look.
+        if not (self._store.capabilities.in_order and self.scheduler.is_claiming):
+            self.scheduler.wake(freed)
+
     def _moment_passed(self) -> None:
         """The store's clock has reached a moment at which something may be possible that was not."""
         self.scheduler.wake(self._sharing.pooled)
@@ -435,8 +450,12 @@ class Node(Services):
 
     async def drained(self) -> None:
         """Return when no live task is left that this node could run."""
-        while not self._has_stopped.is_set() and (self.runner.running or await self._has_work()):
-            await self._clock.sleep(DRAIN_LOOK_SECONDS)
+        while not self._has_stopped.is_set():
+            asked_at = self._clock.monotonic()
+            if not self.runner.running and not await self._has_work():
+                break
+            taken = self._clock.monotonic() - asked_at
+            await self._clock.sleep(max(DRAIN_LOOK_SECONDS, taken / DRAIN_LOOK_SHARE))
         await self.completer.flushed()
 
     async def _has_work(self) -> bool:

@@ -97,6 +97,11 @@ class Scheduler:
         if request is not None:
             await self._claim(request)
 
+    @property
+    def is_claiming(self) -> bool:
+        """Whether a claim is in flight."""
+        return not self._is_idle.is_set()
+
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
         await self._is_idle.wait()

@@ -20,6 +20,7 @@ def handed_back(claim: Claim) -> Settlement:
         outcome=HandedBack(),
         limit_key=claim.limit_key,
         group_id=claim.group_id,
+        kind=claim.kind,
     )
 
 
@@ -38,6 +39,7 @@ def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
         group_id=claim.group_id,
         server=(attempt.server.provider, attempt.server.address) if attempt.server and is_well is not None else None,
         is_server_well=is_well is not False,
+        kind=claim.kind,
     )
 
 

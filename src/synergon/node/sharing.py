@@ -21,14 +21,22 @@ class Sharing:
         self.rated = frozenset(kind for kind, task_type in kinds.items() if task_type.policy.rate is not None)
         self.pooled = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
         self._freed: Counter[str] = Counter()
+        self.is_any = bool(self._places)
+        """Whether any kind shares anything."""
 
     def freed(self, kinds: Iterable[str | None]) -> set[str]:
         """Tasks of these kinds have ended; the kinds that may have room now."""
         if not self._places:
             return set()
-        names = [name for kind in kinds for name in self._places.get(kind or "", ())]
-        self._freed.update(names)
-        return self.takers(names)
+        ended = Counter(kinds)
+        for kind, count in ended.items():
+            for name in self._places.get(kind or "", ()):
+                self._freed[name] += count
+        return self.about_to_end(ended)
+
+    def about_to_end(self, kinds: Iterable[str | None]) -> set[str]:
+        """Tasks of these kinds will have ended before the store hears anything else; the kinds that may have room."""
+        return self.takers(name for kind in set(kinds) for name in self._places.get(kind or "", ()))
 
     def takers(self, names: Iterable[str]) -> set[str]:
         """The kinds of this node that take places in these."""

@@ -7,8 +7,9 @@ hold together, and a task is given its places and its server in one step or not 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from synergon.addresses import covers
@@ -57,6 +58,8 @@ class PooledServer:
     is_on_trial: bool = False
     """It has rested and not succeeded since: one task at a time."""
     slots: set[int] = field(default_factory=set)
+    _lowest: int = 0
+    """No slot below this one is free."""
 
     @property
     def free(self) -> int:
@@ -71,11 +74,69 @@ class PooledServer:
         """How full it is, from 0 to 1."""
         return len(self.slots) / (self.capacity or UNLIMITED)
 
+    def begin(self) -> None:
+        """Nothing is known of its slots yet."""
+        self.slots.clear()
+        self._lowest = 0
+
     def take_slot(self) -> int:
         """The lowest one that nobody has."""
-        slot = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
+        slot = self._lowest
+        while slot in self.slots:
+            slot += 1
+        self._lowest = slot + 1
         self.slots.add(slot)
         return slot
+
+
+class Pool:
+    """The servers of one provider, while a claim fills them: none gets emptier, so a heap finds the least loaded."""
+
+    def __init__(self) -> None:
+        self.servers: list[PooledServer] = []
+        self._by_address: dict[str, PooledServer] = {}
+        self._heap: list[tuple[float, int, int]] | None = None
+
+    def add(self, server: PooledServer) -> None:
+        """One more."""
+        self.servers.append(server)
+        self._by_address[server.address] = server
+
+    def find(self, address: str) -> PooledServer | None:
+        """The one with this address."""
+        return self._by_address.get(address)
+
+    def choose(self, candidate: Candidate, is_open: Callable[[PooledServer], bool]) -> PooledServer | None:
+        """Free first, then one that has not just failed it, then the least loaded, then in turn."""
+        if candidate.target is not None:
+            server = self.find(candidate.target)
+            return server if server is not None and is_open(server) else None
+        server = self._least_loaded(candidate.id, is_open)
+        if server is None or server.address != candidate.avoid:
+            return server
+        others = [other for other in self.servers if other is not server and is_open(other)]
+        return others[min(_in_turn(others, candidate.id))[2]] if others else server
+
+    def _least_loaded(self, first: int, is_open: Callable[[PooledServer], bool]) -> PooledServer | None:
+        heap = self._heap
+        if heap is None:
+            heap = self._heap = _in_turn(self.servers, first)
+            heapify(heap)
+        while heap:
+            load, turn, index = heap[0]
+            server = self.servers[index]
+            if not is_open(server):  # nor will it be, in this claim
+                heappop(heap)
+            elif server.load != load:
+                heapreplace(heap, (server.load, turn, index))
+            else:
+                return server
+        return None
+
+
+def _in_turn(servers: list[PooledServer], first: int) -> list[tuple[float, int, int]]:
+    """The load of each, its turn among equals, and its index."""
+    return [(server.load, (index + first) % len(servers), index) for index, server in enumerate(servers)]
 
 
 class Allotment:
@@ -85,9 +146,10 @@ class Allotment:
         self, values: Mapping[str, int | None], servers: Iterable[PooledServer], holdings: Iterable[Holding]
     ) -> None:
         self._values = values
-        self._servers: dict[str, list[PooledServer]] = defaultdict(list)
+        self._pools: dict[str, Pool] = defaultdict(Pool)
         for server in servers:
-            self._servers[server.provider].append(server)
+            server.begin()
+            self._pools[server.provider].add(server)
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
         for holding in holdings:
@@ -95,15 +157,18 @@ class Allotment:
 
     def _count(self, holding: Holding) -> None:
         self._use(holding.limits, holding.server)
-        if holding.server is None:
+        pool = self._pools.get(holding.provider or "")
+        if pool is None or holding.server is None or holding.slot is None:
             return
-        for server in self._servers.get(holding.provider or "", ()):
-            if server.address == holding.server and holding.slot is not None:
-                server.slots.add(holding.slot)
+        server = pool.find(holding.server)
+        if server is not None:
+            server.slots.add(holding.slot)
 
     def _use(self, limits: tuple[str, ...], server: str | None) -> None:
-        # A name may be both: held by name, and a prefix of the server. It is one task all the same.
-        self._used.update({*limits, *(() if server is None else self._prefixes(server))})
+        above = () if server is None else self._prefixes(server)
+        # A name may stand twice: given twice, or held by name and a prefix of the server. It is one task all the same.
+        for name in {*limits, *above} if above or len(limits) > 1 else limits:
+            self._used[name] += 1
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
         """The limits that cover a server."""
@@ -112,7 +177,7 @@ class Allotment:
             above = self._above[address] = tuple(name for name in self._values if covers(name, address))
         return above
 
-    def _room(self, names: Iterable[str]) -> int:
+    def _room(self, names: tuple[str, ...]) -> int:
         return min((self._left(name) for name in names), default=UNLIMITED)
 
     def _left(self, name: str) -> int:
@@ -123,7 +188,7 @@ class Allotment:
         """More than this cannot be taken of the kind, whatever its tasks are."""
         most = min(room.count, self._room(room.limits))
         if room.provider is not None:
-            servers = self._servers.get(room.provider, ())
+            servers = self._pools[room.provider].servers
             most = min(most, sum(min(server.free, self._room(self._prefixes(server.address))) for server in servers))
         return most
 
@@ -134,20 +199,12 @@ class Allotment:
         if room.provider is None:
             self._use(room.limits, None)
             return Seat(room.limits)
-        server = self._choose(room.provider, candidate)
+        server = self._pools[room.provider].choose(candidate, self._is_open)
         if server is None:
             return None
         self._use(room.limits, server.address)
         return Seat(room.limits, room.provider, server.address, server.take_slot())
 
-    def _choose(self, provider: str, candidate: Candidate) -> PooledServer | None:
-        """Free first, then one that has not just failed it, then the least loaded, then in turn."""
-        servers = self._servers.get(provider, [])
-        open_ones = [
-            (server.address == candidate.avoid, server.load, (index + candidate.id) % len(servers), index)
-            for index, server in enumerate(servers)
-            if candidate.target in (None, server.address)
-            and server.free > 0
-            and self._room(self._prefixes(server.address)) > 0
-        ]
-        return servers[min(open_ones)[3]] if open_ones else None
+    def _is_open(self, server: PooledServer) -> bool:
+        above = self._prefixes(server.address)
+        return server.free > 0 and (not above or self._room(above) > 0)

@@ -74,6 +74,8 @@ class Capabilities:
     """It is a server, which may start after those who use it: a worker waits for it."""
     listens: bool = False
     """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
+    in_order: bool = False
+    """Of two writes of one process the later one sees what the earlier one did, without waiting for its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,7 +217,8 @@ def _candidate(row: Any) -> Candidate:
 # ---------------------------------------------------------------- they sit down
 
 
-async def _sit(session: Session, node_id: str, chosen: Sequence[Taken]) -> list[Any]:
+async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[Any]:
+    chosen = sorted(chosen, key=lambda entry: entry.candidate.id)
     return await session.rows(
         "take_seats",
         node_id,

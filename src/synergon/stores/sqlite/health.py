@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,14 +22,18 @@ WELL = Health(0, 0, None)
 
 def note(transaction: Transaction, outcomes: Iterable[tuple[str, str, bool]]) -> None:
     """Count how attempts went: provider, address, and whether that server was well. Servers that left are forgotten."""
+    by_server: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for provider, address, is_well in outcomes:
-        row = transaction.row("health", provider, address)
+        by_server[provider, address].append(is_well)
+    for server, attempts in by_server.items():
+        row = transaction.row("health", *server)
         if row is None:
             continue
-        before = Health(*row[:3])
-        after = WELL if is_well else _failed(before, transaction.now, *row[3:])
+        before = after = Health(*row[:3])
+        for is_well in attempts:
+            after = WELL if is_well else _failed(after, transaction.now, *row[3:])
         if after != before:
-            transaction.run("set_health", *after, provider, address)
+            transaction.run("set_health", *after, *server)
 
 
 def _failed(health: Health, now: int, rest_after: int | None, rest_first: int, rest_cap: int) -> Health:

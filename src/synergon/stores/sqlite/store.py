@@ -62,7 +62,7 @@ Result = TypeVar("Result")
 class SqliteStore:
     """One file."""
 
-    capabilities = Capabilities(shared=True, durable=True, transactions=True)
+    capabilities = Capabilities(shared=True, durable=True, transactions=True, in_order=True)
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -82,11 +82,13 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND (is_command OR NOT EXISTS (
 ORDER BY id FOR UPDATE SKIP LOCKED
 
 -- name: take_seats
+-- The ids are sorted, and each finds its place among them by halving. A join of two short lists, as the planner sees
+-- them before it knows how long they are, would go through all of one for each of the other.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
-    overdue = false, holds = seat.holds, provider = coalesce(seat.provider, task.provider),
-    server = coalesce(seat.server, task.server), slot = seat.slot
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::integer[]) AS seat (id, holds, provider, server, slot)
-WHERE task.id = seat.id AND task.id = ANY ($2) AND state || '' = 'ready'
+    overdue = false, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
+    provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
+    server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]
+WHERE id = ANY ($2) AND state || '' = 'ready'
 RETURNING true, task.id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
     limit_key, group_id, task.server, task.slot, priority

@@ -1,0 +1,1 @@
+"""What limits, lines and servers cost, on each store."""
