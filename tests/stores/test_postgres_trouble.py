@@ -28,6 +28,7 @@ from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, sett
 from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
     ConfigurationError,
+    DataRefused,
     KeyConflict,
     SchemaError,
     StoreError,
@@ -275,6 +276,30 @@ async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresSto
         with pytest.raises(StoreError, match="GRANT"):
             await Worker.start(least)
         await least.close()
+
+
+@ours_only
+async def test_a_right_that_was_taken_away_is_no_fault_of_the_outcome(store: PostgresStore) -> None:
+    with role("worker_role", *WORKER_GRANTS):
+        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+        await least.open()
+        worker = await Worker.start(least)
+        await add(least)
+        (claim,) = await worker.claim()
+        administer(f"REVOKE INSERT ON {SCHEMA}.history FROM worker_role")
+        with pytest.raises(StoreError, match="GRANT") as caught:
+            await worker.finish(claim, SUCCEEDED)
+        assert not isinstance(caught.value, DataRefused)
+        administer(f"GRANT INSERT ON {SCHEMA}.history TO worker_role")
+        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
+        await least.close()
+
+
+async def test_data_that_the_database_will_never_take_is_told_apart(store: PostgresStore) -> None:
+    with pytest.raises(DataRefused, match="refused a statement"):
+        await store.insert([NewTask(kind="a\0b")])
+    with pytest.raises(DataRefused, match="refused a statement"):
+        await store.insert([NewTask(kind="a", priority=2**70)])
 
 
 # ---------------------------------------------------------------- trouble in the middle
