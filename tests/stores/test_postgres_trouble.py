@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -392,6 +394,28 @@ async def test_connections_that_were_cut_are_made_again(store: PostgresStore) ->
         except StoreUnavailable:
             failures += 1
             assert failures < 20
+    await keeper.close()
+
+
+CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+
+@ours_only
+async def test_a_lease_whose_connection_is_stuck_is_renewed_on_another_one(store: PostgresStore) -> None:
+    worker = await Worker.start(store)
+    before = administer(CLIENTS)
+    keeper = await store.keeper()
+    assert await keeper.renew(worker.node_id, HOUR)
+    ((stuck,),) = set(administer(CLIENTS)) - set(before)
+    os.kill(stuck, signal.SIGSTOP)
+    try:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await keeper.renew(worker.node_id, HOUR)
+        async with asyncio.timeout(10):
+            assert await keeper.renew(worker.node_id, HOUR)
+    finally:
+        os.kill(stuck, signal.SIGCONT)
     await keeper.close()
 
 
