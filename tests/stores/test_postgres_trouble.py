@@ -397,6 +397,26 @@ async def test_connections_that_were_cut_are_made_again(store: PostgresStore) ->
     await keeper.close()
 
 
+async def test_a_table_that_a_newer_release_has_widened_is_read_on(store: PostgresStore) -> None:
+    task_id = await add(store)
+    worker = await Worker.start(store)
+    keeper = await store.keeper()
+    for _ in range(2):
+        await state_of(store, task_id)
+        await keeper.renew(worker.node_id, HOUR)
+        await store.nodes()
+    administer(f"ALTER TABLE {SCHEMA}.task ADD COLUMN newer int; ALTER TABLE {SCHEMA}.node ADD COLUMN newer int")
+    try:
+        assert await state_of(store, task_id) is State.READY
+        assert await keeper.renew(worker.node_id, HOUR)
+        assert len(await store.nodes()) == 1
+        assert (await worker.claim_one()).id == task_id
+    finally:
+        administer(f"ALTER TABLE {SCHEMA}.task DROP COLUMN newer; ALTER TABLE {SCHEMA}.node DROP COLUMN newer")
+    assert await state_of(store, task_id) is State.RUNNING
+    await keeper.close()
+
+
 CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 

@@ -17,7 +17,13 @@ from synergon.errors import DataRefused, SchemaError, StoreError, StoreUnavailab
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.contention import Contention, RowHeld
 
-_CONTENTION: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_CONTENTION: Final = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    # A newer release has changed the tables under a prepared statement; the driver has forgotten the old one by now.
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
 
 _PASSING: Final = (
     asyncpg.PostgresConnectionError,
