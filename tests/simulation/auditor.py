@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation.settling import check_outcome
 
+from synergon.control_records import NewOrder
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
 from synergon.records import (
@@ -170,6 +171,12 @@ class Auditor:
 
     def _check_resume(self, process: Process, args: tuple[Sequence[str]], *_: Any) -> None:
         self.paused.difference_update(args[0])
+
+    def _check_order(self, process: Process, args: tuple[NewOrder], *_: Any) -> None:
+        if args[0].verb == "pause":
+            self.paused.add(args[0].subject)
+        elif args[0].verb == "resume":
+            self.paused.discard(args[0].subject)
 
     def _check_cancel(self, process: Process, args: Any, moves: list[Moved], *_: Any) -> None:
         self._wanted_cancelled.update(moved.id for moved in moves if moved.state is State.RUNNING)

@@ -1,7 +1,8 @@
 """Nobody waits for nothing.
 
-No task waits ready, or due, for longer than sweep and lease together while a node that could run it has room. A node that left
-tasks behind because it was full comes back for them as soon as it is not. Whoever waits for a task is told of its end.
+No task waits ready, or due, for longer than sweep and lease together while a node that could run it has room. A node
+that left tasks behind because it was full comes back for them as soon as it is not. Whoever waits for a task is told of
+its end.
 """
 
 from __future__ import annotations
