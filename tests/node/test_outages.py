@@ -211,6 +211,28 @@ async def test_an_outcome_is_kept_while_the_store_refuses_everybody(
     assert caplog.text.count("1 outcomes wait for the store: permission denied for table history") == 1
 
 
+async def test_a_store_that_refuses_everybody_is_told_of_once_and_in_one_line(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, sweep=0.02)
+    stores = make_troubled(engine)
+
+    async def refuse(_call: Callable[[], Awaitable[Any]]) -> Any:
+        raise StoreError("the role is refused")
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine.worker():
+        stores[-1].cause("claim", refuse)
+        await until(lambda: stores[-1].calls["claim"] >= 4)
+        stores[-1].end("claim")
+        assert await (await note.enqueue()).result(PATIENCE_SECONDS) == "ran"
+    told = [record for record in caplog.records if "the role is refused" in record.getMessage()]
+    assert [(record.levelno, record.exc_info) for record in told] == [(logging.ERROR, None)]
+
+
 async def test_an_outage_that_ends_in_a_refusal_does_not_hold_claims_back_for_ever(
     new_engine: NewEngine, url: str
 ) -> None:

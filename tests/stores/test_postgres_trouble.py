@@ -417,6 +417,26 @@ async def test_a_table_that_a_newer_release_has_widened_is_read_on(store: Postgr
     await keeper.close()
 
 
+@ours_only
+async def test_a_role_that_may_not_log_in_for_a_while_is_nothing_the_driver_complains_of(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with role("worker_role", *WORKER_GRANTS):
+        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+        await least.open()
+        await least.nodes()
+        administer("ALTER ROLE worker_role NOLOGIN")
+        administer("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker_role'")
+        for _ in range(20):
+            with pytest.raises(StoreError):
+                await least.nodes()
+            await asyncio.sleep(0.02)
+        administer("ALTER ROLE worker_role LOGIN")
+        assert await least.nodes() == []
+        await least.close()
+    assert caplog.records == []
+
+
 CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
