@@ -27,11 +27,13 @@ from tests.postgres_server import (
 )
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
 
+from synergon import Engine
 from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
     ConfigurationError,
     DataRefused,
     KeyConflict,
+    OptionError,
     SchemaError,
     StoreError,
     StoreUnavailable,
@@ -141,9 +143,18 @@ async def test_a_server_that_is_not_there_may_come_back(tmp_path: Path) -> None:
             await PostgresStore(url).open()
 
 
-async def test_a_misspelt_parameter_is_refused_when_connecting() -> None:
-    with pytest.raises(StoreError, match="pol"):
-        await PostgresStore(url_with(pol=3)).open()
+def test_a_misspelt_parameter_is_refused_where_it_is_written() -> None:
+    with pytest.raises(OptionError, match=r"no parameter 'pol'; there are schema, pool, .*sslmode.*application_name"):
+        Engine("postgresql://host/db?sslmode=require&pol=3")
+
+
+async def test_settings_of_the_server_may_be_in_the_url(store: PostgresStore) -> None:
+    for setting in ("application_name=shop&TimeZone=UTC", "options=-c%20application_name%3Dshop"):
+        named = PostgresStore(f"{store.url}&{setting}")
+        await named.open()
+        await named.nodes()
+        assert administer("SELECT 1 FROM pg_stat_activity WHERE application_name = 'shop'")
+        await named.close()
 
 
 # ---------------------------------------------------------------- the schema
