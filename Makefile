@@ -8,13 +8,16 @@ RIVALS := build/rivals
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format simulate chaos bench clean
+.PHONY: demo test long check format simulate chaos bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
 
 test: $(VENV)/.test  ## all tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+long: $(VENV)/.test  ## the long forms of those tests that have one: a quarter of an hour
+	SYNERGON_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 600 $(PYTEST_ARGS) $$(grep -rlE "IS_LONG_RUN|SYNERGON_LONG" --include="test_*.py" tests)
 
 check: $(VENV)/.check  ## format, lint and types, without changing anything
 	$(BIN)/ruff format --check .

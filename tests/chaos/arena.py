@@ -29,7 +29,13 @@ LOOK_SECONDS: Final = 0.05
 DRAIN_SECONDS: Final = 120.0
 EXPECTED_EXITS: Final = {-signal.SIGKILL, -signal.SIGTERM, 0, 3, 75}
 """Killed, told to end before it could listen, ended in order, no database at its start, lease lost."""
-UNEXPECTED_WORDS: Final = ("failed and goes on", "cannot be stored", "was never retrieved", "never awaited")
+UNEXPECTED_WORDS: Final = (
+    "failed and goes on",
+    "refused by the store",
+    "cannot be stored",
+    "was never retrieved",
+    "never awaited",
+)
 """What a node says when something happened that nobody thought of."""
 
 

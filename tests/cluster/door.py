@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio import StreamReader, StreamWriter
-from typing import Literal, Self
+from typing import Final, Literal, Self
+
+from tests.support import until
 
 Mood = Literal["open", "ill", "silent"]
+
+QUIET_SECONDS: Final = 1.0
+"""Longer than an engine takes to look around after it has come."""
 
 
 class Door:
@@ -47,6 +52,17 @@ class Door:
             visit.cancel()
         if self._visits:
             await asyncio.wait(self._visits)
+
+    async def until_let_in(self, count: int) -> None:
+        """Return when so many were let in. What a message leads to may be seen before the answer has gone out."""
+        await until(lambda: self.let_in >= count)
+
+    async def until_quiet(self) -> None:
+        """Return when nobody has come for a while: whoever is new here has met everybody."""
+        seen = -1
+        while seen != self.let_in:
+            seen = self.let_in
+            await asyncio.sleep(QUIET_SECONDS)
 
     def _visited(self, reader: StreamReader, writer: StreamWriter) -> None:
         visit = asyncio.ensure_future(self._serve(reader, writer))

@@ -33,6 +33,12 @@ def use(shell: Shell, url: str) -> None:
     app.write_text(app.read_text().replace('"sqlite:///app.db"', repr(url)))
 
 
+@pytest.mark.parametrize("command", [("worker", "app"), ("nodes", "--url", "postgresql://host/db?nonsense=1")])
+def test_a_parameter_that_nobody_knows_is_a_mistake_of_whoever_wrote_it(shell: Shell, command: tuple[str, ...]) -> None:
+    use(shell, "postgresql://host/db?nonsense=1")
+    assert "no parameter 'nonsense'" in error_of(shell.run(*command), 2)
+
+
 # ---------------------------------------------------------------- what may pass
 
 

@@ -14,7 +14,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, check_counts, ended, make_troubled, until, until_state
 
 from synergon import Context, Engine, Retry, State
-from synergon.errors import StoreError, StoreUnavailable
+from synergon.errors import DataRefused, StoreError, StoreUnavailable
 from synergon.node.executors import LocalExecutor
 from synergon.settings import Settings
 
@@ -144,7 +144,7 @@ async def test_claims_go_on_when_the_store_is_back(new_engine: NewEngine, url: s
         assert await late.result(PATIENCE_SECONDS) == "ran"
 
 
-@pytest.mark.parametrize("error", [StoreError("cannot be stored"), RuntimeError("a bug in the store")], ids=repr)
+@pytest.mark.parametrize("error", [DataRefused("cannot be stored"), RuntimeError("a bug in the store")], ids=repr)
 async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neighbours(
     new_engine: NewEngine, url: str, error: Exception
 ) -> None:
@@ -183,13 +183,63 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
     assert stores
 
 
+async def test_an_outcome_is_kept_while_the_store_refuses_everybody(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, sweep=0.02)
+    stores = make_troubled(engine)
+    ran: list[int] = []
+
+    @engine.task
+    async def note(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async def refuse(_call: Callable[[], Awaitable[Any]]) -> Any:
+        raise StoreError("permission denied for table history")
+
+    async with engine.worker():
+        stores[-1].cause("finish", refuse)
+        first = await note.enqueue(1)
+        await until(lambda: stores[-1].calls["finish"] >= 2)
+        second = await note.enqueue(2)
+        await until(lambda: stores[-1].calls["finish"] >= 3)
+        assert ran == [1], "claims are held back"
+        stores[-1].end("finish")
+        assert [await handle.result(PATIENCE_SECONDS) for handle in (first, second)] == [1, 2]
+    assert ran == [1, 2]
+    assert caplog.text.count("1 outcomes wait for the store: permission denied for table history") == 1
+
+
+async def test_a_store_that_refuses_everybody_is_told_of_once_and_in_one_line(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, sweep=0.02)
+    stores = make_troubled(engine)
+
+    async def refuse(_call: Callable[[], Awaitable[Any]]) -> Any:
+        raise StoreError("the role is refused")
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine.worker():
+        stores[-1].cause("claim", refuse)
+        await until(lambda: stores[-1].calls["claim"] >= 4)
+        stores[-1].end("claim")
+        assert await (await note.enqueue()).result(PATIENCE_SECONDS) == "ran"
+    told = [record for record in caplog.records if "the role is refused" in record.getMessage()]
+    assert [(record.levelno, record.exc_info) for record in told] == [(logging.ERROR, None)]
+
+
 async def test_an_outage_that_ends_in_a_refusal_does_not_hold_claims_back_for_ever(
     new_engine: NewEngine, url: str
 ) -> None:
     engine = new_engine(url)
     stores = make_troubled(engine)
     gate = Gate()
-    troubles: list[Exception] = [StoreUnavailable("away"), StoreError("something in it cannot be stored")]
+    troubles: list[Exception] = [StoreUnavailable("away"), DataRefused("something in it cannot be stored")]
 
     @engine.task
     async def note() -> str:

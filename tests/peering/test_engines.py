@@ -314,6 +314,23 @@ async def test_an_idle_node_asks_the_store_hardly_anything(new_peer: Callable[..
         assert asked.total() <= 0.5 * 15
 
 
+async def test_what_a_peer_has_started_lowers_the_hopes_in_it(new_peer: Callable[..., Engine]) -> None:
+    worker, producer = new_peer(concurrency=5), new_peer()
+    async with worker.worker() as node, producer:
+        peers = producer.peers
+        assert peers is not None
+        await until(lambda: peers._post.directory.get(node.id) is not None)
+        peer = peers._post.directory.get(node.id)
+        assert peer is not None
+        for news, free in (
+            (message(started={"a": 1, "b": 2}), 2),
+            (message(started={"a": 9}), 0),
+            (message(started={"a": 9}, free=4), 4),
+        ):
+            peers._heed(node.id, news)
+            assert peer.free == free
+
+
 async def test_whoever_leaves_leaves_its_alarms_to_the_others(new_peer: Callable[..., Engine]) -> None:
     leaving, staying = new_peer(), new_peer()
     attempts: list[str] = []

@@ -44,14 +44,15 @@ class Scene:
         hello = Hello(id="somebody", version="1", kinds=("quick",))
         return self.seal.wrap("somebody", encode(message(hello=hello, new={"quick": 1})))
 
-    async def send(self, envelope: Envelope, *, method: str = "POST", body: Any = None) -> int:
+    async def send(self, envelope: Envelope, *, method: str = "POST", path: str = PATH, body: Any = None) -> int:
         assert self.node.peers is not None
         headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
         async with (
             aiohttp.ClientSession() as session,
             session.request(
                 method,
-                f"{self.node.peers.address}{PATH}",
+                f"{self.node.peers.address}{path}",
+                allow_redirects=False,
                 data=envelope.body if body is None else body,
                 headers=headers,
             ) as response,
@@ -131,6 +132,8 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
     "no signature worth the name": (401, lambda s: s.send(msgspec.structs.replace(s.honest, signature="é"))),
     "too old": (401, lambda s: s.send(_at(s, -WINDOW - 5_000_000))),
     "of the future": (401, lambda s: s.send(_at(s, WINDOW + 5_000_000))),
+    "of no time": (401, lambda s: s.send(_signed_at(s, "noon"))),
+    "another path": (404, lambda s: s.send(s.honest, path=f"{PATH}/")),
     "too long": (413, lambda s: s.send(s.seal.wrap("somebody", b" " * SIZE_LIMIT + s.honest.body))),
     "too long, in chunks": (413, lambda s: s.send(s.honest, body=_endless())),
     "not posted": (405, lambda s: s.send(s.honest, method="GET")),
@@ -140,6 +143,12 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
 
 def _at(scene: Scene, shift: int) -> Envelope:
     return Seal(scene.secret, lambda: scene.now + shift).wrap("somebody", scene.honest.body)
+
+
+def _signed_at(scene: Scene, time: str) -> Envelope:
+    honest = scene.honest
+    signature = scene.seal._sign(honest.peer_id, time, honest.nonce, honest.body)
+    return msgspec.structs.replace(honest, time=time, signature=signature)
 
 
 @pytest.mark.parametrize("name", FORGERIES)

@@ -195,6 +195,16 @@ def youngest_first(patch: Patch) -> None:
     patch.setattr(Lane, "pop", pop_last)
 
 
+def due_made_ready_late(patch: Patch) -> None:
+    """What is due becomes ready a quarter of a minute later."""
+    wake = upkeep.wake
+
+    def too_late(tables: Tables, limit: int, now: int) -> Any:
+        return wake(tables, limit, now - 15_000_000)
+
+    patch.setattr("synergon.stores.memory.store.upkeep.wake", too_late)
+
+
 def reap_by_a_fast_clock(patch: Patch) -> None:
     """The reaper's statement is early by half a lease."""
     reap = upkeep.reap
@@ -223,5 +233,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     unknown_claims_kept,
     closed_after_joining_again,
     youngest_first,
+    due_made_ready_late,
     reap_by_a_fast_clock,
 )

@@ -1,7 +1,8 @@
 """Nobody waits for nothing.
 
-No task waits ready for longer than sweep and lease together while a node that could run it has room. A node that left
-tasks behind because it was full comes back for them as soon as it is not. Whoever waits for a task is told of its end.
+No task waits ready, or due, for longer than sweep and lease together while a node that could run it has room. A node
+that left tasks behind because it was full comes back for them as soon as it is not. Whoever waits for a task is told of
+its end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Patience:
 
     def _look(self) -> None:
         now, auditor = self._world.loop.time(), self._world.auditor
-        waiting = {task_id for task_id, seen in auditor.seen.items() if seen.state is State.READY}
+        waiting = {task_id for task_id in auditor.seen if self._could_run(task_id)}
         neglected = {task_id: free for task_id in waiting if (free := self._who_is_free(task_id)) is not None}
         self._neglected_since = {
             task_id: max(self._neglected_since.get(task_id, now), auditor.moved_at[task_id], process.troubled_until)
@@ -50,6 +51,11 @@ class Patience:
             process = neglected[task_id]
             if now - since > process.sweep_seconds + process.settings.lease:
                 self._world.fail(f"task {task_id} waits since {since:.1f} although {process} is free")
+
+    def _could_run(self, task_id: int) -> bool:
+        """Whether it waits for nothing but a node; that nobody has made it ready yet is no excuse."""
+        row = self._world.auditor.row(task_id)
+        return row.state is State.READY or (row.state is State.SCHEDULED and row.run_at <= self._world.auditor.now)
 
     def _look_for_leftovers(self, process: Process) -> None:
         now = self._world.loop.time()

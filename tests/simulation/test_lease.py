@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
+import pytest
 from tests.simulation.process import HostClock
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -16,24 +18,32 @@ LEASE_SECONDS = 30.0
 
 
 class SilentKeeper:
-    """A path to a store that never answers."""
+    """A path to a store that never answers, or only so many questions are in vain."""
+
+    def __init__(self, in_vain: float = math.inf) -> None:
+        self._in_vain = in_vain
 
     async def renew(self, node_id: str, lease: int) -> bool:
-        await asyncio.Event().wait()
+        self._in_vain -= 1
+        if self._in_vain >= 0:
+            await asyncio.Event().wait()
         return True
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-async def open_silent_keeper() -> LeaseKeeper:
-    return SilentKeeper()
-
-
 class Fate:
     """What a lease did to its node, and when."""
 
-    def __init__(self, story: Callable[[Lease, HostClock], Awaitable[None]], *, has_bodies: bool) -> None:
+    def __init__(
+        self,
+        story: Callable[[Lease, HostClock], Awaitable[None]],
+        *,
+        has_bodies: bool,
+        keeper: LeaseKeeper | None = None,
+    ) -> None:
+        self._keeper = keeper or SilentKeeper()
         self.lost_at: float | None = None
         self.exited_at: float | None = None
         self._loop = VirtualLoop()
@@ -43,7 +53,7 @@ class Fate:
     async def _live(self, story: Callable[[Lease, HostClock], Awaitable[None]]) -> None:
         clock = HostClock(self._loop)
         lease = Lease(
-            open_silent_keeper,
+            self._open_keeper,
             "n",
             LEASE_SECONDS,
             clock,
@@ -54,6 +64,9 @@ class Fate:
             exit_process=self._exit,
         )
         await story(lease, clock)
+
+    async def _open_keeper(self) -> LeaseKeeper:
+        return self._keeper
 
     def _lose(self, node_id: str) -> None:
         self.lost_at = self._loop.time()
@@ -68,6 +81,16 @@ def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_t
 
     fate = Fate(keep, has_bodies=True)
     assert (fate.lost_at, fate.exited_at) == (25.0, 30.0)
+
+
+@pytest.mark.parametrize("in_vain", [1, 2])
+def test_a_try_that_is_stuck_leaves_time_for_another_one(in_vain: int) -> None:
+    async def keep_a_minute(lease: Lease, clock: HostClock) -> None:
+        end = asyncio.Event()
+        asyncio.get_running_loop().call_later(60, end.set)
+        await lease.keep(end)
+
+    assert Fate(keep_a_minute, has_bodies=True, keeper=SilentKeeper(in_vain)).lost_at is None
 
 
 def test_a_lease_counts_from_before_it_was_asked_for() -> None:

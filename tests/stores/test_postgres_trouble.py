@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -25,10 +27,13 @@ from tests.postgres_server import (
 )
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
 
+from synergon import Engine
 from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
     ConfigurationError,
+    DataRefused,
     KeyConflict,
+    OptionError,
     SchemaError,
     StoreError,
     StoreUnavailable,
@@ -138,9 +143,18 @@ async def test_a_server_that_is_not_there_may_come_back(tmp_path: Path) -> None:
             await PostgresStore(url).open()
 
 
-async def test_a_misspelt_parameter_is_refused_when_connecting() -> None:
-    with pytest.raises(StoreError, match="pol"):
-        await PostgresStore(url_with(pol=3)).open()
+def test_a_misspelt_parameter_is_refused_where_it_is_written() -> None:
+    with pytest.raises(OptionError, match=r"no parameter 'pol'; there are schema, pool, .*sslmode.*application_name"):
+        Engine("postgresql://host/db?sslmode=require&pol=3")
+
+
+async def test_settings_of_the_server_may_be_in_the_url(store: PostgresStore) -> None:
+    for setting in ("application_name=shop&TimeZone=UTC", "options=-c%20application_name%3Dshop"):
+        named = PostgresStore(f"{store.url}&{setting}")
+        await named.open()
+        await named.nodes()
+        assert administer("SELECT 1 FROM pg_stat_activity WHERE application_name = 'shop'")
+        await named.close()
 
 
 # ---------------------------------------------------------------- the schema
@@ -277,6 +291,30 @@ async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresSto
         await least.close()
 
 
+@ours_only
+async def test_a_right_that_was_taken_away_is_no_fault_of_the_outcome(store: PostgresStore) -> None:
+    with role("worker_role", *WORKER_GRANTS):
+        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+        await least.open()
+        worker = await Worker.start(least)
+        await add(least)
+        (claim,) = await worker.claim()
+        administer(f"REVOKE INSERT ON {SCHEMA}.history FROM worker_role")
+        with pytest.raises(StoreError, match="GRANT") as caught:
+            await worker.finish(claim, SUCCEEDED)
+        assert not isinstance(caught.value, DataRefused)
+        administer(f"GRANT INSERT ON {SCHEMA}.history TO worker_role")
+        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
+        await least.close()
+
+
+async def test_data_that_the_database_will_never_take_is_told_apart(store: PostgresStore) -> None:
+    with pytest.raises(DataRefused, match="refused a statement"):
+        await store.insert([NewTask(kind="a\0b")])
+    with pytest.raises(DataRefused, match="refused a statement"):
+        await store.insert([NewTask(kind="a", priority=2**70)])
+
+
 # ---------------------------------------------------------------- trouble in the middle
 
 
@@ -367,6 +405,68 @@ async def test_connections_that_were_cut_are_made_again(store: PostgresStore) ->
         except StoreUnavailable:
             failures += 1
             assert failures < 20
+    await keeper.close()
+
+
+async def test_a_table_that_a_newer_release_has_widened_is_read_on(store: PostgresStore) -> None:
+    task_id = await add(store)
+    worker = await Worker.start(store)
+    keeper = await store.keeper()
+    for _ in range(2):
+        await state_of(store, task_id)
+        await keeper.renew(worker.node_id, HOUR)
+        await store.nodes()
+    administer(f"ALTER TABLE {SCHEMA}.task ADD COLUMN newer int; ALTER TABLE {SCHEMA}.node ADD COLUMN newer int")
+    try:
+        assert await state_of(store, task_id) is State.READY
+        assert await keeper.renew(worker.node_id, HOUR)
+        assert len(await store.nodes()) == 1
+        assert (await worker.claim_one()).id == task_id
+    finally:
+        administer(f"ALTER TABLE {SCHEMA}.task DROP COLUMN newer; ALTER TABLE {SCHEMA}.node DROP COLUMN newer")
+    assert await state_of(store, task_id) is State.RUNNING
+    await keeper.close()
+
+
+@ours_only
+async def test_a_role_that_may_not_log_in_for_a_while_is_nothing_the_driver_complains_of(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with role("worker_role", *WORKER_GRANTS):
+        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
+        await least.open()
+        await least.nodes()
+        administer("ALTER ROLE worker_role NOLOGIN")
+        administer("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker_role'")
+        for _ in range(20):
+            with pytest.raises(StoreError):
+                await least.nodes()
+            await asyncio.sleep(0.02)
+        administer("ALTER ROLE worker_role LOGIN")
+        assert await least.nodes() == []
+        await least.close()
+    assert caplog.records == []
+
+
+CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+
+@ours_only
+async def test_a_lease_whose_connection_is_stuck_is_renewed_on_another_one(store: PostgresStore) -> None:
+    worker = await Worker.start(store)
+    before = administer(CLIENTS)
+    keeper = await store.keeper()
+    assert await keeper.renew(worker.node_id, HOUR)
+    ((stuck,),) = set(administer(CLIENTS)) - set(before)
+    os.kill(stuck, signal.SIGSTOP)
+    try:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await keeper.renew(worker.node_id, HOUR)
+        async with asyncio.timeout(10):
+            assert await keeper.renew(worker.node_id, HOUR)
+    finally:
+        os.kill(stuck, signal.SIGCONT)
     await keeper.close()
 
 

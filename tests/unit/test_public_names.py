@@ -17,6 +17,7 @@ NAMES = [
     "CommandsFailed",
     "ConfigurationError",
     "Context",
+    "DataRefused",
     "Discard",
     "Engine",
     "ErrorRecord",

@@ -1,7 +1,8 @@
 """Outcomes into batched, fenced writes.
 
-Promise: an outcome that was added is written, through any outage, until the store has given its verdict. What is
-stale by then is dropped, counted and said once. While writes fail, `is_troubled` holds claims back.
+Promise: an outcome that was added is written, through any outage and refusal, until the store has given its verdict;
+only one whose value the store can never take is replaced by that refusal. What is stale by then is dropped, counted and
+said once. While writes fail, `is_troubled` holds claims back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 import msgspec
 
 from synergon.clock import Clock
-from synergon.errors import StoreUnavailable
+from synergon.errors import DataRefused, StoreError
 from synergon.lifecycle import Reason, State
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt
@@ -117,7 +118,9 @@ class Completer:
         notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
         try:
             await self._store.report(notes)
-        except StoreUnavailable:
+        except DataRefused:
+            raise
+        except StoreError:
             self._keep_for_later(reports, overdue, notes)
             raise
         await self._clock.sleep(REPORT_SECONDS)
@@ -143,22 +146,21 @@ class Completer:
             self._on_writing(batch)
             try:
                 verdicts = await self._store.finish(batch)
-            except StoreUnavailable as error:
-                failures += 1
-                if failures == 1:
+            except Exception as error:
+                if _is_about_the_data(error):
+                    if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
+                        return [(await self._write([settlement]))[0] for settlement in batch]
+                    self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
+                    batch = [_refused(batch[0], error)]
+                elif not self.is_troubled:
                     self.is_troubled = True
                     self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
-            except Exception as error:
-                if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
-                    return [(await self._write([settlement]))[0] for settlement in batch]
-                failures += 1
-                self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
-                batch = [_refused(batch[0], error)]
             else:
                 if self.is_troubled:
                     self._logger.info("the store is back, %d outcomes written", len(batch))
                 self.is_troubled = False
                 return verdicts
+            failures += 1
             await self._clock.sleep(pause_after(failures))
 
     def announce_now(self, settlement: Settlement, verdict: Verdict) -> None:
@@ -195,6 +197,14 @@ class Completer:
     def _tell_children(self, outcome: Succeeded) -> None:
         self._on_ready([child.kind for child in outcome.children])
         self._on_scheduled(0.0)
+
+
+def _is_about_the_data(error: Exception) -> bool:
+    """Whether the outcome itself is at fault.
+
+    A missing right, role or table is no reason to lose a body's work: that is kept until the database was put right.
+    """
+    return isinstance(error, DataRefused) or not isinstance(error, StoreError)
 
 
 def _refused(settlement: Settlement, error: Exception) -> Settlement:

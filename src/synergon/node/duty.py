@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from synergon.clock import Clock
-from synergon.errors import LeaseLost, StoreUnavailable
+from synergon.errors import LeaseLost, StoreError, StoreUnavailable
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -29,6 +29,8 @@ class Duty:
         self._clock = clock
         self._logger = logger
         self._task: asyncio.Task[None] | None = None
+        self._trouble: type[StoreError] | None = None
+        """What the store said last, while it goes on."""
 
     def start(self) -> None:
         """Begin."""
@@ -47,22 +49,28 @@ class Duty:
                 await self._step()
                 if failures:
                     self._logger.info("%s works again", self._name)
-                failures = 0
+                failures, self._trouble = 0, None
             except LeaseLost:
                 # The lease thread sees the same and takes the node out; until then there is nothing to do here.
                 await self._clock.sleep(FIRST_PAUSE_SECONDS)
             except Exception as error:  # noqa: BLE001  whatever it is, the loop goes on
-                self._complain(error, failures)
+                self._complain(error)
                 failures += 1
                 await self._clock.sleep(pause_after(failures))
 
-    def _complain(self, error: Exception, failures: int) -> None:
-        """Say it once; an outage is not worth a line per try."""
-        if isinstance(error, StoreUnavailable):
-            if not failures:
-                self._logger.warning("%s waits for the store: %s", self._name, error)
-        else:
+    def _complain(self, error: Exception) -> None:
+        """Say it once, also if it goes on with other words; an outage is not worth a line per try, and what the store
+        says about itself is not worth a traceback."""
+        if not isinstance(error, StoreError):
             self._logger.error("%s failed and goes on", self._name, exc_info=error)
+            return
+        before, self._trouble = self._trouble, StoreUnavailable if isinstance(error, StoreUnavailable) else StoreError
+        if self._trouble is before:
+            return
+        if self._trouble is StoreUnavailable:
+            self._logger.warning("%s waits for the store: %s", self._name, error)
+        else:
+            self._logger.error("%s is refused by the store and tries again: %s", self._name, error)
 
 
 def pause_after(failures: int) -> float:

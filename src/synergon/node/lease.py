@@ -19,6 +19,8 @@ from synergon.errors import StoreError
 from synergon.stores.base import LeaseKeeper
 
 PARTS: Final = 6
+TRY_BEATS: Final = 2
+"""How long one try may take: a single stuck connection does not use up the patience for all of them."""
 LEAST_END_SECONDS: Final = 1.0
 """A process that was stopped past its lease finds it over when it goes on; its bodies still get this long."""
 
@@ -50,6 +52,7 @@ class Lease:
         self._on_lost = on_lost
         self._is_quiet = is_quiet
         self._exit_process = exit_process
+        self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
 
@@ -77,7 +80,8 @@ class Lease:
 
     async def _rest(self, end: asyncio.Event) -> None:
         now = self._clock.monotonic()
-        pause = min(self.beat_seconds, max(self._valid_until - self.beat_seconds - now, 0.01))
+        next_beat = min(self._asked_at + self.beat_seconds, self._valid_until - self.beat_seconds)
+        pause = max(next_beat - now, 0.01)
         try:
             async with asyncio.timeout(pause):
                 await end.wait()
@@ -86,12 +90,12 @@ class Lease:
 
     async def _renew(self, keeper: LeaseKeeper) -> bool:
         """False: the lease is lost, or so nearly over that it must be treated so."""
-        asked_at = self._clock.monotonic()
+        self._asked_at = asked_at = self._clock.monotonic()
         patience = self._valid_until - self.beat_seconds - asked_at
         if patience <= 0:  # a longer wait would be at the cost of the bodies that have to end before the lease does
             return False
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
                 is_known = await keeper.renew(self._node_id, microseconds(self._seconds))
         except (StoreError, TimeoutError) as error:
             self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")

@@ -190,7 +190,9 @@ def peer_app(deliver: Deliver) -> Starlette:
         except Refused as refusal:
             return PlainTextResponse(str(refusal), status_code=refusal.status)
 
-    return Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+    app = Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+    app.router.redirect_slashes = False  # what is signed is for this path, and peers follow nobody elsewhere
+    return app
 
 
 async def _envelope(request: Request) -> Envelope:

@@ -271,15 +271,22 @@ class Peers:
         elif news.hello is not None and directory.get(peer_id) is None:
             self._post.refresh_soon()  # the table says where it is, not the message
         peer = directory.get(peer_id)
-        if peer is not None and news.free is not None:
-            peer.free = news.free
-            if news.free > 0:
-                peer.full = frozenset()
+        if peer is not None:
+            self._note_room(peer, news)
         # An order can end tasks too: a command whose server was taken out of the pool.
         self._heard_done((LOOK,) if news.control else news.done)
         if self.resident is not None:
             self._watchers.add(peer_id, news.awaited)
             self.resident.heard(news)
+
+    @staticmethod
+    def _note_room(peer: Peer, news: Message) -> None:
+        if news.free is None:
+            peer.free = max(peer.free - sum(news.started.values()), 0)
+            return
+        peer.free = news.free  # what it has started is not in there any more
+        if news.free > 0:
+            peer.full = frozenset()
 
     def _heard_done(self, ids: Collection[int]) -> None:
         if LOOK in ids:

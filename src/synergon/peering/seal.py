@@ -56,7 +56,7 @@ class Seal:
         expected = self._sign(envelope.peer_id, envelope.time, envelope.nonce, envelope.body)
         if not hmac.compare_digest(expected.encode(), envelope.signature.encode()):
             raise SealError("the signature is wrong; the sender does not use this database")
-        moment = int(envelope.time)  # signed, so it is what `wrap` wrote
+        moment = _moment(envelope.time)
         if abs(moment - self._now()) > WINDOW or moment <= self._oldest:
             raise StaleSeal("the message is too old, or of the future, by the database's clock")
         if envelope.nonce in self._nonces:
@@ -77,6 +77,13 @@ class Seal:
 
     def _is_past(self, moment: int) -> bool:
         return moment < self._now() - WINDOW
+
+
+def _moment(time: str) -> int:
+    try:
+        return int(time)
+    except ValueError as error:  # of the cluster, by its signature, and yet not made by `wrap`
+        raise SealError("the time of the message is not a whole number of microseconds") from error
 
 
 class StaleSeal(SealError):

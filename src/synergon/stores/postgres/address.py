@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
-from synergon.errors import ConfigurationError
+from synergon.errors import ConfigurationError, OptionError
 from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
 
 SCHEMA: Final = "synergon"
@@ -17,6 +18,17 @@ CALL_SECONDS: Final = 30.0
 # Shorter than PostgreSQL would allow: the channel for wake-ups has the same name and an ending.
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile")
+_DRIVERS: Final = (
+    *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),
+    *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "gsslib"),
+)
+_SERVERS: Final = (
+    *("application_name", "options", "search_path", "timezone", "default_transaction_read_only"),
+    *("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "work_mem"),
+    *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"),
+)
+"""Settings of a session that are taken by their own names; any other one can be had with `options`."""
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -54,6 +66,7 @@ class Address:
         """Split our own parameters off."""
         parts = urlsplit(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
+        _check_names(name for name, _ in parameters)
         ours = {name: value for name, value in parameters if name in _OURS}
         theirs = urlencode([(name, value) for name, value in parameters if name not in _OURS])
         profile = _check_profile(ours.get("profile", STANDARD.name))
@@ -67,6 +80,16 @@ class Address:
             profile=profile,
             notifies=_check_listening(profile, ours.get("listen")),
         )
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in _OURS and name not in _DRIVERS and name.lower() not in _SERVERS:
+            raise OptionError(
+                f"a postgresql:// URL has no parameter {name!r}; there are {', '.join(_OURS)}, those of the driver "
+                f"({', '.join(_DRIVERS)}) and of the server ({', '.join(_SERVERS)}); "
+                "other settings of the server go into options, as in ?options=-c%20geqo%3Doff"
+            )
 
 
 def _without_password(parts: SplitResult) -> str:

@@ -52,11 +52,12 @@ class Connections:
         self._was_closed = False
 
     async def open(self) -> None:
-        """Make the first connection; strangers may never come, so theirs is made later."""
+        """Take calls. Connections are made when they are needed: the driver would try to keep a first one at all times,
+        and complain of each try while the database is away."""
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
                 self._address.dsn,
-                min_size=0 if self._for_strangers else 1,
+                min_size=0,
                 max_size=self._address.pool,
                 reset=self._reset() if self._for_strangers else _leave_as_it_is,
                 server_settings=self._server_settings(),

@@ -7,7 +7,6 @@ from typing import Any
 
 import asyncpg
 
-from synergon.errors import StoreError
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.trouble import translated
@@ -29,10 +28,13 @@ class ConnectionLeaseKeeper:
             self._connection = await connect(self._address)
         try:
             with translated(self._address):
-                async with self._connection.transaction():  # a pooler gives each transaction a server, and no less
-                    status: str = await self._connection.execute(self._renew_sql, node_id, lease)
-        except StoreError:
-            self._connection.terminate()  # whatever it was, the next beat has a better chance with a new one
+                await self._connection.execute("BEGIN")  # a pooler gives each transaction a server, and no less
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease)
+                await self._connection.execute("COMMIT")
+        except BaseException:
+            # Whatever it was, also a caller who waits no longer, the next beat has a better chance with a new one. And
+            # nothing is rolled back first: that would wait for the same server.
+            self._connection.terminate()
             raise
         return status == "UPDATE 1"
 

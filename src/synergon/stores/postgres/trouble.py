@@ -1,7 +1,8 @@
 """Reading what PostgreSQL and the network say when something is wrong.
 
-Three kinds: what passes if the call is made again at once (`Contention`), what may pass later, once there is a
-connection again (`StoreUnavailable`), and what stays until somebody does something about it (any other `StoreError`).
+Four kinds: what passes if the call is made again at once (`Contention`), what may pass later, once there is a
+connection again (`StoreUnavailable`), what stays because the value itself is at fault (`DataRefused`), and what stays
+until somebody does something about the database (any other `StoreError`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from typing import Final
 
 import asyncpg
 
-from synergon.errors import SchemaError, StoreError, StoreUnavailable
+from synergon.errors import DataRefused, SchemaError, StoreError, StoreUnavailable
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.contention import Contention, RowHeld
 
-_CONTENTION: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_CONTENTION: Final = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    # A newer release has changed the tables under a prepared statement; the driver has forgotten the old one by now.
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
 
 _PASSING: Final = (
     asyncpg.PostgresConnectionError,
@@ -31,6 +38,14 @@ _PASSING: Final = (
     # so. What we ask for has no part in that.
     asyncpg.InternalClientError,
     OSError,  # a TimeoutError is one too
+)
+
+
+_ABOUT_THE_DATA: Final = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,  # too long for an index
+    ValueError,  # an argument that the driver cannot send
 )
 
 
@@ -53,7 +68,7 @@ def translated(address: Address) -> Iterator[None]:
     except asyncpg.PostgresError as error:
         raise _refusal(error, address) from error
     except asyncpg.InterfaceError as error:
-        if isinstance(error, ValueError):  # an argument that the driver cannot send
+        if isinstance(error, _ABOUT_THE_DATA):
             raise _refusal(error, address) from error
         # The connection or the pool was closed under the call.
         raise StoreUnavailable(f"the connection to {address.place} was closed: {error}") from error
@@ -76,5 +91,7 @@ def _refusal(error: Exception, address: Address) -> StoreError:
                 f"the tables in schema {address.schema!r} of {address.place} are missing or too old ({error}); "
                 "run `synergon migrate`"
             )
+        case _ if isinstance(error, _ABOUT_THE_DATA):
+            return DataRefused(f"{address.place} refused a statement: {error}")
         case _:
             return StoreError(f"{address.place} refused a statement: {error}")

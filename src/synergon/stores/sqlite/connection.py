@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from synergon.errors import ConfigurationError, StoreError, StoreUnavailable
+from synergon.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
 
 LOCK_WAIT_SECONDS: Final = 1.0
 """How long one statement waits for another process's lock before the caller gets a say."""
@@ -25,6 +25,8 @@ _PASSING: Final = {
     sqlite3.SQLITE_PROTOCOL: "is locked by another writer",
     sqlite3.SQLITE_NOMEM: "could not be used for lack of memory",
 }
+
+_ABOUT_THE_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError)
 
 
 def path_of(url: str) -> Path:
@@ -66,4 +68,5 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreUnavailable(f"the database {path} {passing} ({error})")
     if code == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{path} is not a SQLite database; name another file")
-    return StoreError(f"the database {path} refused a statement: {error}")
+    refusal = DataRefused if isinstance(error, _ABOUT_THE_DATA) else StoreError
+    return refusal(f"the database {path} refused a statement: {error}")
