@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import io
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Finished, Shell
+
+from synergon.cli.main import run
 
 APP = """
 import time
 from pathlib import Path
 
-from synergon import Engine, Rate, Server
+from synergon import Engine, Health, Rate, Server
 
 engine = Engine("sqlite:///app.db")
 engine.limit("license", 2)
 gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": 1})
 bare = engine.provider("bare")
+weak = engine.provider("weak", health=Health(failures=1, rest=900, cap=900), timeout=7)
 
 
 @engine.task(limits=["license"])
@@ -41,6 +47,11 @@ def draw(server: Server) -> str:
 
 @bare.task
 async def wait_for_ever() -> None: ...
+
+
+@weak.task
+async def break_it() -> None:
+    raise ConnectionError("refused")
 """
 
 
@@ -49,12 +60,30 @@ def shell(tmp_path: Path) -> Shell:
     """A folder with an app that has limits and servers, and its database."""
     shell = Shell.in_folder(tmp_path)
     (tmp_path / "app.py").write_text(APP)
-    assert shell.run("migrate", "--app", "app").code == 0
+    assert quickly(shell, "migrate", "--app", "app").code == 0
     return shell
 
 
+def quickly(shell: Shell, *arguments: str) -> Finished:
+    """The same as `shell.run`, in this process: so many commands need no process each."""
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    path = list(sys.path)
+    try:
+        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(arguments)
+    finally:
+        sys.path[:] = path
+        sys.modules.pop("app", None)
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+        texts.append(stream.read())
+    return Finished(code, *texts)
+
+
 def lines(shell: Shell, *command: str) -> list[Any]:
-    finished = shell.run(*command, "--app", "app", "--json")
+    finished = quickly(shell, *command, "--app", "app", "--json")
     assert (finished.code, finished.err) == (0, "")
     return finished.lines
 
@@ -65,16 +94,18 @@ def test_limits_are_listed_and_set(shell: Shell) -> None:
     assert found["key:bill"]["rate"] == {"every": 6_000_000, "burst": 5}
     assert lines(shell, "limits", "list") == list(found.values())
 
-    changed = shell.run("limits", "set", "license", "7", "--app", "app")
+    changed = quickly(shell, "limits", "set", "license", "7", "--app", "app")
     assert (changed.code, changed.out) == (0, "limit license is 7 now; 0 in use\n")
-    assert shell.run("limits", "set", "license", "0", "--app", "app").out == "limit license is closed now; 0 in use\n"
-    assert shell.run("limits", "set", "license", "none", "--app", "app", "--json").document["value"] is None
-    heading, *rows = shell.run("limits", "--app", "app").out.splitlines()
+    assert (
+        quickly(shell, "limits", "set", "license", "0", "--app", "app").out == "limit license is closed now; 0 in use\n"
+    )
+    assert quickly(shell, "limits", "set", "license", "none", "--app", "app", "--json").document["value"] is None
+    heading, *rows = quickly(shell, "limits", "--app", "app").out.splitlines()
     assert heading.split() == ["limit", "value", "in", "use", "waiting", "rate"]
     assert " ".join(rows[0].split()) == "key:bill 1 0 0 one every 6 s, 5 at once"
     assert rows[1].split() == ["license", "none", "0", "0"]
 
-    unknown = shell.run("limits", "set", "licence", "1", "--app", "app")
+    unknown = quickly(shell, "limits", "set", "licence", "1", "--app", "app")
     assert (unknown.code, unknown.out) == (2, "")
     assert unknown.err == "error: there is no limit 'licence'; declared are: key:bill, license\n"
 
@@ -85,26 +116,26 @@ def test_servers_are_listed_and_set(shell: Shell) -> None:
         ("gpu", "http://gpu1", 2),
         ("gpu", "http://gpu2", 1),
     ]
-    changed = shell.run("servers", "set", "gpu", "http://gpu2=0", "http://gpu3:8000/v1=none", "--app", "app")
+    changed = quickly(shell, "servers", "set", "gpu", "http://gpu2=0", "http://gpu3:8000/v1=none", "--app", "app")
     assert (changed.code, changed.out) == (0, "provider gpu has 2 servers now\n")
-    heading, *rows = shell.run("servers", "--app", "app").out.splitlines()
+    heading, *rows = quickly(shell, "servers", "--app", "app").out.splitlines()
     assert heading.split() == ["provider", "address", "capacity", "in", "use", "failures"]
     assert [row.split() for row in rows] == [
         ["gpu", "http://gpu2", "closed", "0", "0"],
         ["gpu", "http://gpu3:8000/v1", "none", "0", "0"],
     ]
-    unknown = shell.run("servers", "set", "cpu", "a=1", "--app", "app")
+    unknown = quickly(shell, "servers", "set", "cpu", "a=1", "--app", "app")
     assert unknown.code == 2
     assert "there is no provider 'cpu'; no code has declared it on this store" in unknown.err
 
 
 def test_what_operators_do_is_recorded(shell: Shell) -> None:
-    assert shell.run("orders", "--app", "app").out == "nothing was ordered yet\n"
+    assert quickly(shell, "orders", "--app", "app").out == "nothing was ordered yet\n"
     (task_id,) = shell.enqueue("solve")
-    assert shell.run("queues", "pause", "mail", "--app", "app").code == 0
-    assert shell.run("tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
-    assert shell.run("limits", "set", "license", "5", "--app", "app").code == 0
-    unknown = shell.run("tasks", "cancel", "999", "--app", "app")
+    assert quickly(shell, "queues", "pause", "mail", "--app", "app").code == 0
+    assert quickly(shell, "tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
+    assert quickly(shell, "limits", "set", "license", "5", "--app", "app").code == 0
+    unknown = quickly(shell, "tasks", "cancel", "999", "--app", "app")
     assert unknown.code == 1
     assert unknown.err.startswith("error: there is no task 999")
     found = lines(shell, "orders")
@@ -125,7 +156,7 @@ def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(she
         worker.until_says(r"node \w+ ")
         shell.enqueue("draw", number=5)
         worker.until_says("draw has begun", times=3)
-        cancelled = shell.run("tasks", "cancel", "--all", "--kind", "draw", "--app", "app")
+        cancelled = quickly(shell, "tasks", "cancel", "--all", "--kind", "draw", "--app", "app")
         assert cancelled.out == "cancelled 2 tasks\nasked the bodies of 3 running tasks to end\n"
         (shell.folder / "go").touch()
         assert {order["outcome"] for order in lines(shell, "orders")} == {"cancelled", "cancel requested"}
@@ -134,28 +165,52 @@ def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(she
 def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
     with shell.start("worker", "app", "--name", "kim") as worker:
         worker.until_says(r"node \w+ \(kim\) runs")
-        assert shell.run("nodes", "cordon", "kim", "--app", "app").code == 0
+        assert quickly(shell, "nodes", "cordon", "kim", "--app", "app").code == 0
         worker.until_says("orders: cordon")
         (node,) = lines(shell, "nodes")
-        assert shell.run("nodes", "uncordon", node["id"], "--app", "app").code == 0
+        assert quickly(shell, "nodes", "uncordon", node["id"], "--app", "app").code == 0
         worker.until_says("orders: uncordon")
-        unknown = shell.run("nodes", "stop", "lee", "--app", "app")
+        unknown = quickly(shell, "nodes", "stop", "lee", "--app", "app")
         assert (unknown.code, unknown.err) == (
             2,
             f"error: there is no node 'lee'; registered are: {node['id']} (kim)\n",
         )
-        told = shell.run("nodes", "stop", "kim", "--app", "app")
+        told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
         assert told.out == f"node {node['id']} is told to stop; `synergon orders` shows when it has done so\n"
         assert worker.ended() == 0
     assert [order["outcome"] for order in lines(shell, "orders")] == ["stops", "takes work again", "cordoned"]
 
 
 def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> None:
-    shell.run("limits", "set", "license", "0", "--app", "app")
+    quickly(shell, "limits", "set", "license", "0", "--app", "app")
     shell.enqueue("solve", number=3)
     shell.enqueue("wait_for_ever")
-    found = shell.run("doctor", "--app", "app")
+    found = quickly(shell, "doctor", "--app", "app")
     assert found.code == 1
     assert "limit license is closed, and 3 tasks wait for it" in found.out
     assert "`synergon limits set license VALUE`" in found.out
     assert "provider bare has no servers, and 1 task waits for it" in found.out
+
+
+def test_a_server_that_rests_is_shown_and_found_and_tasks_show_where_they_ran(shell: Shell) -> None:
+    assert quickly(shell, "servers", "set", "weak", "http://weak=1", "--app", "app").code == 0
+    (task_id,) = shell.enqueue("break_it")
+    assert shell.run("worker", "app", "--drain").code == 0
+    (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
+    assert (server["failures"], server["in_use"]) == (1, 0)
+    assert server["resting_until"] is not None
+    assert "rests, tried in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    shown = quickly(shell, "tasks", "show", str(task_id), "--app", "app").out
+    assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
+    doctor = quickly(shell, "doctor", "--app", "app", "--json").document
+    problems = [finding["problem"] for finding in doctor["problems"]]
+    assert "server http://weak of provider weak rests after 1 failure in a row" in problems
+    assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
+
+
+def test_a_task_in_line_shows_its_key(shell: Shell) -> None:
+    with shell.engine as engine:
+        (handle,) = engine.enqueue_sync([engine.call("bill", customer="ada")])
+    assert shell.run("worker", "app", "--drain").code == 0
+    shown = quickly(shell, "tasks", "show", str(handle.id), "--app", "app").out
+    assert any(line.split() == ["limit", "key", "ada"] for line in shown.splitlines())

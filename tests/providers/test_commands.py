@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.every_store import every_url  # noqa: F401
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until, until_state
 

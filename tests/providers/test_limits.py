@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.node.every_store import every_url  # noqa: F401
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until, until_state
 

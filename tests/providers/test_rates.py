@@ -8,7 +8,6 @@ from collections import defaultdict
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, Rate, State

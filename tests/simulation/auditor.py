@@ -173,10 +173,11 @@ class Auditor:
         self.paused.difference_update(args[0])
 
     def _check_order(self, process: Process, args: tuple[NewOrder], *_: Any) -> None:
-        if args[0].verb == "pause":
-            self.paused.add(args[0].subject)
-        elif args[0].verb == "resume":
-            self.paused.discard(args[0].subject)
+        order = args[0]
+        if order.verb == "pause":
+            self.paused.add(order.subject)
+        elif order.verb == "resume":
+            self.paused.discard(order.subject)
 
     def _check_cancel(self, process: Process, args: Any, moves: list[Moved], *_: Any) -> None:
         self._wanted_cancelled.update(moved.id for moved in moves if moved.state is State.RUNNING)

@@ -18,9 +18,6 @@ from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
 STORES = ("memory", "sqlite", "postgres", "distributed")
-WITH_LIMITS = frozenset(STORES)
-"""The stores that have limits, lines, servers, groups and orders already. Test modules that say `NEEDS_LIMITS = True`
-skip the others."""
 
 
 def make_folder() -> tempfile.TemporaryDirectory[str]:
@@ -45,8 +42,6 @@ def make_store(name: str, folder: str) -> Store:
 @pytest.fixture(params=STORES)
 def unopened(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A store that nobody has opened."""
-    if getattr(request.module, "NEEDS_LIMITS", False) and request.param not in WITH_LIMITS:
-        pytest.skip(f"{request.param} has no limits yet")
     with make_folder() as folder:
         yield make_store(request.param, folder)
 
@@ -58,8 +53,7 @@ async def store(unopened: Store) -> AsyncIterator[Store]:
     yield unopened
     try:
         await check_counts(unopened)
-        if hasattr(unopened, "limits"):
-            await check_lines(unopened)
+        await check_lines(unopened)
     except NotConnected:  # the test has closed it
         pass
     finally:

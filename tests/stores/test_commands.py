@@ -20,8 +20,6 @@ from synergon.records import (
 )
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 COMMANDS = Room(kind="gpu.stop", count=100, provider="gpu", is_command=True)
 WORK = Room(kind="work", count=100)
 

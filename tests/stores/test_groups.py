@@ -11,8 +11,6 @@ from synergon.lifecycle import State
 from synergon.records import NewTask, Retrying, Succeeded
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 WORK = NewTask(kind="work")
 AFTER = NewTask(kind="after")
 

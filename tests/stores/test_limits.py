@@ -11,8 +11,6 @@ from synergon.limit_records import LimitRecord, NewLimit
 from synergon.records import Room, Succeeded
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 
 def room(*limits: str, kind: str = "work", count: int = 1000) -> Room:
     return Room(kind=kind, count=count, limits=limits)

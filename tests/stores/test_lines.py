@@ -38,8 +38,6 @@ from synergon.records import (
 )
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
 
 

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from msgspec.structs import replace
 from tests.stores.actions import ERROR, check_lines, new_node
-from tests.stores.conftest import WITH_LIMITS, make_folder, make_store
+from tests.stores.conftest import make_folder, make_store
 from tests.stores.model import LATER, Model, ModelTask
 
 from synergon.control_records import NewGroup
@@ -113,7 +112,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.settled: dict[Fence, Settlement] = {}
         self.keys: dict[Fence, str | None] = {}
         """The line of each claim, as the store told it."""
-        self.has_limits = self.store_name in WITH_LIMITS
         self.run(self.store.open())
 
     def teardown(self) -> None:
@@ -143,22 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
         for task in tasks:
             self.insert([task])
 
-    def fit(self, tasks: Sequence[NewTask]) -> list[NewTask]:
-        """Without lines, where the store has none."""
-        return list(tasks) if self.has_limits else [replace(task, limit_key=None) for task in tasks]
-
-    def fit_outcome(self, outcome: Outcome) -> Outcome:
-        """The same."""
-        match outcome:
-            case Succeeded(result=result, children=children):
-                return Succeeded(result=result, children=tuple(self.fit(children)))
-            case Lined() if not self.has_limits:
-                return HandedBack()
-        return outcome
-
     # ------------------------------------------------------------ limits
 
-    @precondition(lambda self: self.has_limits)
     @rule(name=limit_names, value=limit_values, declares=st.booleans())
     def limit(self, name: str, value: int | None, declares: bool) -> None:
         if declares and name not in self.model.limits:
@@ -172,7 +156,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(tasks=st.lists(new_tasks, min_size=1, max_size=6))
     def insert(self, tasks: list[NewTask]) -> None:
-        tasks = self.fit(tasks)
         try:
             answers = self.run(self.store.insert(tasks))
         except KeyConflict as conflict:
@@ -191,7 +174,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.insert(tasks, iter(()))
         assert conflict.task_id == expected.value.task_id
 
-    @precondition(lambda self: self.has_limits)
     @rule(tasks=st.lists(new_tasks, max_size=3))
     def open_group(self, tasks: list[NewTask]) -> None:
         try:
@@ -229,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim(
         self, pick: Pick, rooms: dict[str, int], limit: int, wanted: frozenset[str] | None, is_limited: bool
     ) -> None:
-        holds = {"a": ("kind:a", "both"), "b": ("both",)} if is_limited and self.has_limits else {}
+        holds = {"a": ("kind:a", "both"), "b": ("both",)} if is_limited else {}
         request = ClaimRequest(
             node_id=self.pick_node(pick),
             rooms=tuple(Room(kind=kind, count=count, limits=holds.get(kind, ())) for kind, count in rooms.items()),
@@ -254,7 +236,7 @@ class StoreMachine(RuleBasedStateMachine):
         return Settlement(
             id=fence[0],
             claim_no=fence[1],
-            outcome=self.fit_outcome(outcome),
+            outcome=outcome,
             progress=progress,
             limit_key=self.keys.get(fence),
         )
@@ -421,11 +403,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_tasks(page.tasks)
         self.check_numbers(await self.store.counts(), await self.store.queues())
         assert {node.id for node in await self.store.nodes()} == self.model.nodes
-        if self.has_limits:
-            self.check_limits(await self.store.limits())
-            await check_lines(self.store)
-            self.model.end_groups()
-            await self.check_groups()
+        self.check_limits(await self.store.limits())
+        await check_lines(self.store)
+        self.model.end_groups()
+        await self.check_groups()
         for node_id in self.node_ids:
             wanted = {task.id for task in self.model.running_on(node_id) if task.cancel_requested}
             assert set(await self.store.cancel_requests(node_id)) == wanted

@@ -12,8 +12,6 @@ from synergon.lifecycle import State
 from synergon.records import from_datetime
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 
 async def order(store: Store, verb: Verb, subject: str, value: Any = None) -> OrderRecord:
     return await store.order(NewOrder(verb=verb, subject=subject, value=value, who="ada"))

@@ -18,10 +18,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tests.conftest import NewEngine
 from tests.postgres_server import IS_OURS, administer, server_url, store_url
-from tests.stores.actions import KIND, listed, read
+from tests.stores.actions import KIND, add, listed, read, states
 from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
+from synergon.control_records import NewGroup
 from synergon.errors import KeyConflict, NotConnected, OptionError
 from synergon.lifecycle import State
 from synergon.records import NewTask, from_datetime
@@ -146,6 +147,30 @@ RICH = NewTask(
     tags=("a", "b"),
     meta=b'{"x": 1}',
 )
+
+
+@every_driver
+async def test_lines_groups_and_servers_are_kept_on_every_connection(store: PostgresStore, opened: Any) -> None:
+    ended = await store.open_group(NewGroup(name="none", tasks=()))
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind=KIND),)))
+    held = await add(store, limit_key="ada", key="k")
+    tasks = [
+        NewTask(kind=KIND, limit_key="ada", group_id=group.id),
+        NewTask(kind=KIND, after_group=group.id),
+        NewTask(kind=KIND, after_group=ended.id, is_command=True, target="a", provider="gpu", priority=3),
+        NewTask(kind=KIND, limit_key="bob", key="k", on_conflict="replace"),
+    ]
+    async with opened() as (connection, commit):
+        inserted = await store.insert_on(connection, tasks)
+        await commit()
+    assert [one.state for one in inserted] == [State.SCHEDULED, State.WAITING, State.READY, State.SCHEDULED]
+    lined, after, command, replaced = [await read(store, one.id) for one in inserted]
+    assert (lined.limit_key, lined.group_id) == ("ada", group.id)
+    assert (after.after_group, command.after_group) == (group.id, None)
+    assert (command.is_command, command.target, command.priority) == (True, "a", 0)
+    assert (replaced.id, replaced.limit_key) == (held, "bob")
+    await store.wake(100)
+    assert await states(store, [lined.id, held]) == [State.READY, State.READY]
 
 
 @every_driver

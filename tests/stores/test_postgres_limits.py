@@ -172,7 +172,7 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
         lambda: store.wake(100),
         lambda: store.reap([], 100),
     ]
-    for _ in range(40):
+    for _ in range(25):
         await chance.choice(things)()
 
 

@@ -21,8 +21,6 @@ from synergon.limit_records import NewLimit, NewRate
 from synergon.records import EPOCH, Claim, Cutoffs, HandedBack, Rescheduling, Room, Succeeded, from_datetime
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
 
 

@@ -25,8 +25,6 @@ from synergon.limit_records import NewLimit, NewProvider, NewServer, ServerRecor
 from synergon.records import Claim, Failed, HandedBack, Outcome, Retrying, Room, Succeeded, from_datetime
 from synergon.stores.base import Store
 
-NEEDS_LIMITS = True
-
 ROOM = Room(kind="work", count=1000, provider="gpu")
 FAILED = Failed(reason=Reason.ERROR, error=ERROR)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import platform
 import shutil
@@ -23,6 +24,7 @@ from synergon.cli.shortages import find_shortages
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
+from synergon.node.timeouts import Timeouts
 from synergon.records import NodeRecord, QueueRecord, Record
 from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
@@ -134,9 +136,10 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _kinds(engine: Engine) -> Iterator[KindFacts]:
+    timeouts = Timeouts(engine.settings.timeout, engine.timeout_for, logging.LoggerAdapter(engine.logger))
     for kind, task_type in sorted(engine.kinds.items()):
         policy = task_type.policy
-        timeout = engine.settings.timeout if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
+        timeout = timeouts.of(task_type) if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
         yield KindFacts(
             kind=kind,
             queue=policy.queue,

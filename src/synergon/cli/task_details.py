@@ -56,6 +56,7 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
     yield from ((name, absolute(moment, now)) for name, moment in moments.items() if moment is not None)
     if task.node_id is not None:
         yield "node", _node(task.node_id, nodes)
+    yield from _bonds(task)
     if task.cancel_requested and not task.state.is_final:
         yield "cancel", "asked for; the body has not ended yet"
     if task.overdue:
@@ -66,6 +67,20 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
         yield "key", task.key
     if task.tags:
         yield "tags", ", ".join(task.tags)
+
+
+def _bonds(task: TaskRecord) -> Iterator[tuple[str, str]]:
+    """The server, line and group that it belongs to, and what it waits for."""
+    if task.server is not None:
+        yield "server", task.server
+    if task.is_command:
+        yield "command", f"for {task.target}" if task.target is not None else "for any server"
+    if task.limit_key:
+        yield "limit key", task.limit_key
+    if task.group_id is not None:
+        yield "group", str(task.group_id)
+    if task.after_group is not None:
+        yield "waits for", f"group {task.after_group}"
 
 
 def _node(node_id: str, nodes: Sequence[NodeRecord]) -> str:

@@ -42,6 +42,7 @@ class Attempt:
         "claim",
         "deadline",
         "has_seen_stop",
+        "is_isolated",
         "line",
         "misfit",
         "progress",
@@ -77,8 +78,15 @@ class Attempt:
         self.transaction: NodeTransaction | None = None
         self.misfit: PayloadError | None = None
         """Why it cannot run at all."""
+        self.is_isolated = False
+        """It runs in a child only because a process has died under it before."""
         self.line: str | None = None
         """The line in which it should have stood before it was claimed."""
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether it takes one of the places that bodies in child processes share."""
+        return self.runs_in == "process" and not self.is_isolated
 
     @property
     def max_attempts(self) -> int:

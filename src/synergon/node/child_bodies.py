@@ -25,6 +25,9 @@ from synergon.task import AnyTask
 START_SECONDS: Final = 60.0
 """How long a child may take to import what its body needs."""
 
+CELLS: Final = 64
+"""How many bodies that have crashed before run at once, each alone in a child, where there is memory for so many."""
+
 NOT_STARTED_SECONDS: Final = 5.0
 """How long a task waits after no child could be started for it."""
 
@@ -52,6 +55,7 @@ class ChildBodies:
         self._logger = logger
         self._deadlines = deadlines
         self._places = asyncio.Semaphore(most)
+        self._cells = asyncio.Semaphore(max(most, executor.room_for_children(CELLS)))
         self._url = url
         self._tied: set[str] = set()
 
@@ -63,10 +67,15 @@ class ChildBodies:
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
         """From a claim to its outcome. There are never more children than places: admission sees to that for kinds that
-        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait."""
+        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait.
+
+        Bodies that are here because a process died under them have places of their own, and many: where a worker with
+        a crowd of long bodies has died, all of its work is to run again soon, not a few at a time.
+        """
+        places = self._cells if attempt.is_isolated else self._places
         attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
         try:
-            await self._places.acquire()
+            await places.acquire()
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
@@ -76,7 +85,7 @@ class ChildBodies:
         try:
             return await self._run(attempt, node_id)
         finally:
-            self._places.release()
+            places.release()
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
         def on_message(message: bytes) -> Any:

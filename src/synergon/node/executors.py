@@ -8,12 +8,15 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from synergon.node.children import ChildPool, ChildRun
 from synergon.records import ProcessIdentity
 from synergon.settings import Settings
 from synergon.this_process import is_gone, this_process
+
+CHILD_BYTES: Final = 128 * 1024 * 1024
+"""What a child that has imported an application may well take."""
 
 
 class Keeper(Protocol):
@@ -38,6 +41,9 @@ class Executor(Protocol):
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""
+
+    def room_for_children(self, most: int) -> int:
+        """For how many children there is memory, up to `most`."""
 
     def kill_children(self) -> None:
         """Now, from any thread."""
@@ -70,6 +76,14 @@ class LocalExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-body")
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    def room_for_children(self, most: int) -> int:
+        """For how many children there is memory, up to `most`."""
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError):  # not every system tells
+            return 0
+        return min(most, free // CHILD_BYTES)
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""

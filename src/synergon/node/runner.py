@@ -108,7 +108,7 @@ class Runner:
         for attempt in attempts:
             self._ledger.take(
                 attempt.claim.kind,
-                is_process=attempt.runs_in == "process",
+                is_process=attempt.takes_place,
                 is_command=attempt.task_type.is_command,
             )
             self.running[attempt.claim.id] = attempt
@@ -126,9 +126,7 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
-        self._ledger.release(
-            claim.kind, is_process=attempt.runs_in == "process", is_command=attempt.task_type.is_command
-        )
+        self._ledger.release(claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command)
         if outcome is not None:
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
@@ -186,6 +184,7 @@ class Runner:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
         reason = self._child_bodies.why_not(attempt.task_type)
         if reason is None:
+            attempt.is_isolated = attempt.runs_in != "process"
             attempt.runs_in = "process"
         else:
             self._logger.warning(

@@ -162,6 +162,8 @@ class Store(Protocol):
 
         Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
         or has no transaction open. What the connection itself raises is the caller's.
+        A store in which others would wait for such a transaction does not put tasks in line there: they are
+        `scheduled`, due at once, and the next `wake` does it.
         """
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:

@@ -68,7 +68,7 @@ async def store(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
 async def _checked(session: Session, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Nobody waits for a group that has ended, and commands have no priority."""
     groups = sorted({task.after_group for task in tasks if task.after_group is not None})
-    is_open = {row["id"] for row in await session.rows("open_groups", groups)} if groups else set()
+    is_open = {row[0] for row in await session.rows("open_groups", groups)} if groups else set()
     return [
         replace(
             task,
@@ -109,10 +109,10 @@ def _touch(session: Session, task: NewTask, state: str) -> None:
         session.touch(task.kind, task.limit_key)
 
 
-def _first_state(session: Session) -> State:
+def _first_state(session: Session) -> str:
     """Where a task begins that is due and has a line. In a caller's own transaction the line is not locked: it is left
     to the alarm of some node to put the task into it."""
-    return State.SCHEDULED if session.is_callers else State.WAITING
+    return (State.SCHEDULED if session.is_callers else State.WAITING).value
 
 
 def _bonds(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:

@@ -25,6 +25,13 @@ Bond = tuple[str, str | None, int | None, int | None]
 
 async def lock(session: Session, bonds: Iterable[Bond]) -> None:
     """Lock what tasks are bound to."""
+    kinds, groups = await kinds_and_groups(session, bonds)
+    await lock_lines(session, kinds)
+    await lock_groups(session, groups)
+
+
+async def kinds_and_groups(session: Session, bonds: Iterable[Bond]) -> tuple[set[str], set[int]]:
+    """The kinds whose lines are to be locked, and the groups: what follows a group may stand in a line, too."""
     kinds: set[str] = set()
     groups: set[int] = set()
     for kind, limit_key, group_id, after_group in bonds:
@@ -33,8 +40,7 @@ async def lock(session: Session, bonds: Iterable[Bond]) -> None:
         groups.update(one for one in (group_id, after_group) if one is not None)
     if groups and not session.is_callers:
         kinds.update(row["kind"] for row in await session.rows("followers", sorted(groups)))
-    await lock_lines(session, kinds)
-    await lock_groups(session, groups)
+    return kinds, groups
 
 
 async def lock_lines(session: Session, kinds: Iterable[str]) -> None:

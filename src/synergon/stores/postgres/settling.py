@@ -28,7 +28,7 @@ from synergon.records import (
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.health import Health
 from synergon.stores.postgres.inserting import bonds_of, store
-from synergon.stores.postgres.locking import lock
+from synergon.stores.postgres.locking import Bond, kinds_and_groups, lock_groups, lock_lines
 from synergon.stores.postgres.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
@@ -41,8 +41,10 @@ _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
-    await _lock_bonds(session, settlements)
+    kinds, groups = await kinds_and_groups(session, await _bonds(session, settlements))
+    await lock_lines(session, kinds)
     health = await Health.lock(session, settlements)
+    await lock_groups(session, groups)
     ids = sorted({settlement.id for settlement in settlements})
     running = {row["id"]: row for row in await session.rows("lock_running", ids)}
     succeeded: dict[int, str | None] = {}
@@ -83,18 +85,17 @@ async def finish(session: Session, settlements: Sequence[Settlement]) -> list[Ve
     return told
 
 
-async def _lock_bonds(session: Session, settlements: Sequence[Settlement]) -> None:
-    """Lock lines and groups before tasks. The kinds stand in the rows."""
+async def _bonds(session: Session, settlements: Sequence[Settlement]) -> list[Bond]:
+    """What these attempts and their children are bound to. The kinds stand in the rows."""
     bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
     bound = [entry.id for entry in settlements if _is_bound(entry)]
     if bound:
         entering = {entry.id: entry.outcome.limit_key for entry in settlements if isinstance(entry.outcome, Lined)}
         bonds += [
-            (row["kind"], row["limit_key"] or entering.get(row["id"]), row["group_id"], None)
+            (row["kind"], entering.get(row["id"], row["limit_key"]), row["group_id"], None)
             for row in await session.rows("running_bonds", bound)
         ]
-    if bonds:
-        await lock(session, bonds)
+    return bonds
 
 
 def _is_bound(settlement: Settlement) -> bool:

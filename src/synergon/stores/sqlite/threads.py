@@ -162,6 +162,7 @@ class Writer(DatabaseThread):
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
         self.connection.execute("PRAGMA busy_timeout = 0")  # it waits by itself, see `_begin`
+        self._never = threading.Event()
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
@@ -209,7 +210,8 @@ class Writer(DatabaseThread):
                 waited = time.monotonic() - began
                 if _code(error) != sqlite3.SQLITE_BUSY or waited > LOCK_WAIT_SECONDS:
                     raise
-                time.sleep(min(max(waited / 10, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS))
+                # Not time.sleep: it goes by an absolute moment, which a clock that is made to step may refuse.
+                self._never.wait(min(max(waited / 10, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS))
 
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:

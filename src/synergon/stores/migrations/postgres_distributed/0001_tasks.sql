@@ -57,7 +57,6 @@ CREATE INDEX IF NOT EXISTS task_line ON {schema}.task (kind ASC, limit_key ASC, 
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX IF NOT EXISTS task_turn ON {schema}.task (kind ASC, limit_key ASC, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';
-CREATE INDEX IF NOT EXISTS task_due_in_line ON {schema}.task (run_at ASC) WHERE limit_key IS NOT NULL AND state = 'scheduled';
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;

@@ -174,7 +174,8 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 
 -- name: prune_rates
-DELETE FROM {schema}.rate WHERE (kind, limit_key) IN (
+-- Asked twice: somebody may have started a task between the look and the removal.
+DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )

@@ -254,8 +254,9 @@ SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel
 -- The lines and groups of tasks that are due or have expired, for those who lock them first.
 SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task
-    WHERE limit_key IS NOT NULL AND state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
+    WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
 ) AS due
+WHERE limit_key IS NOT NULL
 UNION
 SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task
