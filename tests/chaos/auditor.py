@@ -21,6 +21,8 @@ PROMPTLY_SECONDS: Final = 3.0
 """How soon a node that stood still must have stopped its bodies. The engine gives them one second."""
 SOON_SECONDS: Final = 3.0
 """How long an outcome may take to be written while the database is there."""
+FALL_SECONDS: Final = 0.5
+"""A fall is written down before the signal is sent; the node, and its children after it, may go on for a moment."""
 ENDS: Final = {Event.RETURNS, Event.RAISES, Event.IS_STOPPED}
 
 
@@ -177,9 +179,10 @@ class Auditor:
         evidence, returned = self._evidence, run.last.at
         outages = [outage for outage in evidence.outages if outage.began - SOON_SECONDS <= returned <= outage.ended]
         written_by = max([returned, *(outage.ended for outage in outages)]) + SOON_SECONDS
+        fell_from = returned - FALL_SECONDS
         row = self._rows.get(run.task_id)
         return (
-            any(fall.node_pid == run.node_pid and returned <= fall.at <= written_by for fall in evidence.falls)
+            any(fall.node_pid == run.node_pid and fell_from <= fall.at <= written_by for fall in evidence.falls)
             or any(
                 pause.node_pid == run.node_pid and pause.began <= written_by and returned <= pause.ended + SOON_SECONDS
                 for pause in evidence.pauses

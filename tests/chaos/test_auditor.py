@@ -13,6 +13,7 @@ from synergon import Reason, State
 
 NODE: Final = 100
 OTHER: Final = 200
+CHILD: Final = 101
 LEASE: Final = 3.0
 
 
@@ -161,6 +162,12 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
             GOOD, rows=CRASHED_ONCE, lines=lines_of_first(ran(1, end=None), ran(1, 2, at=5)), falls=[Fall(NODE, 0.6)]
         ),
         replace(GOOD, rows=CRASHED_ONCE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), falls=[Fall(NODE, 1.1)]),
+        replace(
+            GOOD,
+            rows=CRASHED_ONCE,
+            lines=lines_of_first([replace(line, pid=CHILD) for line in ran(1)], ran(1, 2, at=5)),
+            falls=[Fall(NODE, 0.9)],
+        ),
         replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), outages=[Outage(0.5, 4)]),
         replace(
             GOOD,
@@ -174,6 +181,7 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
     ids=[
         "killed in the middle",
         "killed before its outcome was written",
+        "killed just before its child returned",
         "cut off for a lease",
         "frozen, then stopped",
     ],
