@@ -33,6 +33,7 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "promote_lines": ("text[], text[]", (KINDS, KEYS), {"task_line", "task_pkey"}),
     "lines_of_kind": ("text", ("'lined'",), {"task_line"}),
     "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
+    "line_up": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_turn", "task_pkey"}),
     "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
     "holdings": ("", (), {"task_holding"}),
     "ready": (

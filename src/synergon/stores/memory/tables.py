@@ -178,7 +178,7 @@ class Tables:
         self._balance(line_before, now)
 
     def shift(self, row: Row, state: State) -> None:
-        """`waiting` ↔ `ready`, as its line says."""
+        """Between `waiting` and `ready`, or from `scheduled` to `waiting`, as its line says."""
         self._leave(row)
         self._enter(row, state)
         if state is READY:
