@@ -41,7 +41,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         (KINDS, IDS, "NULL", "50", "'{7}'"),
         {"task_ready"},
     ),
-    "ready_commands": ("text[], integer, bigint[]", (KINDS, "1000", "'{7}'"), {"task_command"}),
+    "ready_commands": (
+        "text[], text[], integer, text[], text[], bigint[]",
+        (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'"),
+        {"task_command"},
+    ),
     "lock_ready": ("bigint[]", (IDS,), {"task_pkey"}),
     "take_seats": (
         "text, bigint[], text[], text[], text[], integer[]",
