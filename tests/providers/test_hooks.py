@@ -164,3 +164,21 @@ async def test_a_cancelled_task_is_complete_and_neither_success_nor_failure(engi
         await handle.cancel()
         assert (await ended(handle)).state is State.CANCELLED
     assert sorted(what[0] for what in heard) == ["complete", "start"]
+
+
+async def test_a_result_that_does_not_fit_its_annotation_costs_only_its_own_hook(engine: Engine) -> None:
+    heard: list[int] = []
+    complete: list[int] = []
+
+    @engine.task(
+        on_success=lambda task, *_: heard.append(task.id), on_complete=lambda task, _: complete.append(task.id)
+    )
+    async def work(number: int) -> int:
+        return "no number" if number == 0 else number  # type: ignore[return-value]  # that is the point
+
+    async with engine.worker(concurrency=50):
+        handles = await work.enqueue_many([(number,) for number in range(20)])
+        for handle in handles[1:]:
+            await handle.result(PATIENCE_SECONDS)
+        await until(lambda: len(complete) == 20)
+    assert sorted(heard) == [handle.id for handle in handles[1:]]

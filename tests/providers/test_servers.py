@@ -157,6 +157,39 @@ async def test_a_task_that_is_its_own_fault_does_not_count_against_the_server(en
         assert await (await typed.enqueue(7)).result(PATIENCE_SECONDS) == 7
 
 
+async def test_a_subclass_of_a_control_exception_does_not_count_either(engine: Engine) -> None:
+    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
+
+    class Busy(RetryAfter):
+        pass
+
+    @pool.task(retry=Retry(attempts=2))
+    async def work(ctx: Context = injected) -> None:
+        if ctx.attempt == 1:
+            raise Busy(0.01)
+
+    async with engine.worker():
+        await (await work.enqueue()).result(PATIENCE_SECONDS)
+        (server,) = await pool.servers()
+    assert server.failures == 0
+
+
+async def test_a_server_is_tried_again_when_its_rest_is_over_whatever_the_sweep(engine: Engine) -> None:
+    pool = engine.provider("pool", servers={"a": 1}, health=Health(failures=1, rest=0.3, cap=1))
+    tries = 0
+
+    @pool.task(retry=Retry(attempts=2, first=0.001))
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise ConnectionError("broken")
+
+    async with engine.worker(sweep=60):
+        await (await work.enqueue()).result(PATIENCE_SECONDS)
+    assert tries == 2
+
+
 async def test_a_timeout_counts_against_the_server(engine: Engine) -> None:
     pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
 

@@ -43,6 +43,7 @@ class Attempt:
         "deadline",
         "has_seen_stop",
         "is_isolated",
+        "is_own_fault",
         "line",
         "misfit",
         "progress",
@@ -78,6 +79,8 @@ class Attempt:
         self.transaction: NodeTransaction | None = None
         self.misfit: PayloadError | None = None
         """Why it cannot run at all."""
+        self.is_own_fault = False
+        """Its error says nothing about its server: the body asked for it, or something did not fit."""
         self.is_isolated = False
         """It runs in a child only because a process has died under it before."""
         self.line: str | None = None

@@ -176,6 +176,8 @@ class Completer:
         if verdict.released:
             self._on_ready(verdict.released)
             self._on_scheduled(0.0)
+        if not settlement.is_server_well:  # it may rest now, and somebody must be awake when it has
+            self._on_scheduled(0.0)
         if verdict.state is State.SUCCEEDED and not verdict.child_ids:
             return
         match verdict.state:

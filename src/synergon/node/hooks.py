@@ -25,6 +25,9 @@ LAST_SECONDS: Final = 5.0
 THREADS: Final = 16
 
 
+What = Callable[[], tuple[Any, ...]]
+
+
 class HookTask(Record, frozen=True, kw_only=True):
     """The task as a hook sees it."""
 
@@ -52,7 +55,7 @@ class Hooks:
             return
         attempt.started_at = self._clock.monotonic()
         self._open[attempt.claim.id, attempt.claim.claim_no] = attempt
-        self._call(attempt, "on_start", attempt.server)
+        self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def settled(self, settlement: Settlement, verdict: Verdict) -> None:
         """The store has its outcome; a stale one is nobody's to tell of."""
@@ -64,10 +67,11 @@ class Hooks:
         seconds = self._clock.monotonic() - attempt.started_at
         match settlement.outcome:
             case Succeeded(result=result) if verdict.state == State.SUCCEEDED:
-                self._call(attempt, "on_success", seconds, attempt.task_type.signature.decode_result(result or b"null"))
+                decode = attempt.task_type.signature.decode_result
+                self._call(attempt, "on_success", lambda: (seconds, decode(result or b"null")))
             case Failed(error=error) if verdict.state == State.FAILED:
-                self._call(attempt, "on_failure", seconds, error)
-        self._call(attempt, "on_complete", seconds)
+                self._call(attempt, "on_failure", lambda: (seconds, error))
+        self._call(attempt, "on_complete", lambda: (seconds,))
 
     async def ended(self) -> None:
         """Return when no hook is under way; those that take too long are given up."""
@@ -76,18 +80,19 @@ class Hooks:
         for call in self._calls:
             call.cancel()
 
-    def _call(self, attempt: Attempt, name: str, *what: Any) -> None:
+    def _call(self, attempt: Attempt, name: str, what: What) -> None:
+        """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
                 call = asyncio.get_running_loop().create_task(self._guarded(attempt, name, hook, what))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
 
-    async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: tuple[Any, ...]) -> None:
+    async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: What) -> None:
         claim = attempt.claim
         try:
             async with asyncio.timeout(LONGEST_SECONDS) as limit:
-                await self._made(hook, _task(attempt, claim), *what)
+                await self._made(hook, _task(attempt, claim), *what())
         except Exception:
             became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
             self._logger.exception(

@@ -42,6 +42,7 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
 def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
     """The outcome of a body that raised."""
     control = find_control(error)
+    attempt.is_own_fault = control is not None or isinstance(error, PayloadError)
     match control:
         case Snooze(seconds=seconds):
             return Snoozed(delay=_clamped(seconds))
@@ -67,6 +68,7 @@ def of_payload_record(error: ErrorRecord) -> Outcome:
 
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
     """A payload that does not fit will not fit next time either."""
+    attempt.is_own_fault = True
     return of_payload_record(describe(error, attempt.claim.attempts, node_id))
 
 

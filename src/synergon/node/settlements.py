@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from synergon.lifecycle import Reason
 from synergon.node.attempt import Attempt
 from synergon.records import Claim, Failed, HandedBack, Outcome, Retrying, Settlement, Succeeded
-
-CONTROLS: Final = frozenset({"RetryAfter", "Discard", "PayloadError"})
-"""Errors of these types say nothing about the server: the task asked for it, or was never sent there."""
 
 
 def handed_back(claim: Claim) -> Settlement:
@@ -29,7 +23,7 @@ def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
     claim = attempt.claim
     if not attempt.task_type.is_limited and claim.group_id is None:
         return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
-    is_well = None if attempt.server is None else _is_server_well(outcome)
+    is_well = None if attempt.server is None else _is_server_well(attempt, outcome)
     return Settlement(
         id=claim.id,
         claim_no=claim.claim_no,
@@ -43,14 +37,12 @@ def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
     )
 
 
-def _is_server_well(outcome: Outcome) -> bool | None:
+def _is_server_well(attempt: Attempt, outcome: Outcome) -> bool | None:
     """What an outcome says of the server; None: nothing."""
     match outcome:
         case Succeeded():
             return True
-        case Failed(reason=Reason.DISCARDED):
-            return None
-        case Failed(error=error) | Retrying(error=error):
-            return None if error.type in CONTROLS else False
+        case Failed() | Retrying():
+            return None if attempt.is_own_fault else False
         case _:  # a crash is our process's, everything else the task's
             return None
