@@ -62,6 +62,17 @@ async def test_a_command_goes_to_its_target_and_waits_for_no_other(store: Store,
     assert (await read(store, ids[1])).target == "a"
 
 
+async def test_many_commands_for_a_closed_server_hide_none_for_another(store: Store, worker: Worker) -> None:
+    await declare_pool(store, a=0, b=1)
+    fields = {"kind": "gpu.stop", "is_command": True, "provider": "gpu", "max_attempts": 1}
+    closed = await add_many(store, 1100, target="a", **fields)
+    other = await command(store, "b")
+    (taken,) = await claim(worker)
+    assert (taken.id, taken.server) == (other, "b")
+    await store.set_servers("gpu", pool(a=2, b=1))
+    assert [taken.id for taken in await claim(worker)] == closed[:2]
+
+
 async def test_commands_for_a_server_that_is_taken_away_fail_unless_they_run(store: Store, worker: Worker) -> None:
     await declare_pool(store, a=1, b=1)
     ids = [await command(store, target) for target in ("a", "a", "b", None)]

@@ -33,6 +33,7 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "promote_lines": ("text[], text[]", (KINDS, KEYS), {"task_line", "task_pkey"}),
     "lines_of_kind": ("text", ("'lined'",), {"task_line"}),
     "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
+    "line_up": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_turn", "task_pkey"}),
     "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
     "holdings": ("", (), {"task_holding"}),
     "ready": (
@@ -40,7 +41,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         (KINDS, IDS, "NULL", "50", "'{7}'"),
         {"task_ready"},
     ),
-    "ready_commands": ("text[], integer, bigint[]", (KINDS, "1000", "'{7}'"), {"task_command"}),
+    "ready_commands": (
+        "text[], text[], integer, text[], text[], bigint[]",
+        (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'"),
+        {"task_command"},
+    ),
     "lock_ready": ("bigint[]", (IDS,), {"task_pkey"}),
     "take_seats": (
         "text, bigint[], text[], text[], text[], integer[]",

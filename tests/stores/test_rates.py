@@ -103,6 +103,21 @@ async def test_a_better_one_goes_first_when_the_turn_comes(store: Store, worker:
     assert [taken.id for taken in await claim(worker)] == [better]
 
 
+async def test_nobody_overtakes_one_whose_turn_has_come_before_the_alarm_has_noticed(
+    store: Store, worker: Worker
+) -> None:
+    every = 200 * MILLISECOND
+    await declare_rate(store, every)
+    ids = await add_many(store, 4, limit_key="ada")
+    (first,) = await claim(worker)
+    assert await states(store, ids[1:]) == [SCHEDULED, WAITING, WAITING]
+    await pass_time(store, every + MILLISECOND)
+    await worker.finish(first, Succeeded())
+    assert await states(store, ids[1:]) == [READY, WAITING, WAITING]
+    assert [taken.id for taken in await claim(worker)] == ids[1:2]
+    assert await states(store, ids[2:]) == [SCHEDULED, WAITING]
+
+
 async def test_the_turn_of_one_that_leaves_goes_to_the_next(store: Store, worker: Worker) -> None:
     await declare_rate(store, HOUR)
     ids = await add_many(store, 5, limit_key="ada")

@@ -192,6 +192,10 @@ class Allotment:
             most = min(most, sum(min(server.free, self._room(self._prefixes(server.address))) for server in servers))
         return most
 
+    def open_servers(self, provider: str) -> list[str]:
+        """The addresses where there is room now: what is for another one need not be looked at."""
+        return [server.address for server in self._pools[provider].servers if self._is_open(server)]
+
     def take(self, room: Room, candidate: Candidate) -> Seat | None:
         """A place in every limit and on a server, for this task; None: there is none."""
         if self._room(room.limits) == 0:

@@ -105,3 +105,17 @@ class Lane:
         }
         self._heap = list(good.values())
         heapify(self._heap)
+
+
+class CommandLane(Lane):
+    """The ready commands of one queue and kind that are for the same server, or for any: what one of them does not get,
+    no other one gets."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, queue: str, tally: Tally, target: str | None) -> None:
+        super().__init__(queue, tally)
+        self._target = target
+
+    def _counts(self, row: Row, priority: int) -> bool:
+        return row.task.target == self._target and super()._counts(row, priority)

@@ -125,10 +125,17 @@ def balance(tables: Tables, line: Line, now: int) -> None:
     if limit.rate is None:
         _give_places(tables, line, room)
         return
+    _line_up(tables, line, now)
     allowed = rates.allowed(limit.rate, tables.next_starts.get((line.kind, line.key)), now)
     _give_places(tables, line, min(room, allowed))
     if room > 0 and allowed == 0:
         _await_turn(tables, line, limit.rate, now)
+
+
+def _line_up(tables: Tables, line: Line, now: int) -> None:
+    """Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile."""
+    for row in line.scheduled.due(now, line.scheduled.count):
+        tables.shift(row, State.WAITING)
 
 
 def _let_all_in(tables: Tables, line: Line) -> None:

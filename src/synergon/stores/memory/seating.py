@@ -53,6 +53,9 @@ def _seated(
             continue
         row = lane.peek(place)
         seat = places.take(rooms[kind], _candidate(row))
+        if seat is None and not is_other and row.task.target is not None:
+            heappop(heads)  # all that are left in its lane are for the same server
+            continue
         if seat is None and (row.task.target is None or len(aside) >= MOST_ASIDE):
             left[kind] = 0  # what one task without wishes does not get, no other one of its kind gets
             continue
@@ -84,7 +87,9 @@ def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[Head]:
 
 def _lanes(tables: Tables, room: Room, queues: frozenset[str] | None) -> Iterable[Lane]:
     """Commands are for a provider, and come from any queue."""
-    return tables.lanes.get(room.kind, {}).values() if room.is_command else open_lanes(tables, room.kind, queues)
+    if room.is_command:
+        return tables.command_lanes.get(room.kind, {}).values()
+    return open_lanes(tables, room.kind, queues)
 
 
 def _candidate(row: Row) -> Candidate:

@@ -14,7 +14,7 @@ from synergon.records import NewTask
 from synergon.stores.allotting import Seat
 from synergon.stores.memory.agenda import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
-from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.lanes import CommandLane, Lane
 from synergon.stores.memory.lines import Line, LineName, balance, line_name
 from synergon.stores.memory.row import Row, Tally
 
@@ -48,6 +48,8 @@ class Tables:
         """How many tasks each (queue, kind) has in each state."""
         self.lanes: Final[dict[str, dict[str, Lane]]] = {}
         """By kind, then by queue."""
+        self.command_lanes: Final[dict[str, dict[tuple[str, str | None], CommandLane]]] = {}
+        """By kind, then by queue and server."""
         self.due: Final = Agenda(lambda row: row.run_at if row.state is State.SCHEDULED else None)
         self.expiry: Final = Agenda(lambda row: row.expires_at if row.state in WAITING_STATES else None)
         self.queues: Final[dict[str, int | None]] = {}
@@ -178,7 +180,7 @@ class Tables:
         self._balance(line_before, now)
 
     def shift(self, row: Row, state: State) -> None:
-        """`waiting` ↔ `ready`, as its line says."""
+        """Between `waiting` and `ready`, or from `scheduled` to `waiting`, as its line says."""
         self._leave(row)
         self._enter(row, state)
         if state is READY:
@@ -260,7 +262,7 @@ class Tables:
         row.state = state
         row.tally[state] += 1
         if state is READY:
-            self._lane(row.task.kind, row.task.queue).add(row)
+            self._lane(row.task).add(row)
         elif state is State.SCHEDULED:
             self.due.add(row, row.run_at)
         if row.expires_at is not None:
@@ -285,7 +287,7 @@ class Tables:
             del self.ended[state][row.id]
             return
         if state is READY:
-            self._lane(row.task.kind, row.task.queue).forget_one()
+            self._lane(row.task).forget_one()
         elif state is State.SCHEDULED:
             self.due.forget_one()
         if row.expires_at is not None:
@@ -358,11 +360,21 @@ class Tables:
             self.groups[row.after_group].followers.pop(row.id, None)
             row.after_group = None
 
-    def _lane(self, kind: str, queue: str) -> Lane:
+    def _lane(self, task: NewTask) -> Lane:
+        kind, queue = task.kind, task.queue
+        if task.is_command:
+            return self._command_lane(kind, queue, task.target)
         lanes = self.lanes.setdefault(kind, {})
         lane = lanes.get(queue)
         if lane is None:
             lane = lanes[queue] = Lane(queue, self._tally(queue, kind))
+        return lane
+
+    def _command_lane(self, kind: str, queue: str, target: str | None) -> Lane:
+        lanes = self.command_lanes.setdefault(kind, {})
+        lane = lanes.get((queue, target))
+        if lane is None:
+            lane = lanes[queue, target] = CommandLane(queue, self._tally(queue, kind), target)
         return lane
 
     def _tally(self, queue: str, kind: str) -> Tally:

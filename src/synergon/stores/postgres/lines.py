@@ -112,10 +112,15 @@ class _Balancing:
         rated = [line for line in self._lines if self._session.terms[line[0]].rate is not None]
         if not rated:
             return {}
-        return {
-            (row["kind"], row["limit_key"]): self._pace(row)
-            for row in await self._session.rows("rates", *_columns(rated))
-        }
+        paces: dict[LineName, Pace] = {}
+        for row in await self._session.rows("rates", *_columns(rated)):
+            line = (row["kind"], row["limit_key"])
+            paces[line] = self._pace(row)
+            if row["is_due"]:
+                # It is in line again, noticed or not: nobody behind it may take the place meanwhile.
+                due = await self._session.rows("line_up", *line, to_datetime(row["now"]))
+                _note(self._moves, due, State.WAITING)
+        return paces
 
     def _pace(self, row: Any) -> Pace:
         rate = self._session.terms[row["kind"]].rate

@@ -153,7 +153,8 @@ async def _allotment(
 
 
 async def _look(session: Session, request: ClaimRequest, allotment: Allotment, without: set[int]) -> list[Taken]:
-    candidates = await _commands(session, request, without) + await _tasks(session, request, allotment, without)
+    candidates = await _commands(session, request, allotment, without)
+    candidates += await _tasks(session, request, allotment, without)
     return list(_choose(request, allotment, candidates))
 
 
@@ -172,9 +173,26 @@ def _choose(request: ClaimRequest, allotment: Allotment, candidates: Sequence[Ca
             yield Taken(candidate, seat)
 
 
-async def _commands(session: Session, request: ClaimRequest, without: set[int]) -> list[Candidate]:
-    kinds = [room.kind for room in request.rooms if room.is_command and room.count > 0]
-    rows = await session.rows("ready_commands", kinds, LOOKED_AT, sorted(without)) if kinds else []
+async def _commands(
+    session: Session, request: ClaimRequest, allotment: Allotment, without: set[int]
+) -> list[Candidate]:
+    """Those for servers that have no room are left out: however many they are, they hide nobody."""
+    rooms = [room for room in request.rooms if room.is_command and room.count > 0]
+    providers = {room.provider for room in rooms if room.provider is not None}
+    servers = {name: allotment.open_servers(name) for name in sorted(providers)}
+    rooms = [room for room in rooms if room.provider is None or servers[room.provider]]
+    if not rooms:
+        return []
+    is_open = [(name, address) for name, found in servers.items() for address in found]
+    rows = await session.rows(
+        "ready_commands",
+        [room.kind for room in rooms],
+        [room.provider for room in rooms],
+        LOOKED_AT,
+        [name for name, _ in is_open],
+        [address for _, address in is_open],
+        sorted(without),
+    )
     return sorted(map(_candidate, rows), key=lambda candidate: candidate.id)
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from synergon.stores.allotting import Candidate
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 KIND: Final = 2
 LIMIT_KEY: Final = 12
@@ -33,7 +33,13 @@ class Lanes:
 
     def first_anywhere(self, kind: str, limit: int) -> list[Any]:
         """The same from every queue, asked for or not, paused or not."""
-        return self._first(kind, self._all(kind), limit) if limit > 0 else []
+        return self._first(kind, self._all(kind), limit)
+
+    def first_for(self, kind: str, servers: Sequence[str], limit: int) -> list[Any]:
+        """The same without those that are for a server other than these."""
+        now, given = self._transaction.now, as_json(servers)
+        lists = [self._transaction.rows("ready_for", kind, queue, now, given, limit) for queue in self._all(kind)]
+        return merged(lists, limit)
 
     def _first(self, kind: str, queues: list[str], limit: int) -> list[Any]:
         now = self._transaction.now

@@ -67,15 +67,15 @@ def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 _TEXTS: Final = {
     (name, size): SQL[name].replace("{lines}", ", ".join(f"(?{number})" for number in range(3, size + 3)))
-    for name in ("survey", "promote_lines", "demote_paused", "rates")
+    for name in ("survey", "promote_lines", "demote_paused", "rates", "line_up")
     for size in SIZES
 }
 
 
-def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], few: int = 0) -> list[Any]:
-    """All rows of a named statement that takes a list of lines."""
+def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], number: int = 0) -> list[Any]:
+    """All rows of a named statement that takes a list of lines, and perhaps a number."""
     size = next(size for size in SIZES if size >= len(keys))
-    return transaction.select(_TEXTS[name, size], (kind, few, *keys, *[None] * (size - len(keys))))
+    return transaction.select(_TEXTS[name, size], (kind, number, *keys, *[None] * (size - len(keys))))
 
 
 def terms_of(transaction: Transaction, kind: str) -> Terms:
@@ -106,14 +106,18 @@ class _Balancing:
             return
         if has_paused:  # a task that nobody may claim must not take the place of one that could run
             self._move_all("demote_paused", keys, State.WAITING)
-        next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys)) if rate is not None else {}
+        next_moments: dict[str, int] = {}
+        if rate is not None:
+            # Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile.
+            self._move_all("line_up", keys, State.WAITING, self._transaction.now)
+            next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys))
         promoted: list[int] = []
         for row in _of_lines(self._transaction, "survey", self._kind, keys, self._few):
             promoted += self._order_line(_standing(row), next_moments.get(row[0]))
         self._promote(promoted)
 
-    def _move_all(self, statement: str, keys: Sequence[str], state: State) -> None:
-        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys):
+    def _move_all(self, statement: str, keys: Sequence[str], state: State, number: int = 0) -> None:
+        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys, number):
             self._moves[task_id] = self._kind, state
 
     def _order_line(self, line: Standing, next_at: int | None) -> Sequence[int]:

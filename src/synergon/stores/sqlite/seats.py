@@ -69,10 +69,20 @@ def _candidates(transaction: Transaction, request: ClaimRequest, allotment: Allo
     tasks: list[Any] = []
     for room in request.rooms:
         if room.is_command:
-            commands += lanes.first_anywhere(room.kind, LOOKED_AT if room.count > 0 else 0)
+            commands += _commands(lanes, room, allotment)
         else:
             tasks += _of_room(lanes, room, min(allotment.most(room), request.limit))
     return sorted(commands, key=lambda row: int(row[0])) + sorted(tasks, key=order)
+
+
+def _commands(lanes: Lanes, room: Room, allotment: Allotment) -> list[Any]:
+    """Those for servers that have no room are left out: however many they are, they hide nobody."""
+    if room.count <= 0:
+        return []
+    if room.provider is None:
+        return lanes.first_anywhere(room.kind, LOOKED_AT)
+    servers = allotment.open_servers(room.provider)
+    return lanes.first_for(room.kind, servers, LOOKED_AT) if servers else []
 
 
 def _of_room(lanes: Lanes, room: Room, most: int) -> list[Any]:

@@ -60,14 +60,18 @@ FROM lane CROSS JOIN LATERAL (
 ) AS found
 
 -- name: ready_commands
--- Commands are for a provider, not for a queue.
+-- Commands are for a provider, not for a queue. Those for a server are left out if it is not among the open ones, which
+-- are $4 (provider) and $5 (address).
 SELECT found.id, 0 AS priority, room.kind, found.target, found.server, found.attempts
-FROM unnest($1::text[]) AS room (kind) CROSS JOIN LATERAL (
+FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
     SELECT id, target, server, attempts FROM {schema}.task
     WHERE is_command AND state = 'ready' AND kind = room.kind
-        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($3::bigint[])
+        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
+        AND (target IS NULL OR room.provider IS NULL OR (room.provider, target) IN (
+            SELECT open.provider, open.address FROM unnest($4::text[], $5::text[]) AS open (provider, address)
+        ))
     ORDER BY id
-    LIMIT $2
+    LIMIT $3
 ) AS found
 
 -- name: lease

@@ -140,16 +140,33 @@ SELECT DISTINCT kind, limit_key FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'waiting') AND queue = $1
 
 -- name: rates
--- What is remembered of these lines, and when the first of those comes back that are scheduled; all by the clock of now.
+-- What is remembered of these lines, whether somebody's turn has come, and when the next one comes; all by the clock of
+-- now.
 SELECT
     line.kind, line.limit_key, rate.next_at, awaited.run_at AS awaited,
+    due.run_at IS NOT NULL AS is_due,
     floor(extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS now
 FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key)
 LEFT JOIN {schema}.rate ON rate.kind = line.kind AND rate.limit_key = line.limit_key
 LEFT JOIN LATERAL (
     SELECT run_at FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND state = 'scheduled' ORDER BY run_at LIMIT 1
+    WHERE kind = line.kind AND limit_key = line.limit_key AND state = 'scheduled' AND run_at <= statement_timestamp()
+    ORDER BY run_at LIMIT 1
+) AS due ON true
+LEFT JOIN LATERAL (
+    SELECT run_at FROM {schema}.task
+    WHERE kind = line.kind AND limit_key = line.limit_key AND state = 'scheduled' AND run_at > statement_timestamp()
+    ORDER BY run_at LIMIT 1
 ) AS awaited ON true
+
+-- name: line_up
+-- Those of a line whose turn has come. One whose row is locked is moved by its holder.
+UPDATE {schema}.task SET state = 'waiting'
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE kind = $1 AND limit_key = $2 AND state = 'scheduled' AND run_at <= $3 ORDER BY id FOR UPDATE SKIP LOCKED
+))
+RETURNING id, kind
 
 -- name: charge_rates
 INSERT INTO {schema}.rate (kind, limit_key, next_at)

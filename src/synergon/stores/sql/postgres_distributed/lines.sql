@@ -6,6 +6,18 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 ))
 RETURNING id, kind
 
+-- name: line_up
+-- Waits for somebody who moves one of them, and leaves it where it is then.
+UPDATE {schema}.task SET state = 'waiting'
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.task WHERE kind = $1 AND limit_key = $2 AND state = 'scheduled' AND run_at <= $3
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING id, kind
+
 -- name: prune_rates
 -- Asked twice: somebody may have started a task between the look and the removal.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (

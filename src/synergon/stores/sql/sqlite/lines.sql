@@ -94,6 +94,12 @@ UPDATE synergon_task SET limit_key = ? WHERE id = ?
 -- name: rates
 SELECT limit_key, next_at FROM synergon_rate WHERE kind = ?1 AND limit_key IN (VALUES {lines})
 
+-- name: line_up
+-- Those of the lines whose turn has come by the moment ?2.
+UPDATE synergon_task SET state = 'waiting'
+WHERE kind = ?1 AND limit_key IN (VALUES {lines}) AND state = 'scheduled' AND run_at <= ?2
+RETURNING id
+
 -- name: charge_rate
 INSERT INTO synergon_rate (kind, limit_key, next_at) VALUES (?, ?, ?)
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at

@@ -44,6 +44,16 @@ WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expi
 ORDER BY priority DESC, id
 LIMIT ?
 
+-- name: ready_for
+-- The same without those that are for a server other than these.
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    limit_key, group_id, priority, target, server
+FROM synergon_task
+WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
+    AND (target IS NULL OR target IN (SELECT value FROM json_each(?)))
+ORDER BY priority DESC, id
+LIMIT ?
+
 -- name: claim
 UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0
