@@ -40,7 +40,7 @@ class SimulatedExecutor:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._children: set[Child] = set()
+        self._children: dict[Child, None] = {}  # in order: what happens must happen again
 
     @property
     def identity(self) -> ProcessIdentity:
@@ -61,7 +61,7 @@ class SimulatedExecutor:
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         child = Child(job, on_message, fresh, self._process)
-        self._children.add(child)
+        self._children[child] = None
         return child
 
     def kill_children(self) -> None:

@@ -196,7 +196,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
         *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune"),
-        *("demote", "lock_ready", "prune_rates"),
+        *("demote", "line_up", "lock_ready", "prune_rates"),
     }
 
 
@@ -311,12 +311,22 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await store.set_priority([Reprioritizing(id=(await listed(store, kind="lined"))[0], priority=5)])
     await store.pause(["default"])
     await store.resume(["default"])
+    await do_turns(store, worker)
     await do_groups_and_orders(store)
     await do_lines_of_callers(store)
     await store.limits()
     await store.servers()
     await store.running_by_node()
     assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
+
+
+async def do_turns(store: PostgresStore, worker: Worker) -> None:
+    """A turn has come when its line is next looked at, and nobody has woken it."""
+    await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=1000))], [])
+    await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
+    (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
+    await asyncio.sleep(0.01)
+    await store.finish([settlement_of(claim, Succeeded())])
 
 
 async def do_groups_and_orders(store: PostgresStore) -> None:
