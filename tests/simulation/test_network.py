@@ -23,13 +23,13 @@ CAUGHT_BY: Final = {
     "outgoing_lost_on_failure": 15,
     "done_never_sent": 8,
     "done_believed": 0,
-    "cancel_believed": 237,
+    "cancel_believed": 463,
     "cancel_not_told": 12,
     "hinted_work_is_taken": 1,
     "new_hints_not_heard": 8,
     "scheduled_not_told": 27,
     "resumed_not_told": 8,
-    "full_peer_is_enough": 29,
+    "full_peer_is_enough": 98,
     "table_read_once": 8,
 }
 """A seed that is known to show a mutant; it is tried first, so that the search is short."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import chain
 from typing import Final
 
 import pytest
@@ -23,11 +24,16 @@ def test_every_promise_is_kept_whatever_goes_wrong(first: int) -> None:
         assert report.broken is None, f"python -m tests.simulation --seed {seed}: {report.broken}"
 
 
+CAUGHT_BY: Final = {"lease_renewed_too_late": 110}
+"""Seeds that are known to show mutants which few worlds show; they are tried first, so that the search is short."""
+
+
 @pytest.mark.timeout(400)  # some seconds, unless the machine is very busy
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_auditor_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    assert any(World(seed).run().broken for seed in range(500)), "500 worlds have not shown it"
+    seeds = chain([CAUGHT_BY.get(mutate.__name__, 0)], range(500))
+    assert any(World(seed).run().broken for seed in seeds), "500 worlds have not shown it"
 
 
 @pytest.mark.parametrize(("kind", "seed"), [(World, 24), (NetworkWorld, 0), (NetworkWorld, 8)])
