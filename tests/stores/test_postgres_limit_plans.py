@@ -99,7 +99,8 @@ async def test_no_statement_reads_those_who_wait(profile: Profile, connection: a
     sql = profile.statements(schema)
     for name, (types, _, _) in STATEMENTS.items():
         await connection.execute(f"PREPARE its_{name} {f'({types})' if types else ''} AS {sql[name]}")
-    # With statistics: what the planner believes without them depends on what the server has met before.
+    if profile is STANDARD:  # the settings of which keep it from reading everything, whatever it believes
+        assert await wrong_scans(connection) == {}
     administer("; ".join(f"ANALYZE {schema}.{table}" for table in ("task", "queue", "rate", "task_group")))
     assert await wrong_scans(connection) == {}
 
