@@ -61,6 +61,17 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
 """The types of its parameters, their values, and the indexes of tasks that it may read."""
 
 
+def mislead(schema: str) -> None:
+    """What the planner learnt when there were a few tasks in one line, all of them due long ago."""
+    administer(
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, limit_key) "
+        "SELECT 'lined', 'queue-0', 'scheduled', 0, now() - interval '1 day', '{}', now(), 'key-7' "
+        "FROM generate_series(1, 50)"
+    )
+    administer(f"ANALYZE {schema}.task")
+    administer(f"DELETE FROM {schema}.task")
+
+
 def fill(schema: str) -> None:
     """Nearly everybody waits in a line; a few are ready or run, one of a hundred in its own time."""
     administer(
@@ -87,6 +98,7 @@ async def connection(profile: Profile) -> AsyncIterator[asyncpg.Connection[Any]]
     await store.open()
     await store.close()
     schema = store.address.schema
+    mislead(schema)
     fill(schema)
     opened: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(profile.settings))
     yield opened

@@ -57,7 +57,7 @@ CREATE UNIQUE INDEX task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
 CREATE INDEX task_line ON {schema}.task (kind, limit_key, state, priority DESC, id, queue)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX task_turn ON {schema}.task (kind, limit_key, run_at)
-    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+    WHERE limit_key IS NOT NULL AND state || '' = 'scheduled';
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;

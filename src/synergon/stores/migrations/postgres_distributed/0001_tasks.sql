@@ -56,7 +56,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS task_key ON {schema}.task (kind, key) WHERE ke
 CREATE INDEX IF NOT EXISTS task_line ON {schema}.task (kind ASC, limit_key ASC, state, priority DESC, id, queue)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX IF NOT EXISTS task_turn ON {schema}.task (kind ASC, limit_key ASC, run_at)
-    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+    WHERE limit_key IS NOT NULL AND state || '' = 'scheduled';
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;

@@ -141,8 +141,8 @@ WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'wait
 
 -- name: rates
 -- What is remembered of these lines, whether somebody's turn has come, and when the next one comes; all by the clock of
--- now. Rows are compared as a whole, here and below, because only the index of turns has them in that order: by `run_at`
--- alone the planner would walk through all that is due, of any line, when its statistics are of another time.
+-- now. The index of turns is the only one that says `state || ''`, here and below: with another the planner would walk
+-- through all that is due, of any line, when its statistics are of another time.
 SELECT
     line.kind, line.limit_key, rate.next_at, awaited.run_at AS awaited,
     coalesce(first.run_at <= statement_timestamp(), false) AS is_due,
@@ -150,24 +150,23 @@ SELECT
 FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key)
 LEFT JOIN {schema}.rate ON rate.kind = line.kind AND rate.limit_key = line.limit_key
 LEFT JOIN LATERAL (
-    SELECT kind, limit_key, run_at FROM {schema}.task
-    WHERE state = 'scheduled' AND limit_key IS NOT NULL AND (kind, limit_key) >= (line.kind, line.limit_key)
-    ORDER BY kind, limit_key, run_at LIMIT 1
-) AS first ON first.kind = line.kind AND first.limit_key = line.limit_key
+    SELECT run_at FROM {schema}.task
+    WHERE kind = line.kind AND limit_key = line.limit_key AND state || '' = 'scheduled'
+    ORDER BY run_at LIMIT 1
+) AS first ON true
 LEFT JOIN LATERAL (
-    SELECT kind, limit_key, run_at FROM {schema}.task
-    WHERE state = 'scheduled' AND limit_key IS NOT NULL
-        AND (kind, limit_key, run_at) > (line.kind, line.limit_key, statement_timestamp())
-    ORDER BY kind, limit_key, run_at LIMIT 1
-) AS awaited ON awaited.kind = line.kind AND awaited.limit_key = line.limit_key
+    SELECT run_at FROM {schema}.task
+    WHERE kind = line.kind AND limit_key = line.limit_key AND state || '' = 'scheduled'
+        AND run_at > statement_timestamp()
+    ORDER BY run_at LIMIT 1
+) AS awaited ON true
 
 -- name: line_up
 -- Those of a line whose turn has come. One whose row is locked is moved by its holder.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
-    WHERE state = 'scheduled' AND limit_key IS NOT NULL
-        AND kind = $1 AND limit_key = $2 AND (kind, limit_key, run_at) <= ($1, $2, $3)
+    WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3
     ORDER BY id FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, kind

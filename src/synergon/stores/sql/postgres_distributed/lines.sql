@@ -13,8 +13,7 @@ WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
         SELECT id FROM {schema}.task
-        WHERE state = 'scheduled' AND limit_key IS NOT NULL
-            AND kind = $1 AND limit_key = $2 AND (kind, limit_key, run_at) <= ($1, $2, $3)
+        WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3
     ))
     ORDER BY id FOR UPDATE
 ))
