@@ -322,10 +322,10 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
 
 async def do_turns(store: PostgresStore, worker: Worker) -> None:
     """A turn has come when its line is next looked at, and nobody has woken it."""
-    await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=1000))], [])
+    await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=200_000))], [])
     await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
     (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.25)
     await store.finish([settlement_of(claim, Succeeded())])
 
 
