@@ -8,8 +8,11 @@ from typing import Any, Literal
 from synergon.lifecycle import FINAL, State
 from synergon.records import Insertion, NewTask, Record
 
-Verb = Literal["pause", "resume", "set_limit", "set_servers", "cancel", "cordon", "uncordon", "stop"]
-"""What can be ordered. The last three are carried out by the node that they name, the others by the store at once."""
+Verb = Literal[
+    "pause", "resume", "set_limit", "set_servers", "cancel", "cordon", "uncordon", "stop", "drain", "restart"
+]
+"""What can be ordered. The last five are carried out by the node that they name, the others by the store at once; but
+no store lets a node claim from the moment on in which a cordon, drain or restart was written down."""
 
 
 class NewGroup(Record, frozen=True, kw_only=True):

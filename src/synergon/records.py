@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand
 from synergon.lifecycle import Reason, State
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,6 +80,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     """The provider that a command is for; so that the commands for a server that is taken away can be found."""
     target: str | None = None
     """Only this server will do."""
+    demand: str = AS_THE_KIND_SAYS
+    """The text of what it demands of a node (`demands.Demand`)."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
@@ -106,11 +109,29 @@ class Room(Record, frozen=True, kw_only=True):
     """Its lines let only so many start in a given time."""
     is_command: bool = False
     """These go ahead of all that are not, and do not count against `ClaimRequest.limit`."""
+    demand: Demand = NOTHING
+    """What those of its tasks demand whose rows say nothing."""
+    rank: int = 0
+    """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
+    is_urgent: bool = False
+    """These go first, are taken although `ClaimRequest.limit` is reached, and count what others would yield as free."""
+    is_brief: bool = False
+    """They end before the task starts for which room is kept, and may use that room until then."""
+    only: tuple[int, ...] | None = None
+    """Only these tasks: the node has looked at them and accepts them."""
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing but the node decides how many may start."""
-        return not (self.limits or self.provider or self.is_rated or self.is_command)
+        """Whether its tasks, if their rows demand nothing, need nothing but a slot of the node."""
+        return not (
+            self.limits
+            or self.provider
+            or self.is_rated
+            or self.is_command
+            or self.is_urgent
+            or self.only is not None
+            or self.demand != NOTHING
+        )
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
@@ -121,6 +142,38 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     limit: int
     queues: frozenset[str] | None = None
     """Only tasks of these queues; None: of every queue. Commands come from every queue."""
+    labels: frozenset[str] = frozenset()
+    totals: dict[str, int] = {}
+    """What the node has of each resource (`demands`); of one that is not named it has none."""
+    free: dict[str, int] = {}
+    """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
+    yielding: dict[str, int] = {}
+    """What running tasks would yield to an urgent one."""
+    kept_for: int | None = None
+    """The task that the node keeps room for."""
+    held: dict[str, int] = {}
+    """How much of what is free others must leave to it."""
+    patience: int | None = None
+    """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
+    keep_for: int = 30_000_000
+    """Microseconds from now for which it is kept."""
+
+
+class Kept(Record, frozen=True, kw_only=True):
+    """A task that a node keeps room for."""
+
+    id: int
+    kind: str
+    demand: Demand
+
+
+class Claims(list["Claim"]):
+    """What a claim took, in order, and what else it found."""
+
+    kept: Kept | None = None
+    """The node keeps room for this one from now on, or still."""
+    is_cordoned: bool = False
+    """The node may take nothing."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -145,6 +198,9 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """The server that it was given, if its kind has a provider."""
     slot: int | None = None
     """Which of that server's places: no two running tasks of a server have the same."""
+    demand: str = AS_THE_KIND_SAYS
+    spared_for: int = 0
+    """Microseconds for which it may not be asked to yield again."""
 
 
 # ---------------------------------------------------------------- outcomes
@@ -198,6 +254,9 @@ class Cancelled(Record, frozen=True, kw_only=True):
 
 class HandedBack(Record, frozen=True, kw_only=True):
     """The node could not finish it and gives it back; the attempt is given back too."""
+
+    spared_for: int = 0
+    """Microseconds for which it may not be asked to yield again, because it just has."""
 
 
 class Crashed(Record, frozen=True, kw_only=True):
@@ -365,6 +424,10 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The group that it waits for; None as soon as that has ended."""
     is_command: bool = False
     target: str | None = None
+    demand: str = AS_THE_KIND_SAYS
+    """What it demands of a node, as JSON; empty: what its kind says where it runs."""
+    kept_by: str | None = None
+    """The node that keeps room for it."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 
@@ -389,6 +452,19 @@ class TaskQuery(Record, frozen=True, kw_only=True):
     tag: str | None = None
     key: str | None = None
     before: int | None = None
+    limit: int = 100
+
+
+class Look(Record, frozen=True, kw_only=True):
+    """Which ready tasks of a kind a node wants to see, in the order in which they would be taken."""
+
+    room: Room
+    queues: frozenset[str] | None = None
+    labels: frozenset[str] = frozenset()
+    totals: dict[str, int] = {}
+    """Tasks that could never run on a node with these are left out."""
+    after: tuple[int, int] | None = None
+    """Only those behind the one with this priority and id."""
     limit: int = 100
 
 
@@ -448,6 +524,10 @@ class NewNode(Record, frozen=True, kw_only=True):
     """Microseconds."""
     version: str
     address: str | None = None
+    is_cordoned: bool = False
+    """It may take nothing, from the beginning."""
+    published: bytes = b"{}"
+    """JSON of what it says of itself, for others to read."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -464,3 +544,13 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     registered_at: datetime
     lease_left: float
     """Seconds by the store's clock; negative: it is over."""
+    cordoned_at: datetime | None = None
+    published: msgspec.Raw = msgspec.Raw(b"{}")
+    """What it said of itself last."""
+    published_ago: float = 0.0
+    """Seconds by the store's clock since then."""
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether it may take nothing new."""
+        return self.cordoned_at is not None

@@ -38,10 +38,11 @@ from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGrou
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
-    Claim,
     ClaimRequest,
+    Claims,
     Cutoffs,
     Insertion,
+    Look,
     Moved,
     NewNode,
     NewTask,
@@ -111,8 +112,11 @@ class LeaseKeeper(Protocol):
     All its calls are made from one thread with a running event loop, which need not be the engine's.
     """
 
-    async def renew(self, node_id: str, lease: int) -> bool:
-        """Lease for `lease` microseconds from now. False: the node's row is gone, it has been declared dead."""
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        """Lease for `lease` microseconds from now. False: the node's row is gone, it has been declared dead.
+
+        `published` is what the node says of itself from now on; None: as before.
+        """
 
     async def close(self) -> None:
         """Give the path up."""
@@ -180,7 +184,7 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ tasks run
 
-    async def claim(self, request: ClaimRequest) -> list[Claim]:
+    async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks: `ready` → `running`, `claim_no + 1`, `attempts + 1`, owner and start time set.
 
         Takes the first tasks in order among the asked kinds and queues, without paused queues and without tasks
@@ -190,7 +194,21 @@ class Store(Protocol):
         is given its server and slot (`stores.allotting`); all of that is counted and taken under locks, so that nothing
         is over-admitted. A kind that has no place left does not keep others from being taken. Commands are taken before
         all else. Starts of rated kinds are charged to their line's rate.
+
+        A task is taken only if the node can carry it (`stores.weighing`), in the order of `weighing.place`. Ready tasks
+        are kept by kind, queue and demand, and of what does not fit nothing but the first is looked at. If that one
+        could run here later, has been due for `patience`, and no other live node keeps room for it, its row says from
+        now on, for `keep_for`, that this node does; the claim takes nothing more, and says so (`Claims.kept`). A node
+        keeps room for one task at a time: while `kept_for` is still ready its time is renewed, and no other is chosen.
+        The row forgets it when the task is taken. A node that is cordoned gets nothing.
         """
+
+    async def look(self, look: Look) -> list[TaskRecord]:
+        """Ready tasks that a claim might take, without taking them; in order, not from paused queues, not expired."""
+
+    async def ahead(self, task_id: int, limit: int) -> int | None:
+        """How many tasks of its kind, in its state, and in its line if it is in one, go before this `ready` or
+        `waiting` task; not counted past `limit`. None: it is neither."""
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
@@ -198,8 +216,9 @@ class Store(Protocol):
         Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
         Failed → `failed` with its reason, error appended. Retrying → `scheduled` (`ready` if the delay is 0), error
         appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
-        `attempts - 1`. Crashed → error appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with
-        reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends `cancelled`.
+        `attempts - 1`, spared for as long as it says. Crashed → error appended, `attempts - 1`, `crashes + 1`, then
+        `ready`, or `failed` with reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends
+        `cancelled`.
         Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back
         or crashes ends `failed`, reason `crashed`: it is never run twice. A settlement that names a server counts for
         that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.
@@ -308,9 +327,10 @@ class Store(Protocol):
         """`cancel` for all of its tasks that have not ended."""
 
     async def order(self, order: NewOrder) -> OrderRecord:
-        """Do it and write down that it was done, in one transaction; `cordon`, `uncordon` and `stop` are only written
-        down, for the node that they name. An order that makes no sense is not written down (`outcome` says why, and
-        its id is 0); `stores.ordering` has the words."""
+        """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
+        `stop` are written down for the node that they name, whose row says at once whether it is cordoned. An order
+        that makes no sense is not written down (`outcome` says why, and its id is 0); `stores.ordering` has the
+        words."""
 
     async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

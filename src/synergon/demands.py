@@ -1,0 +1,51 @@
+"""What a task demands of the node that runs it: amounts of resources, and labels that the node must or must not have.
+
+A row holds the text of it, and stores keep ready tasks with the same text together: what a node cannot run is never
+looked at, however much of it there is. Amounts are whole numbers, so that sums stay exact: bytes of memory, and
+millionths of everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+UNIT: Final = 1_000_000
+"""One processor, GPU or licence."""
+
+AS_THE_KIND_SAYS: Final = ""
+"""The row says nothing: the node that runs the kind knows."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one task demands. Names are in order, so that equal demands have equal texts."""
+
+    cost: dict[str, int] = {}
+    """What it uses while it runs."""
+    needs: tuple[str, ...] = ()
+    """Only a node with all of these labels."""
+    forbids: tuple[str, ...] = ()
+    """Only a node with none of these."""
+
+    @property
+    def text(self) -> str:
+        """What stands in the row; never empty, so that "nothing at all" is told from "as the kind says"."""
+        return msgspec.json.encode(self).decode()
+
+
+NOTHING: Final = Demand()
+
+
+def demand(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Demand:
+    """A demand whose names are in order; amounts of zero are left out."""
+    amounts = {name: cost[name] for name in sorted(cost) if cost[name]}
+    return Demand(cost=amounts, needs=tuple(sorted(needs)), forbids=tuple(sorted(forbids)))
+
+
+@lru_cache(maxsize=4096)
+def parse_demand(text: str) -> Demand:
+    """What the text of a row says. One value per text: it must not be changed."""
+    return msgspec.json.decode(text, type=Demand)

@@ -1,0 +1,83 @@
+"""What a node can carry: the decision that every store makes in its claim, from what the node says of itself.
+
+It is the node's own word, not a row's: nobody else runs anything there. `Allotment` decides about what all nodes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+from synergon.demands import Demand, parse_demand
+from synergon.records import ClaimRequest, Room
+
+ANY_NUMBER: Final = 2**31
+
+
+class Fit(Enum):
+    """Whether a task could run on a node."""
+
+    NOW = auto()
+    LATER = auto()
+    """When enough of what runs there has ended."""
+    NEVER = auto()
+    """It lacks a label or has a forbidden one, or the whole node is too small."""
+
+
+class Scales:
+    """What the node has left, while a claim takes it task by task."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self._request = request
+        self._free = dict(request.free)
+
+    def fit(self, room: Room, demand: Demand, task_id: int | None = None) -> Fit:
+        """Whether a task with this demand could be taken; `task_id` matters if room is kept for that one."""
+        request = self._request
+        if not is_suitable(demand, request.labels, request.totals):
+            return Fit.NEVER
+        is_enough = all(amount <= self._available(name, room, task_id) for name, amount in demand.cost.items())
+        return Fit.NOW if is_enough else Fit.LATER
+
+    def most(self, room: Room, demand: Demand) -> int:
+        """More than this cannot be taken of such tasks; the one that room is kept for not counted."""
+        if self.fit(room, demand) is Fit.NEVER:
+            return 0
+        shares = [max(self._available(name, room, None), 0) // amount for name, amount in demand.cost.items()]
+        return min(shares, default=ANY_NUMBER)
+
+    def take(self, demand: Demand) -> None:
+        """It is taken."""
+        for name, amount in demand.cost.items():
+            self._free[name] = self._free.get(name, 0) - amount
+
+    def _available(self, name: str, room: Room, task_id: int | None) -> int:
+        request = self._request
+        available = self._free.get(name, 0)
+        if room.is_urgent:
+            available += request.yielding.get(name, 0)
+        is_exempt = room.is_urgent or room.is_brief or (task_id is not None and task_id == request.kept_for)
+        return available if is_exempt else available - request.held.get(name, 0)
+
+
+def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
+    """Whether a node with these labels and so much of everything could ever run it."""
+    return (
+        labels.issuperset(demand.needs)
+        and labels.isdisjoint(demand.forbids)
+        and all(amount <= totals.get(name, 0) for name, amount in demand.cost.items())
+    )
+
+
+def demand_of(room: Room, text: str) -> Demand:
+    """What a row's text means, where its kind is known."""
+    return parse_demand(text) if text else room.demand
+
+
+def place(room: Room, priority: int, task_id: int) -> tuple[bool, bool, int, int, int]:
+    """The order in which tasks are taken: commands, urgent kinds, priority, the end of a pipeline before its
+    beginning, age."""
+    if room.is_command:
+        return False, False, 0, 0, task_id
+    return True, not room.is_urgent, -priority, room.rank, task_id
