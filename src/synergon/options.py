@@ -10,10 +10,12 @@ from typing import Any, Final, Literal, TypedDict, get_args
 import msgspec
 
 from synergon.addresses import normal_address
+from synergon.asking import SILENT, Words, demand_of_kind, words
+from synergon.demands import NOTHING, Demand
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import NotAvailable, OptionError
 from synergon.payload import encode
-from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Retry
+from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
 from synergon.records import OnConflict, from_datetime
 
 RunsIn = Literal["loop", "thread", "process"]
@@ -25,13 +27,9 @@ RESERVED: Final = ("kind:", "key:")
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 LATER: Final = {
-    "cost": "resources of nodes",
-    "needs": "capabilities of nodes",
-    "forbids": "capabilities of nodes",
     "urgent": "preemption",
     "preemptible": "preemption",
     "uninterruptible": "preemption",
-    "downstream_of": "order across kinds",
 }
 """Options that are coming; until they work they are refused, not ignored."""
 
@@ -51,6 +49,10 @@ class TaskOptions(TypedDict, total=False):
     limit_by: Callable[..., str | int] | str
     limit: int | None
     rate: Rate
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
+    downstream_of: Iterable[str]
     on_start: Callable[..., Any]
     on_success: Callable[..., Any]
     on_failure: Callable[..., Any]
@@ -72,6 +74,9 @@ class CallOptions(TypedDict, total=False):
     expires_in: Duration
     tags: Iterable[str]
     meta: Mapping[str, Any]
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
     conn: Any
 
 
@@ -111,6 +116,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     meta: bytes | None = None
     max_attempts: int | None = None
     overrides: bytes | None = None
+    timeout: float | None = None
+    """Seconds, NO_TIMEOUT for none; None: the call does not say."""
+    words: Words = SILENT
+    """What it asks of the node that runs it."""
     conn: Any = None
 
 
@@ -153,14 +162,15 @@ def place(options: Mapping[str, Any], where: str) -> Placement:
     if "meta" in options:
         values["meta"] = check_meta(options["meta"])
     values["max_attempts"], values["overrides"] = _overrides(options, where)
-    return Placement(**values, conn=options.get("conn"))
+    if "timeout" in options:
+        values["timeout"] = _stored_timeout(options["timeout"])
+    return Placement(**values, words=words(options, where), conn=options.get("conn"))
 
 
 def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
     found: dict[str, Any] = {}
     if "timeout" in options:
-        timeout = check_timeout(options["timeout"])
-        found["timeout"] = NO_TIMEOUT if timeout is None else timeout
+        found["timeout"] = _stored_timeout(options["timeout"])
     if "runs_in" in options:
         found["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
     if "retry" in options:
@@ -173,6 +183,11 @@ def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, byte
     if not found:
         return None, None
     return found.get("attempts"), msgspec.json.encode(Overrides(**found))
+
+
+def _stored_timeout(value: Any) -> float:
+    timeout = check_timeout(value)
+    return NO_TIMEOUT if timeout is None else timeout
 
 
 def check_name(value: Any, what: str) -> str:
@@ -278,12 +293,22 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
+    demand: Demand = NOTHING
+    """What its tasks demand of a node, unless their calls say otherwise."""
+    downstream_of: tuple[str, ...] = ()
+    """Kinds that come before it in a pipeline."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
 
     @property
     def has_lines(self) -> bool:
         """Whether its tasks stand in line by a key, or all in one because of a rate."""
         return self.limit_by is not None or self.rate is not None
+
+    def is_exceeded_by(self, timeout: float | None) -> bool:
+        """Whether a call with this timeout (as in Placement) might run for longer than the kind says."""
+        if timeout is None or self.timeout is None:
+            return False
+        return timeout == NO_TIMEOUT or self.timeout is msgspec.UNSET or timeout > self.timeout
 
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
@@ -301,6 +326,9 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
+    values["demand"] = demand_of_kind(words(options, where))
+    if "downstream_of" in options:
+        values["downstream_of"] = _kind_names(options["downstream_of"])
     values["hooks"] = check_hooks(options, where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
@@ -327,6 +355,12 @@ def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise OptionError(f"rate must be a Rate, like Rate(10, per=1), got {options['rate']!r}")
         values["rate"] = options["rate"]
     return values
+
+
+def _kind_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f'downstream_of must be a list of kinds, like ["earlier"], got {value!r}')
+    return tuple(sorted({check_name(name, "a kind in downstream_of") for name in value}))
 
 
 def _limit_names(value: Any) -> tuple[str, ...]:

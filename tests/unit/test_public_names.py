@@ -41,6 +41,7 @@ NAMES = [
     "QueueRecord",
     "Rate",
     "Reason",
+    "Resources",
     "ResultTimeout",
     "Retention",
     "Retry",
