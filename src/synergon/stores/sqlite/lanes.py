@@ -1,5 +1,5 @@
-"""Lanes: the ready tasks of one kind and queue that demand the same. Each is one range of an index, in order; what nobody
-asked for, or the node cannot run, is never looked at."""
+"""Lanes: the ready tasks of one kind and queue that demand the same. Each is one range of an index, in order; what
+nobody asked for, or the node cannot run, is never looked at."""
 
 from __future__ import annotations
 

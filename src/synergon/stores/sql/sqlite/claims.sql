@@ -53,21 +53,53 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
     kept_by = NULL, kept_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
--- name: keep
--- Nobody else keeps room for it, and it has been due since ?4 or longer.
-UPDATE synergon_task SET kept_by = ?1, kept_until = ?2
-WHERE id = ?3 AND state = 'ready' AND run_at <= ?4 AND (kept_by IS NULL OR kept_by = ?1 OR kept_until <= ?5)
+-- name: keeping
+-- Who keeps room for a ready task; and whether it could start at the moment ?2, if there were room.
+SELECT run_at, kept_by, kept_until, kind, demand,
+    (expires_at IS NULL OR expires_at > ?2)
+    AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
+FROM synergon_task WHERE id = ?1 AND state = 'ready'
 
--- name: ahead
--- Of the ready tasks of one lane, not counted past the limit.
+-- name: keep
+UPDATE synergon_task SET kept_by = ?, kept_until = ? WHERE id = ? AND state = 'ready'
+
+-- name: place
+SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
+
+-- name: ahead_in_lane
+-- How many ready tasks of a lane go before this place; each half is counted up to the limit only.
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority > ?4 LIMIT ?6
+        )
+    ) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority = ?4 AND id < ?5 LIMIT ?6
+        )
+    )
+
+-- name: ahead_in_line
+-- The same for those of a line that are in the state ?2.
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE kind = ?1 AND state = ?2 AND limit_key = ?3 AND after_group IS NULL AND priority > ?4 LIMIT ?6
+        )
+    ) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE kind = ?1 AND state = ?2 AND limit_key = ?3 AND after_group IS NULL AND priority = ?4 AND id < ?5
+            LIMIT ?6
+        )
+    )
+
+-- name: ahead_of_waiting
+-- The same for those that wait for groups.
 SELECT count(*) FROM (
-    SELECT 1 FROM (
-        SELECT 1 FROM synergon_task
-        WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority > ?4 LIMIT ?6
-    )
-    UNION ALL
-    SELECT 1 FROM (
-        SELECT 1 FROM synergon_task
-        WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority = ?4 AND id < ?5 LIMIT ?6
-    )
+    SELECT 1 FROM synergon_task
+    WHERE kind = ?1 AND after_group IS NOT NULL AND (priority > ?2 OR (priority = ?2 AND id < ?3)) LIMIT ?4
 )

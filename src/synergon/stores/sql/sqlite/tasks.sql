@@ -97,6 +97,9 @@ SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
     settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END, holds = NULL, slot = NULL
 WHERE id = ? AND state = 'running'
 
+-- name: spare
+UPDATE synergon_task SET spared_until = ? WHERE id = ? AND state = 'running'
+
 -- name: charge
 UPDATE synergon_task SET attempts = max(attempts - ?, 0), crashes = crashes + ? WHERE id = ? AND state = 'running'
 
