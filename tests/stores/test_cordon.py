@@ -157,6 +157,13 @@ async def test_a_task_that_has_yielded_is_spared_for_a_while(store: Store, worke
     assert 0 < claim.spared_for <= HOUR
 
 
+async def test_going_back_for_another_reason_does_not_shorten_that(store: Store, worker: Worker) -> None:
+    await add(store)
+    await worker.run(HandedBack(spared_for=HOUR))
+    await worker.run(HandedBack())
+    assert (await worker.claim_one()).spared_for > 0
+
+
 async def test_it_is_spared_no_longer_than_that(store: Store, worker: Worker) -> None:
     await add(store)
     await worker.run(HandedBack(spared_for=MILLISECOND))
@@ -164,9 +171,13 @@ async def test_it_is_spared_no_longer_than_that(store: Store, worker: Worker) ->
     assert (await worker.claim_one()).spared_for == 0
 
 
-async def test_a_task_that_is_run_again_by_hand_is_as_good_as_new(store: Store, worker: Worker) -> None:
-    task_id = await add(store)
+async def test_a_task_that_is_run_again_by_hand_or_replaced_is_spared_no_more(store: Store, worker: Worker) -> None:
+    task_id = await add(store, key="k")
     await worker.run(HandedBack(spared_for=HOUR))
     await worker.run(OUTCOMES["failed"])
     await store.retry([task_id])
+    claim = await worker.claim_one()
+    assert claim.spared_for == 0
+    await worker.finish(claim, HandedBack(spared_for=HOUR))
+    await add(store, key="k", on_conflict="replace")
     assert (await worker.claim_one()).spared_for == 0

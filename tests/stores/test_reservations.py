@@ -230,6 +230,17 @@ async def test_a_node_that_is_gone_keeps_no_room(store: Store, worker: Worker) -
     assert (await read(store, big)).kept_by == worker.node_id
 
 
+async def test_a_task_that_replaces_another_starts_with_no_room_kept_for_it(store: Store, worker: Worker) -> None:
+    big = await add(store, key="k", demand=BIG)
+    await keep(worker)
+    await add(store, key="k", demand=BIG, on_conflict="replace")
+    assert (await read(store, big)).kept_by is None
+    await keep(worker)
+    await store.cancel([big])
+    await store.retry([big])
+    assert (await read(store, big)).kept_by is None
+
+
 @pytest.mark.parametrize("how", ["cancelled", "taken", "paused", "put off", "unasked"])
 async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Store, worker: Worker, how: str) -> None:
     big = await add(store, demand=BIG, queue="mail")
