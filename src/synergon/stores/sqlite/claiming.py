@@ -26,7 +26,7 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
         claims.is_cordoned = True
         return claims
     lanes = Lanes(transaction, request.queues)
-    found = lanes.of(request.rooms)
+    found = lanes.of([room for room in request.rooms if room.count > 0])
     now = transaction.now
     if _is_plain(request, found):
         claims.extend(_claim(row, now) for row in _take_plain(transaction, request, lanes, found))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from synergon.records import ClaimRequest, Kept, Room
+from synergon.records import ClaimRequest, Kept
+from synergon.stores.sqlite.lanes import DEMAND, KIND, Lanes
 from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.transaction import Transaction
 from synergon.stores.weighing import demand_of
 
 
 def may_keep(transaction: Transaction, request: ClaimRequest, task_id: int) -> bool:
-    """Whether the node may begin to keep room for this task: it has none yet, the task has waited, nobody else does."""
+    """Whether the node may begin to keep room for a ready task: for no other yet, this has waited, nobody else does."""
     if request.patience is None or request.kept_for is not None:
         return False
-    run_at, kept_by, kept_until, *_ = transaction.row("keeping", task_id, transaction.now)
+    run_at, kept_by, kept_until = transaction.row("keeping", task_id)
     return run_at <= transaction.now - request.patience and not _is_kept(transaction, request, kept_by, kept_until)
 
 
@@ -30,15 +31,14 @@ def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:
     return kept
 
 
-def renew(transaction: Transaction, request: ClaimRequest) -> Kept | None:
-    """Go on keeping room for the task that the node has named, if that is still ready and nobody else does."""
+def renew(transaction: Transaction, request: ClaimRequest, lanes: Lanes) -> Kept | None:
+    """Go on keeping room for the task that the node has named, if it could still start and nobody else does."""
     if request.kept_for is None:
         return None
-    row = transaction.row("keeping", request.kept_for, transaction.now)
-    if row is None:
-        return None
-    _, kept_by, kept_until, kind, demand, is_startable = row
-    if not is_startable or _is_kept(transaction, request, kept_by, kept_until):
-        return None
-    room = next((room for room in request.rooms if room.kind == kind), Room(kind=kind, count=0))
-    return keep(transaction, request, Kept(id=request.kept_for, kind=kind, demand=demand_of(room, demand)))
+    rooms = {room.kind: room for room in request.rooms}
+    for row in lanes.among(rooms, [request.kept_for]):
+        _, kept_by, kept_until = transaction.row("keeping", row[0])
+        if not _is_kept(transaction, request, kept_by, kept_until):
+            kept = Kept(id=row[0], kind=row[KIND], demand=demand_of(rooms[row[KIND]], row[DEMAND]))
+            return keep(transaction, request, kept)
+    return None

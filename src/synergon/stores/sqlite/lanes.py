@@ -44,7 +44,7 @@ class Lanes:
 
     def of(self, rooms: Sequence[Room]) -> list[Lane]:
         """All lanes of these kinds that have tasks."""
-        asked = rooms if len(rooms) == 1 else self._with_tasks({room.kind: room for room in rooms if room.count > 0})
+        asked = rooms if len(rooms) == 1 else self._with_tasks({room.kind: room for room in rooms})
         return [
             Lane(room, queue, demand)
             for room in asked

@@ -62,4 +62,4 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
         before = 0
         for queue, demand in transaction.rows("lanes_of_kind", kind):
             before += transaction.row("ahead_in_lane", kind, queue, demand, priority, task_id, limit)[0]
-    return min(before, limit)
+    return min(int(before), limit)

@@ -44,7 +44,7 @@ def take(
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request)
+    return taken, choice.kept or keeping.renew(transaction, request, lanes)
 
 
 def _allotment(transaction: Transaction, request: ClaimRequest) -> Allotment:
@@ -145,8 +145,6 @@ class _Candidates:
 
     def _commands(self, lane: Lane) -> list[Any]:
         """Those for servers that have no room are left out: however many they are, they hide nobody."""
-        if lane.room.count <= 0:
-            return []
         if lane.room.provider is None:
             return self._lanes.first(lane, LOOKED_AT)
         servers = self._allotment.open_servers(lane.room.provider)

@@ -198,7 +198,7 @@ CREATE TABLE synergon_node (
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
     cordoned_at   INTEGER, -- it may claim nothing
-    published     BLOB    NOT NULL, -- what it says of itself, and when it did, by the same clock as its lease
+    published     BLOB    NOT NULL, -- what it says of itself
     published_at  INTEGER NOT NULL
 ) WITHOUT ROWID;
 

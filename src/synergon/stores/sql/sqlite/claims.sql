@@ -54,11 +54,7 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: keeping
--- Who keeps room for a ready task; and whether it could start at the moment ?2, if there were room.
-SELECT run_at, kept_by, kept_until, kind, demand,
-    (expires_at IS NULL OR expires_at > ?2)
-    AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
-FROM synergon_task WHERE id = ?1 AND state = 'ready'
+SELECT run_at, kept_by, kept_until FROM synergon_task WHERE id = ?
 
 -- name: keep
 UPDATE synergon_task SET kept_by = ?, kept_until = ? WHERE id = ? AND state = 'ready'

@@ -98,7 +98,7 @@ SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
 WHERE id = ? AND state = 'running'
 
 -- name: spare
-UPDATE synergon_task SET spared_until = ? WHERE id = ? AND state = 'running'
+UPDATE synergon_task SET spared_until = max(coalesce(spared_until, 0), ?) WHERE id = ? AND state = 'running'
 
 -- name: charge
 UPDATE synergon_task SET attempts = max(attempts - ?, 0), crashes = crashes + ? WHERE id = ? AND state = 'running'
