@@ -17,6 +17,7 @@ from synergon.group import Group
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.operations import Operations
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
+from synergon.outlook import Outlook
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
 from synergon.providers.registry import Registry
@@ -43,6 +44,7 @@ class Control(Operations):
     """The part of an Engine that works on what tasks share."""
 
     registry: Registry
+    outlook: Outlook
 
     @property
     def origin(self) -> str | None:
@@ -174,4 +176,5 @@ class Control(Operations):
             )
         )
         self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
+        await self.outlook.consider(self.store, tasks)
         return Group(cast("Engine", self), opened.id, name, together, opened)

@@ -34,6 +34,7 @@ from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
+from synergon.outlook import Outlook
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
 from synergon.peering.opening import default_transport
@@ -134,6 +135,7 @@ class Engine(Control):
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.clock: Clock = SystemClock()
+        self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
@@ -472,6 +474,7 @@ class Engine(Control):
         else:
             inserted = await self.store.insert(tasks) if tasks else []
             self._announce(tasks, inserted)
+        await self.outlook.consider(self.store, tasks)
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
     async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
@@ -487,6 +490,8 @@ class Engine(Control):
             self._announce_ready({(task.kind, task.queue, task.demand): 1})
         else:
             self._announce((task,), inserted)
+        if task.demand:
+            await self.outlook.consider(self.store, (task,))
         return self._handle(call, inserted[0])
 
     async def enqueue_tasks(self, tasks: Sequence[NewTask], task_type: AnyTask) -> list[Handle[Any]]:
@@ -494,6 +499,7 @@ class Engine(Control):
         await self._declare()
         inserted = await self.store.insert(tasks)
         self._announce(tasks, inserted)
+        await self.outlook.consider(self.store, tasks)
         return [
             Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
             for found in inserted
@@ -515,6 +521,7 @@ class Engine(Control):
         await self.store.announce_queues({task.queue for task in tasks})
         if watch:
             self._let_watch()
+            await self.outlook.consider(self.store, tasks)
 
     def _let_watch(self) -> None:
         """Tasks come when the caller commits, and not every store tells then: nodes should look often for a while."""
