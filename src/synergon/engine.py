@@ -29,6 +29,7 @@ from synergon.errors import (
     TaskFailed,
 )
 from synergon.handle import Handle
+from synergon.idle import IdleHook
 from synergon.lifecycle import State
 from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
@@ -68,8 +69,6 @@ Value = TypeVar("Value")
 
 LATER: Final = {
     "explain": "why a task waits",
-    "drain": "taking nodes out; worker(drain=True) ends when nothing is left to do",
-    "when_idle": "idle work",
     "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""
@@ -133,6 +132,7 @@ class Engine(Control):
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
+        self.idle_hooks: list[IdleHook] = []
         self.clock: Clock = SystemClock()
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
@@ -368,19 +368,22 @@ class Engine(Control):
         )
         return Worker(self, settings, drain=drain)
 
-    async def run(self, *, drain: bool = False, **node_options: Any) -> None:
-        """Run a node until SIGINT or SIGTERM, `stop()`, or, with `drain`, until nothing is left to do."""
-        await run_until_stopped(self.worker(drain=drain, **node_options))
+    async def run(self, *, drain: bool = False, **node_options: Any) -> int:
+        """Run a node until SIGINT or SIGTERM, `stop()`, an order, or, with `drain`, until nothing is left to do.
 
-    def run_sync(self, *, drain: bool = False, **node_options: Any) -> None:
+        Returns what the process should end with: 0, or 86 if somebody has ordered a restart.
+        """
+        return await run_until_stopped(self.worker(drain=drain, **node_options))
+
+    def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
         """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
         if not self.portal.is_attached:
-            asyncio.run(self.run(drain=drain, **node_options))
-            return
+            return asyncio.run(self.run(drain=drain, **node_options))
         try:
-            self.portal.call(lambda: self.run(drain=drain, **node_options))
+            return self.portal.call(lambda: self.run(drain=drain, **node_options))
         except KeyboardInterrupt:
             self.portal.call(self._stop_node)
+            return 0
 
     async def start_node(self, settings: Settings, *, may_exit: bool = False) -> Node:
         """What `worker()` starts."""
@@ -398,6 +401,7 @@ class Engine(Control):
             on_ended=self.waiters.tell,
             peers=self._peers,
             timeout_for=self.timeout_for,
+            idle_hooks=self.idle_hooks,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )

@@ -13,6 +13,7 @@ import msgspec
 from synergon.context import Context
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
+from synergon.idle import WhenIdle, registrar
 from synergon.lines import LineOf
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
@@ -227,6 +228,12 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""
         return self.function(*args, **kwargs)
+
+    @property
+    def when_idle(self) -> WhenIdle:
+        """Have a function called when a node has room for tasks of this kind and none is ready; it may enqueue any
+        number of them. With or without options: `every` (5 seconds) and `timeout`."""
+        return registrar(self.engine.idle_hooks, self.kind)
 
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""

@@ -31,6 +31,7 @@ class Stop(Enum):
     CANCEL = auto()
     SHUTDOWN = auto()
     LEASE_LOST = auto()
+    CORDON = auto()
 
 
 class Attempt:
@@ -97,14 +98,21 @@ class Attempt:
         return self.claim.max_attempts or self.retry.attempts
 
     def ask_to_stop(self, why: Stop) -> None:
-        """End the body if that can be done; a thread can only be told. The first reason given stands."""
-        if self.stop is not None:
+        """End the body if that can be done; a thread can only be told. The first reason given stands, but that its node
+        is cordoned is no reason to end it."""
+        if self.stop not in (None, Stop.CORDON):
             return
         self.stop = why
         if self.asyncio_task is not None:
             self.asyncio_task.cancel()
         if self.child is not None:
             self.child.kill()
+
+    def ask_to_leave(self) -> None:
+        """The body has asked, and is told to end; nothing ends it. What it returns then is not a result."""
+        if self.stop is None:
+            self.stop = Stop.CORDON
+        self.has_seen_stop = True
 
 
 class LocalLink(AttemptLink):

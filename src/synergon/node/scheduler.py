@@ -27,12 +27,14 @@ class Scheduler:
         start: Callable[[list[Claim]], None],
         *,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
+        on_cordoned: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._admission = admission
         self._kinds = frozenset(kinds)
         self._start = start
         self._on_surplus = on_surplus
+        self._on_cordoned = on_cordoned
         self._has_surplus = False
         self.leftover: set[str] = set()
         """Kinds of which the last claim may have left some."""
@@ -102,6 +104,12 @@ class Scheduler:
         """Whether a claim is in flight."""
         return not self._is_idle.is_set()
 
+    def is_at_rest(self, kind: str | None) -> bool:
+        """Whether the last claim has left nothing to run; of this kind, if one is given."""
+        if not self.may_claim or self.is_claiming:
+            return False
+        return kind not in self._dirty if kind is not None else not self._dirty
+
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
         await self._is_idle.wait()
@@ -118,6 +126,10 @@ class Scheduler:
             raise
         finally:
             self._is_idle.set()
+        if claims.is_cordoned:  # so it knows no more than before
+            self._dirty |= asked
+            self._on_cordoned()
+            return
         self._note_leftovers(request, claims)
         if claims:
             self._start(claims)
