@@ -7,16 +7,14 @@ anything: what it raises is logged, and one that will not end is given up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
+from synergon.node.callbacks import Callbacks
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
 
 LONGEST_SECONDS: Final = 30.0
@@ -47,7 +45,7 @@ class Hooks:
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
-        self._threads = asyncio.Semaphore(THREADS)
+        self._callbacks = Callbacks(THREADS)
 
     def started(self, attempt: Attempt) -> None:
         """Its body is about to run."""
@@ -92,7 +90,7 @@ class Hooks:
         claim = attempt.claim
         try:
             async with asyncio.timeout(LONGEST_SECONDS) as limit:
-                await self._made(hook, _task(attempt, claim), *what())
+                await self._callbacks.made(hook, _task(attempt, claim), *what())
         except Exception:
             became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
             self._logger.exception(
@@ -103,39 +101,6 @@ class Hooks:
                 became,
                 extra={"task_id": claim.id, "kind": claim.kind},
             )
-
-    async def _made(self, hook: Callable[..., Any], *what: Any) -> None:
-        made = hook(*what) if inspect.iscoroutinefunction(hook) else await self._in_thread(lambda: hook(*what))
-        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
-            await made
-
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Not on the threads of bodies: a hook that hangs must not keep a body from its turn, nor the process from its
-        end. Its place is taken until it has really ended."""
-        await self._threads.acquire()
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[Any] = loop.create_future()
-
-        def settle(value: Any, error: Exception | None) -> None:
-            self._threads.release()
-            if over.done():
-                return
-            if error is None:
-                over.set_result(value)
-            else:
-                over.set_exception(error)
-
-        def run() -> None:
-            value, error = None, None
-            try:
-                value = function()
-            except Exception as raised:  # noqa: BLE001  told where it is awaited
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(settle, value, error)
-
-        threading.Thread(target=run, name="synergon-hook", daemon=True).start()
-        return await over
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:
