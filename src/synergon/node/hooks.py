@@ -7,6 +7,7 @@ anything: what it raises is logged, and one that will not end is given up.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
-from synergon.node.callbacks import Callbacks
+from synergon.node.daemon_threads import run_in_daemon_thread
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
 
 LONGEST_SECONDS: Final = 30.0
@@ -45,7 +46,7 @@ class Hooks:
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
-        self._callbacks = Callbacks(THREADS)
+        self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt) -> None:
         """Its body is about to run."""
@@ -90,7 +91,7 @@ class Hooks:
         claim = attempt.claim
         try:
             async with asyncio.timeout(LONGEST_SECONDS) as limit:
-                await self._callbacks.made(hook, _task(attempt, claim), *what())
+                await self._made(hook, _task(attempt, claim), *what())
         except Exception:
             became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
             self._logger.exception(
@@ -101,6 +102,16 @@ class Hooks:
                 became,
                 extra={"task_id": claim.id, "kind": claim.kind},
             )
+
+    async def _made(self, hook: Callable[..., Any], *what: Any) -> None:
+        made = hook(*what) if inspect.iscoroutinefunction(hook) else await self._in_thread(lambda: hook(*what))
+        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
+            await made
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """Its place is taken until it has really ended."""
+        await self._threads.acquire()
+        return await run_in_daemon_thread(function, "synergon-hook", self._threads.release)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:
