@@ -86,7 +86,7 @@ class Control(Operations):
     def when_idle(self) -> WhenIdle:
         """Have a function called when a node has room and nothing to run; it may enqueue any number of tasks. With or
         without options: `every` (5 seconds) and `timeout`."""
-        return registrar(self.idle_hooks)
+        return registrar(self)
 
     # ------------------------------------------------------------ changed while in force
 

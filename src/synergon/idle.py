@@ -46,14 +46,26 @@ class WhenIdle(Protocol):
         """Call the function whenever there is nothing to do, every so many seconds at the most."""
 
 
-def registrar(hooks: list[IdleHook], kind: str | None = None) -> WhenIdle:
-    """What puts idle hooks into this list."""
+class HookOwner(Protocol):
+    """Whoever keeps idle hooks."""
+
+    idle_hooks: list[IdleHook]
+
+    @property
+    def node(self) -> object:
+        """What would call them; None: nobody yet."""
+
+
+def registrar(owner: HookOwner, kind: str | None = None) -> WhenIdle:
+    """What gives idle hooks to this one."""
 
     def when_idle(function: Any = None, /, **options: Any) -> Any:
         every, timeout = _checked(**options)
 
         def register(function: Hook) -> Hook:
-            hooks.append(IdleHook(function=_callable(function), every=every, timeout=timeout, kind=kind))
+            if owner.node is not None:
+                raise OptionError(f"the idle hook {function!r} must be there before a worker starts")
+            owner.idle_hooks.append(IdleHook(function=_callable(function), every=every, timeout=timeout, kind=kind))
             return function
 
         return register if function is None else register(function)

@@ -22,15 +22,13 @@ NAME_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """How the names of limits begin that belong to one kind."""
+HASTE: Final = ("urgent", "preemptible", "uninterruptible")
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 LATER: Final = {
     "cost": "resources of nodes",
     "needs": "capabilities of nodes",
     "forbids": "capabilities of nodes",
-    "urgent": "preemption",
-    "preemptible": "preemption",
-    "uninterruptible": "preemption",
     "downstream_of": "order across kinds",
 }
 """Options that are coming; until they work they are refused, not ignored."""
@@ -51,6 +49,9 @@ class TaskOptions(TypedDict, total=False):
     limit_by: Callable[..., str | int] | str
     limit: int | None
     rate: Rate
+    urgent: bool
+    preemptible: bool
+    uninterruptible: bool
     on_start: Callable[..., Any]
     on_success: Callable[..., Any]
     on_failure: Callable[..., Any]
@@ -278,6 +279,12 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
+    urgent: bool = False
+    """It starts at once: where the node is full, preemptible work yields to it."""
+    preemptible: bool = False
+    """It yields to urgent work, at no charge."""
+    uninterruptible: bool = False
+    """It never yields, and a node that stops waits for it, whatever the grace."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
 
     @property
@@ -301,6 +308,7 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
+    values.update(_haste(options, where))
     values["hooks"] = check_hooks(options, where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
@@ -327,6 +335,25 @@ def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise OptionError(f"rate must be a Rate, like Rate(10, per=1), got {options['rate']!r}")
         values["rate"] = options["rate"]
     return values
+
+
+def _haste(options: Mapping[str, Any], where: str) -> dict[str, bool]:
+    """What the options say of who yields to whom."""
+    found = {name: check_flag(options[name], name) for name in HASTE if name in options}
+    if found.get("preemptible") and found.get("urgent"):
+        raise OptionError(f"{where}: urgent work yields to nobody; give urgent or preemptible, not both")
+    if found.get("preemptible") and found.get("uninterruptible"):
+        raise OptionError(
+            f"{where}: what is uninterruptible cannot yield; preemptible=True makes no sense here"
+        )
+    return found
+
+
+def check_flag(value: Any, what: str) -> bool:
+    """True or False, and nothing that only looks like it."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{what} must be True or False, got {value!r}")
+    return value
 
 
 def _limit_names(value: Any) -> tuple[str, ...]:

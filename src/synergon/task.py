@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from synergon.candidates import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
 from synergon.context import Context
+from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
 from synergon.idle import WhenIdle, registrar
@@ -209,6 +212,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         """The limits in which a task of this kind takes a place while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.line is not None
         """Whether more than this node decides how many may run."""
+        self.acceptor: Acceptor | None = None
+        """Whom to ask before any of its tasks is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
         """What to call, the provider's first."""
         if self.policy.runs_in == "process":
@@ -233,7 +238,33 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def when_idle(self) -> WhenIdle:
         """Have a function called when a node has room for tasks of this kind and none is ready; it may enqueue any
         number of them. With or without options: `every` (5 seconds) and `timeout`."""
-        return registrar(self.engine.idle_hooks, self.kind)
+        return registrar(self.engine, self.kind)
+
+    @overload
+    def can_accept(self, function: Decider, /) -> Decider: ...
+    @overload
+    def can_accept(self, /, *, holds_for: Duration = ..., timeout: Duration = ...) -> Callable[[Decider], Decider]: ...
+
+    def can_accept(
+        self,
+        function: Any = None,
+        /,
+        *,
+        holds_for: Duration = DEFAULT_HOLDS_SECONDS,
+        timeout: Duration = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Any:
+        """Let a function decide which tasks of this kind a node takes. It is given a list of `Candidate`, in the order
+        in which they would be taken, and returns those that it takes, or their ids; the others are left to other nodes.
+        A verdict holds for `holds_for`; a function that raises, or takes longer than `timeout`, has refused.
+        """
+        if function is None:
+            return partial(self.can_accept, holds_for=holds_for, timeout=timeout)
+        if self.acceptor is not None:
+            raise ConfigurationError(f"task {self.kind!r} has two functions for can_accept; it takes one")
+        if self.engine.node is not None:
+            raise ConfigurationError(f"can_accept of {self.kind!r} must be there before a worker starts")
+        self.acceptor = Acceptor(function, self.kind, holds_for=holds_for, timeout=timeout)
+        return function
 
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""

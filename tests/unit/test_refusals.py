@@ -100,9 +100,6 @@ LATER = [
     "cost",
     "needs",
     "forbids",
-    "urgent",
-    "preemptible",
-    "uninterruptible",
     "downstream_of",
 ]
 
