@@ -30,19 +30,19 @@ SELECT pg_notify($1, $2)
 -- may have begun long ago.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin
+    origin, demand
 )
 SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    position
+    demand, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -51,31 +51,31 @@ ORDER BY position
 RETURNING id, state
 
 -- name: insert_bound
--- The same for tasks that stand in a line ($20: where they begin there), belong to a group, wait for one, or are for a
+-- The same for tasks that stand in a line ($21: where they begin there), belong to a group, wait for one, or are for a
 -- certain server.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider
+    origin, demand, limit_key, group_id, after_group, is_command, target, provider
 )
 SELECT
     kind, queue,
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $20
+        WHEN limit_key IS NOT NULL THEN $21
         ELSE 'ready'
     END,
     priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
-    group_id, after_group, is_command, target, provider
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand,
+    limit_key, group_id, after_group, is_command, target, provider
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
-    $17::boolean[], $18::text[], $19::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    limit_key, group_id, after_group, is_command, target, provider, position
+    demand, limit_key, group_id, after_group, is_command, target, provider, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -86,27 +86,27 @@ RETURNING id, state
 -- name: insert_keyed
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider
+    origin, demand, limit_key, group_id, after_group, is_command, target, provider
 )
 SELECT
     kind, queue,
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $20
+        WHEN limit_key IS NOT NULL THEN $21
         ELSE 'ready'
     END,
     priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
-    group_id, after_group, is_command, target, provider
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand,
+    limit_key, group_id, after_group, is_command, target, provider
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
-    $17::boolean[], $18::text[], $19::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    limit_key, group_id, after_group, is_command, target, provider, position
+    demand, limit_key, group_id, after_group, is_command, target, provider, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -132,6 +132,7 @@ SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = cl
     END,
     expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
     origin = $12, limit_key = $13, after_group = $14, is_command = $15, target = $16, provider = $17,
+    demand = $19, kept_by = NULL, kept_until = NULL, spared_until = NULL,
     attempts = 0, crashes = 0, errors = NULL, progress = NULL, server = NULL
 FROM (
     SELECT now, coalesce($4::timestamptz, now + $5::bigint * interval '1 microsecond', now) AS due
@@ -206,13 +207,13 @@ WITH ended AS (
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
     started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
-    is_command, target, provider
+    is_command, target, provider, demand
 FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
 RETURNING queue, kind
 
@@ -243,7 +244,8 @@ SET state = CASE
     END,
     limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
-    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END
+    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END,
+    spared_until = CASE WHEN $5::bigint > 0 THEN now() + $5::bigint * interval '1 microsecond' ELSE spared_until END
 WHERE id = $1 AND state || '' = 'running'
 RETURNING state
 

@@ -59,13 +59,13 @@ RETURNING true, id, claim_no, kind, queue, payload, attempts, max_attempts, cras
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
     started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
-    is_command, target, provider
+    is_command, target, provider, demand
 FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
 WHERE task.id = ANY ($1)
 RETURNING queue, kind
