@@ -31,6 +31,7 @@ class Scales:
     def __init__(self, request: ClaimRequest) -> None:
         self._request = request
         self._free = dict(request.free)
+        self._held = request.held
 
     def fit(self, room: Room, demand: Demand, task_id: int | None = None) -> Fit:
         """Whether a task with this demand could be taken; `task_id` matters if room is kept for that one."""
@@ -47,10 +48,12 @@ class Scales:
         shares = [max(self._available(name, room, None), 0) // amount for name, amount in demand.cost.items()]
         return min(shares, default=ANY_NUMBER)
 
-    def take(self, demand: Demand) -> None:
-        """It is taken."""
+    def take(self, demand: Demand, task_id: int | None = None) -> None:
+        """It is taken. What was held for it is its own now, and held from nobody any more."""
         for name, amount in demand.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
+        if task_id is not None and task_id == self._request.kept_for:
+            self._held = {}
 
     def _available(self, name: str, room: Room, task_id: int | None) -> int:
         request = self._request
@@ -58,7 +61,7 @@ class Scales:
         if room.is_urgent:
             available += request.yielding.get(name, 0)
         is_exempt = room.is_urgent or room.is_brief or (task_id is not None and task_id == request.kept_for)
-        return available if is_exempt else available - request.held.get(name, 0)
+        return available if is_exempt else available - self._held.get(name, 0)
 
 
 def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
