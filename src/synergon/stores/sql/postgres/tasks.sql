@@ -142,48 +142,58 @@ WHERE id = $1 AND state <> 'running'
 RETURNING state
 
 -- name: claim
--- One index probe per kind and open queue; tasks that nobody asked for are never looked at. The guard is the state in
--- the UPDATE; skipping locked rows only keeps claimers out of each other's way.
+-- One index probe per kind and open queue, and one more for ready tasks that demand something of their own: if there are
+-- any, nothing is taken, and it is told of which kinds they are. Tasks that nobody asked for are never looked at. The
+-- guard is the state in the UPDATE; skipping locked rows only keeps claimers out of each other's way.
 -- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
 -- all rows in that state, which it likes to do when it believes that there are few.
 WITH lane AS MATERIALIZED (
-    SELECT room.kind, room.count, queue.name AS queue
-    FROM unnest($2::text[], $3::integer[]) AS room (kind, count)
+    SELECT room.kind, room.count, room.rank, queue.name AS queue, (
+        SELECT true FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND demand > '' LIMIT 1
+    ) AS is_demanding
+    FROM unnest($2::text[], $3::integer[], $6::integer[]) AS room (kind, count, rank)
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
+demanding AS MATERIALIZED (
+    SELECT DISTINCT kind FROM lane WHERE is_demanding
+),
 candidate AS MATERIALIZED (
-    SELECT found.id, lane.kind, found.priority, lane.count
+    SELECT found.id, lane.kind, lane.rank, found.priority, lane.count
     FROM lane CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue
+        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = ''
             AND (expires_at IS NULL OR expires_at > now())
         ORDER BY priority DESC, id
         LIMIT least(lane.count, $4)
         FOR UPDATE SKIP LOCKED
     ) AS found
+    WHERE NOT EXISTS (SELECT 1 FROM demanding)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
         FROM candidate
     ) AS ranked
     WHERE place <= count
-    ORDER BY priority DESC, id
+    ORDER BY priority DESC, rank, id
     LIMIT $4
 ),
 lease AS MATERIALIZED (
-    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE
+    SELECT cordoned_at IS NULL AS is_open FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE
 ),
 claimed AS (
     UPDATE {schema}.task
     SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
-        started_at = now(), overdue = false
-    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
+        started_at = now(), overdue = false, kept_by = NULL, kept_until = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
+        AND EXISTS (SELECT 1 FROM lease WHERE is_open)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, server, slot, priority
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
 )
-SELECT EXISTS (SELECT 1 FROM lease), claimed.*
+SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: running_bonds
