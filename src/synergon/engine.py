@@ -58,6 +58,7 @@ from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.this_process import this_process
+from synergon.turns import made_in_turns
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
@@ -459,7 +460,8 @@ class Engine(Control):
         listed = listed_calls(calls)
         conn = one_connection(listed, conn)
         await self._declare()
-        tasks = [call.to_new_task(self.origin) for call in listed]
+        origin = self.origin
+        tasks = await made_in_turns(lambda call: call.to_new_task(origin), listed)
         if conn is not None:
             await self._announce_queues(tasks)
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
@@ -467,7 +469,8 @@ class Engine(Control):
         else:
             inserted = await self.store.insert(tasks) if tasks else []
             self._announce(tasks, inserted)
-        return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+        pairs = list(zip(listed, inserted, strict=True))
+        return await made_in_turns(lambda pair: self._handle(*pair), pairs)
 
     async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
         """`enqueue` for a single call."""

@@ -343,9 +343,7 @@ def _haste(options: Mapping[str, Any], where: str) -> dict[str, bool]:
     if found.get("preemptible") and found.get("urgent"):
         raise OptionError(f"{where}: urgent work yields to nobody; give urgent or preemptible, not both")
     if found.get("preemptible") and found.get("uninterruptible"):
-        raise OptionError(
-            f"{where}: what is uninterruptible cannot yield; preemptible=True makes no sense here"
-        )
+        raise OptionError(f"{where}: what is uninterruptible cannot yield; preemptible=True makes no sense here")
     return found
 
 

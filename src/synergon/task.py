@@ -23,6 +23,7 @@ from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
 from synergon.providers.server import Server
 from synergon.records import NewTask
+from synergon.turns import made_in_turns
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -131,7 +132,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
-        calls = [self._bind_entry(entry) for entry in arguments]
+        calls = await made_in_turns(self._bind_entry, list(arguments))
         return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:

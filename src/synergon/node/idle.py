@@ -45,7 +45,7 @@ class IdleCall:
             await self._made()
         except asyncio.CancelledError:
             raise
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001  reported by whoever waits
             raise tellable(raised) from None
 
     async def _made(self) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from synergon.clock import Clock, new_id
 from synergon.durations import microseconds
@@ -362,6 +362,9 @@ class Node(Services):
         if self._lease is not None:
             self._lease.renew_soon()
 
+    def _describe(self) -> bytes:
+        return b"{}"
+
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
         await self.scheduler.settled()
@@ -443,7 +446,7 @@ class Node(Services):
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still the one in the store, and nobody wants the body to end. On a cordoned node a body
         that may be preempted is told to leave, and goes back at no cost when it does."""
-        if self.standing.is_cordoned and getattr(attempt.task_type.policy, "preemptible", False):
+        if self.standing.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.ask_to_leave()
         if self._lease is None or self._lease.is_lost or attempt.stop is not None:
             return False

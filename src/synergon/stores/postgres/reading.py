@@ -34,7 +34,9 @@ async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
-    live = f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*, {_KEEPER} FROM {schema}.task"
+    live = (
+        f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*, {_KEEPER} FROM {schema}.task"
+    )
     for table, its_states in ((live, LIVE), (f"SELECT * FROM {schema}.history", FINAL)):
         wanted = states & its_states
         if wanted:
