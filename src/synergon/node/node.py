@@ -43,7 +43,7 @@ from synergon.node.scheduler import Scheduler
 from synergon.node.settlements import handed_back
 from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
-from synergon.node.standing import Standing
+from synergon.node.presence import Presence
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
@@ -145,11 +145,11 @@ class Node(Services):
             self._kinds,
             self._start,
             on_surplus=self._neighbours.offer_surplus,
-            on_cordoned=lambda: self.standing.found_cordoned(),
+            on_cordoned=lambda: self.presence.found_cordoned(),
         )
         self._quiet = Quiet(lambda: bool(self.runner.running))
         self._board = Noticeboard(self.loop, self._describe)
-        self.standing = Standing(
+        self.presence = Presence(
             store,
             self.scheduler,
             logger,
@@ -171,7 +171,7 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self._orders = Orders(store, self.standing, logger, on_stop=self._on_stop)
+        self._orders = Orders(store, self.presence, logger, on_stop=self._on_stop)
         self.alarm = Alarm(
             store,
             clock,
@@ -241,7 +241,7 @@ class Node(Services):
                 lease=microseconds(settings.lease),
                 version=VERSION,
                 address=self._address,
-                is_cordoned=self.standing.is_cordoned,
+                is_cordoned=self.presence.is_cordoned,
                 published=self._board.write(),
             )
         )
@@ -328,7 +328,7 @@ class Node(Services):
         self.scheduler.wake_all()
         self.alarm.look()
         await self._orders.obey(self.id)
-        await self.standing.check(self.id)
+        await self.presence.check(self.id)
         if self.runner.running:
             self._canceller.look()
 
@@ -355,7 +355,7 @@ class Node(Services):
     def _meet(self, nodes: list[NodeRecord]) -> None:
         """The node table, as it has just been read."""
         self._neighbours.learn(nodes)
-        self.standing.learn(nodes, self.id)
+        self.presence.learn(nodes, self.id)
 
     def _publish(self) -> None:
         """Say at once what has changed."""
@@ -446,7 +446,7 @@ class Node(Services):
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still the one in the store, and nobody wants the body to end. On a cordoned node a body
         that may be preempted is told to leave, and goes back at no cost when it does."""
-        if self.standing.is_cordoned and attempt.task_type.policy.preemptible:
+        if self.presence.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.ask_to_leave()
         if self._lease is None or self._lease.is_lost or attempt.stop is not None:
             return False
@@ -524,7 +524,7 @@ class Node(Services):
     async def _stop(self, grace: float | None) -> None:
         if self._rejoining is not None:  # it would open the scheduler again
             self._rejoining.cancel()
-        self.standing.close()
+        self.presence.close()
         self.scheduler.close()
         self._idle.close()
         await self.scheduler.settled()

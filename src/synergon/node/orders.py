@@ -8,7 +8,7 @@ from typing import Final
 
 from synergon.control_records import OrderRecord
 from synergon.errors import StoreError
-from synergon.node.standing import Leaving, Standing
+from synergon.node.presence import Leaving, Presence
 from synergon.stores.base import Store
 
 AT_ONCE: Final = 100
@@ -28,13 +28,13 @@ class Orders:
     def __init__(
         self,
         store: Store,
-        standing: Standing,
+        presence: Presence,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         on_stop: Callable[[], None],
     ) -> None:
         self._store = store
-        self._standing = standing
+        self._presence = presence
         self._logger = logger
         self._on_stop = on_stop
 
@@ -54,11 +54,11 @@ class Orders:
     def _carry_out(self, order: OrderRecord) -> None:
         match order.verb:
             case "cordon":
-                self._standing.cordon()
+                self._presence.cordon()
             case "uncordon":
-                self._standing.uncordon()
+                self._presence.uncordon()
             case "drain" | "restart":
-                self._standing.leave(Leaving(order.verb))
+                self._presence.leave(Leaving(order.verb))
             case "stop":
                 self._on_stop()
             case _:

@@ -28,7 +28,7 @@ class Leaving(StrEnum):
     RESTART = "restart"
 
 
-class Standing:
+class Presence:
     """Cordoned or not, leaving or not."""
 
     def __init__(
