@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from synergon.demands import UNIT, demand
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer
 from synergon.records import (
     Cancelled,
     Claim,
     ClaimRequest,
+    Claims,
     Crashed,
     ErrorRecord,
     Failed,
@@ -87,15 +89,15 @@ class Worker:
 
     async def claim(
         self, *kinds: str, limit: int = 1000, room: int = 1000, queues: Iterable[str] | None = None
-    ) -> list[Claim]:
+    ) -> Claims:
         """Take what there is of these kinds."""
         rooms = tuple(Room(kind=kind, count=room) for kind in kinds or (KIND,))
         wanted = None if queues is None else frozenset(queues)
         return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, queues=wanted))
 
-    async def claim_rooms(self, *rooms: Room, limit: int = 1000) -> list[Claim]:
-        """Take what there is for these rooms."""
-        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit))
+    async def claim_rooms(self, *rooms: Room, limit: int = 1000, **more: Any) -> Claims:
+        """Take what there is for these rooms, by what else the request says of the node."""
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, **more))
 
     async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:
         """The ids of what it could take."""
@@ -141,6 +143,16 @@ def pool(**capacities: int | None) -> tuple[NewServer, ...]:
 async def declare_pool(store: Store, **capacities: int | None) -> None:
     """A provider `gpu` with these servers."""
     await store.declare([], [NewProvider(name="gpu", servers=pool(**capacities))])
+
+
+def amounts(**numbers: float) -> dict[str, int]:
+    """So much of each resource, as stores count it."""
+    return {name: round(number * UNIT) for name, number in numbers.items()}
+
+
+def demands(needs: str = "", forbids: str = "", **numbers: float) -> str:
+    """The text of a demand: labels with spaces between them, and amounts."""
+    return demand(amounts(**numbers), frozenset(needs.split()), frozenset(forbids.split())).text
 
 
 async def states(store: Store, ids: Iterable[int]) -> list[State | None]:

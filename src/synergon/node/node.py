@@ -32,14 +32,17 @@ from synergon.node.orders import Orders
 from synergon.node.pace import Pace
 from synergon.node.pruner import Pruner
 from synergon.node.reaper import Reaper
+from synergon.node.reservation import Reservation
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.settlements import handed_back
 from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
+from synergon.node.standing import state_of
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
+from synergon.node_state import NodeState, encode_state
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
@@ -133,10 +136,25 @@ class Node(Services):
         )
         self._canceller = Canceller(store, self.runner, lambda: self.id)
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
-        admission = Admission(self._kinds, self._ledger, settings.queues)
-        self._neighbours = Neighbours(self._peers, admission)
+        self.reservation = Reservation(
+            self._kinds,
+            self.runner.running.values,
+            self._timeouts,
+            self.loop.time,
+            keep_seconds=settings.lease,
+            on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
+        )
+        self._admission = Admission(
+            self._kinds, self._ledger, settings.queues, labels=settings.labels, reservation=self.reservation
+        )
+        self._neighbours = Neighbours(self._peers, self._admission)
         self.scheduler = Scheduler(
-            store, admission, self._kinds, self._start, on_surplus=self._neighbours.offer_surplus
+            store,
+            self._admission,
+            self._kinds,
+            self._start,
+            on_surplus=self._neighbours.offer_surplus,
+            sleep=clock.sleep,
         )
         self._strays = Strays(
             store,
@@ -169,6 +187,7 @@ class Node(Services):
             "completer": self.completer.step,
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
+            "patience": self.scheduler.patience_step,
             "canceller": self._canceller.step,
             "alarm": self.alarm.step,
             "reaper": self.reaper.step,
@@ -182,7 +201,8 @@ class Node(Services):
     # ------------------------------------------------------------ start
 
     async def start(self) -> None:
-        """Register, and begin to work."""
+        """Find out what there is to work with, register, and begin to work."""
+        self._ledger.totals = await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self._address = await self._peers.serve()
             self._peers.resident = self
@@ -213,6 +233,7 @@ class Node(Services):
                 lease=microseconds(settings.lease),
                 version=VERSION,
                 address=self._address,
+                published=encode_state(self.state()),
             )
         )
         if self._peers is not None:
@@ -335,6 +356,10 @@ class Node(Services):
         """How many tasks could start here."""
         return self._ledger.free if self.scheduler.may_claim else 0
 
+    def state(self) -> NodeState:
+        """What it says of itself; cheap, and safe from any thread."""
+        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler)
+
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
         return self._neighbours.full(kinds)
@@ -361,6 +386,8 @@ class Node(Services):
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
         self.scheduler.wake(news.new)
+        if self.reservation.kept is not None and self.reservation.kept.kind in news.started:
+            self.scheduler.look_at_unfit()  # it may have been taken elsewhere
         if news.freed:
             self.scheduler.wake(self._sharing.takers(news.freed))
         if news.due:

@@ -197,10 +197,13 @@ class Store(Protocol):
 
         A task is taken only if the node can carry it (`stores.weighing`), in the order of `weighing.place`. Ready tasks
         are kept by kind, queue and demand, and of what does not fit nothing but the first is looked at. If that one
-        could run here later, has been due for `patience`, and no other live node keeps room for it, its row says from
-        now on, for `keep_for`, that this node does; the claim takes nothing more, and says so (`Claims.kept`). A node
-        keeps room for one task at a time: while `kept_for` is still ready its time is renewed, and no other is chosen.
-        The row forgets it when the task is taken. A node that is cordoned gets nothing.
+        could run here later, has been due for `patience`, no limit keeps it from starting, and no other live node keeps
+        room for it, its row says from now on, for `keep_for`, that this node does; the claim takes nothing more, and
+        says so (`Claims.kept`). A node keeps room for one task at a time: while `kept_for` is given no other is chosen,
+        and as long as that one is ready, of a kind that has a room (be it for 0), not expired and not in a paused
+        queue, its time is renewed unless another live node keeps room for it by now. It is looked at for itself, so
+        that a better one of its lane, for which there is no room, does not hide it. The row forgets the node when the
+        task is taken, replaced or ended. A node that is cordoned gets nothing.
         """
 
     async def look(self, look: Look) -> list[TaskRecord]:
@@ -216,7 +219,7 @@ class Store(Protocol):
         Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
         Failed → `failed` with its reason, error appended. Retrying → `scheduled` (`ready` if the delay is 0), error
         appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
-        `attempts - 1`, spared for as long as it says. Crashed → error appended, `attempts - 1`, `crashes + 1`, then
+        `attempts - 1`, spared for as long as it says or as it was, whichever is longer. Crashed → error appended, `attempts - 1`, `crashes + 1`, then
         `ready`, or `failed` with reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends
         `cancelled`.
         Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back

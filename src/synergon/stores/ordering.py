@@ -11,8 +11,10 @@ from synergon.lifecycle import State
 from synergon.limit_records import NewServer
 from synergon.records import Moved, TaskRecord
 
-NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop"})
+NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop", "drain", "restart"})
 """Orders that the node carries out which they name."""
+CORDONING: Final[frozenset[Verb]] = frozenset({"cordon", "drain", "restart"})
+"""From the moment on in which one of these is written down, the node that it names may claim nothing."""
 ENDED_BEFORE: Final = "ended before"
 CANCEL_REQUESTED: Final = "cancel requested"
 

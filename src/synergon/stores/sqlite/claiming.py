@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from synergon.errors import LeaseLost
-from synergon.records import Claim, ClaimRequest
-from synergon.stores.sqlite.lanes import Lanes, merged
-from synergon.stores.sqlite.nodes import lease_left
+from synergon.records import Claim, ClaimRequest, Claims
+from synergon.stores.sqlite.lanes import DEMAND, SPARED_UNTIL, Lane, Lanes, merged, order_of
+from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.seats import take
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
-def claim(transaction: Transaction, request: ClaimRequest) -> list[Claim]:
+def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     """Take the first ready tasks in order, as many as the request has room for."""
-    if lease_left(transaction, request.node_id) <= 0:
+    lease_left, is_cordoned = standing(transaction, request.node_id)
+    if lease_left <= 0:
         raise LeaseLost(f"node {request.node_id} has no lease and may not claim")
-    if all(room.is_free for room in request.rooms):
-        return [_claim(row) for row in _take_free(transaction, request)]
-    return [_claim(row, seat.server, seat.slot) for row, seat in take(transaction, request)]
-
-
-def _take_free(transaction: Transaction, request: ClaimRequest) -> list[Any]:
+    claims = Claims()
+    if is_cordoned:
+        claims.is_cordoned = True
+        return claims
     lanes = Lanes(transaction, request.queues)
-    by_kind = [lanes.first(room.kind, min(room.count, request.limit)) for room in request.rooms]
-    rows = merged(by_kind, request.limit)
+    found = lanes.of([room for room in request.rooms if room.count > 0])
+    now = transaction.now
+    if _is_plain(request, found):
+        claims.extend(_claim(row, now) for row in _take_plain(transaction, request, lanes, found))
+        return claims
+    taken, claims.kept = take(transaction, request, lanes, found)
+    claims.extend(_claim(row, now, seat.server, seat.slot) for row, seat in taken)
+    return claims
+
+
+def _is_plain(request: ClaimRequest, found: list[Lane]) -> bool:
+    """Whether nothing but slots of the node decides."""
+    return (
+        request.kept_for is None
+        and not any(lane.demand for lane in found)
+        and all(room.is_free for room in request.rooms)
+    )
+
+
+def _take_plain(transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: list[Lane]) -> list[Any]:
+    if request.limit <= 0 or not found:
+        return []
+    order = order_of(request.rooms)
+    by_kind: list[list[Any]] = []
+    for room, its_lanes in groupby(found, attrgetter("room")):
+        most = min(room.count, request.limit)
+        by_kind.append(merged([lanes.first(lane, most) for lane in its_lanes], most, order))
+    rows = merged(by_kind, request.limit, order)
     if rows:
         transaction.run("claim", request.node_id, transaction.now, as_json(row[0] for row in rows))
     return rows
 
 
-def _claim(row: tuple[Any, ...], server: str | None = None, slot: int | None = None) -> Claim:
-    tags = row[9]
+def _claim(row: tuple[Any, ...], now: int, server: str | None = None, slot: int | None = None) -> Claim:
+    tags, spared_until = row[9], row[SPARED_UNTIL]
     return Claim(
         row[0],
         row[1] + 1,
@@ -51,6 +78,8 @@ def _claim(row: tuple[Any, ...], server: str | None = None, slot: int | None = N
         row[13],
         server,
         slot,
+        row[DEMAND],
+        0 if spared_until is None else max(spared_until - now, 0),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import KeyConflict, OptionError
 from synergon.lifecycle import State
 from synergon.records import Insertion, NewTask
@@ -42,7 +43,7 @@ def _insert(transaction: Transaction, task: NewTask) -> Insertion:
     else:
         after_group = _open_group(transaction, task.after_group)
         row = _row(transaction, task, transaction.next_id(), after_group)
-        bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider)
+        bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider, task.demand)
         transaction.add_bound_task((*row, *bonds), task.queue)
     return Insertion(row[0], True, row[3])
 
@@ -54,6 +55,7 @@ def _is_bound(task: NewTask) -> bool:
         or task.after_group is not None
         or task.target is not None
         or task.is_command
+        or task.demand != AS_THE_KIND_SAYS
     )
 
 
@@ -147,7 +149,7 @@ def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
     """Another task under the same id; it stays in its group."""
     after_group = _open_group(transaction, task.after_group)
     _, _, _, state, priority, due, payload, max_attempts, _, *rest = _row(transaction, task, task_id, after_group)
-    bonds = (task.limit_key, after_group, task.is_command, task.target, task.provider)
+    bonds = (task.limit_key, after_group, task.is_command, task.target, task.provider, task.demand)
     transaction.run("add_queue", task.queue)
     transaction.run("replace", task.queue, state, priority, due, payload, max_attempts, *rest, *bonds, task_id)
     return State(state)

@@ -1,73 +1,118 @@
-"""The first ready tasks of a kind: one index probe per queue that has any, merged; what nobody asked for is never
-looked at."""
+"""Lanes: the ready tasks of one kind and queue that demand the same. Each is one range of an index, in order; what
+nobody asked for, or the node cannot run, is never looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from synergon.records import Room
 from synergon.stores.allotting import Candidate
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 KIND: Final = 2
 LIMIT_KEY: Final = 12
+PRIORITY: Final = 14
+DEMAND: Final = 17
+SPARED_UNTIL: Final = 18
+_QUEUE: Final = 3
 _ATTEMPTS: Final = 5
-_PRIORITY: Final = 14
 _TARGET: Final = 15
 _SERVER: Final = 16
 
+Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
+
+
+class Lane(NamedTuple):
+    """Where tasks stand that are as good as each other but for priority and age."""
+
+    room: Room
+    queue: str
+    demand: str
+
 
 class Lanes:
-    """Ready tasks by kind, in queues that are asked for and not paused."""
+    """The lanes of kinds, in queues that are asked for and not paused; those of commands in every queue."""
 
     def __init__(self, transaction: Transaction, queues: frozenset[str] | None) -> None:
         self._transaction = transaction
         self._queues = queues
         self._paused = {row[0] for row in transaction.rows("paused_queues")}
 
-    def first(self, kind: str, limit: int) -> list[Any]:
-        """At most so many rows, in order."""
-        return self._first(kind, self._open(kind), limit) if limit > 0 else []
+    def of(self, rooms: Sequence[Room]) -> list[Lane]:
+        """All lanes of these kinds that have tasks."""
+        asked = rooms if len(rooms) == 1 else self._with_tasks({room.kind: room for room in rooms})
+        return [
+            Lane(room, queue, demand)
+            for room in asked
+            for queue, demand in self._transaction.rows("lanes_of_kind", room.kind)
+            if self._is_open(room, queue)
+        ]
 
-    def first_anywhere(self, kind: str, limit: int) -> list[Any]:
-        """The same from every queue, asked for or not, paused or not."""
-        return self._first(kind, self._all(kind), limit)
+    def _with_tasks(self, rooms: Mapping[str, Room]) -> Iterator[Room]:
+        """From each kind that has ready tasks to the next one that is asked for: kinds without tasks cost nothing."""
+        kinds, number = sorted(rooms), 0
+        while number < len(kinds):
+            (found,) = self._transaction.row("next_kind", kinds[number])
+            if found is None:
+                return
+            number = bisect_left(kinds, found, number)
+            if number < len(kinds) and kinds[number] == found:
+                yield rooms[found]
+                number += 1
 
-    def first_for(self, kind: str, servers: Sequence[str], limit: int) -> list[Any]:
+    def _is_open(self, room: Room, queue: str) -> bool:
+        if room.is_command:
+            return True
+        return queue not in self._paused and (self._queues is None or queue in self._queues)
+
+    def first(self, lane: Lane, limit: int) -> list[Any]:
+        """At most so many rows of a lane, in order."""
+        return self._transaction.rows("ready", lane.room.kind, lane.queue, lane.demand, self._transaction.now, limit)
+
+    def first_for(self, lane: Lane, servers: Sequence[str], limit: int) -> list[Any]:
         """The same without those that are for a server other than these."""
-        now, given = self._transaction.now, as_json(servers)
-        lists = [self._transaction.rows("ready_for", kind, queue, now, given, limit) for queue in self._all(kind)]
-        return merged(lists, limit)
-
-    def _first(self, kind: str, queues: list[str], limit: int) -> list[Any]:
         now = self._transaction.now
-        return merged([self._transaction.rows("ready", kind, queue, now, limit) for queue in queues], limit)
+        return self._transaction.rows(
+            "ready_for", lane.room.kind, lane.queue, lane.demand, now, as_json(servers), limit
+        )
 
-    def _all(self, kind: str) -> list[str]:
-        return [row[0] for row in self._transaction.rows("queues_of_kind", kind)]
-
-    def _open(self, kind: str) -> list[str]:
-        queues = [name for name in self._all(kind) if name not in self._paused]
-        return queues if self._queues is None else [name for name in queues if name in self._queues]
+    def among(self, rooms: Mapping[str, Room], ids: Sequence[int]) -> list[Any]:
+        """The rows of these tasks that stand in a lane of these kinds, in any order."""
+        rows = self._transaction.rows("ready_among", as_json(ids), self._transaction.now)
+        return [row for row in rows if row[KIND] in rooms and self._is_open(rooms[row[KIND]], row[_QUEUE])]
 
 
-def merged(lists: Sequence[list[Any]], limit: int) -> list[Any]:
+def order_of(rooms: Sequence[Room]) -> Order:
+    """The order of kinds that have nothing but a slot of the node to share: `weighing.place`, said shorter."""
+    ranks = {room.kind: room.rank for room in rooms}
+    if len(set(ranks.values())) == 1:
+        return _by_age
+    return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])
+
+
+def _by_age(row: tuple[Any, ...]) -> tuple[int, int]:
+    return -row[PRIORITY], row[0]
+
+
+def merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
     """The first rows of lists that are in order."""
     lists = [rows for rows in lists if rows]
     return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
 
 
-def order(row: tuple[Any, ...]) -> tuple[int, int]:
-    """Higher priority first, then first in, first out."""
-    return -row[_PRIORITY], row[0]
+def lane_of(row: tuple[Any, ...]) -> tuple[str, str, str]:
+    """The lane in which a row stands."""
+    return row[KIND], row[_QUEUE], row[DEMAND]
 
 
 def candidate(row: tuple[Any, ...]) -> Candidate:
     """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
     avoid = row[_SERVER] if row[_ATTEMPTS] > 0 else None
-    return Candidate(row[0], row[_PRIORITY], row[KIND], row[_TARGET], avoid)
+    return Candidate(row[0], row[PRIORITY], row[KIND], row[_TARGET], avoid)
 
 
 def target_of(row: tuple[Any, ...]) -> str | None:

@@ -35,18 +35,26 @@ def register(transaction: Transaction, node: NewNode) -> None:
         transaction.now,
         steady_now() + node.lease,
         node.lease,
+        transaction.now if node.is_cordoned else None,
+        node.published,
+        transaction.now,
     )
 
 
-def renew(transaction: Transaction, node_id: str, lease: int) -> bool:
-    """Lease from now on; False: the row is gone."""
+def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None) -> bool:
+    """Lease from now on, and what the node says of itself from now on; False: the row is gone."""
+    if published is not None:
+        transaction.run("publish", published, transaction.now, node_id)
     return transaction.run("renew", steady_now() + lease, lease, node_id) == 1
 
 
-def lease_left(transaction: Transaction, node_id: str) -> int:
-    """Microseconds until the lease is over; not positive: it is, or there is none."""
-    row = transaction.row("lease", node_id)
-    return _left(*row) if row is not None else OVER
+def standing(transaction: Transaction, node_id: str) -> tuple[int, bool]:
+    """Microseconds until the lease is over (not positive: it is, or there is none), and whether it is cordoned."""
+    row = transaction.row("standing", node_id)
+    if row is None:
+        return OVER, False
+    *lease, cordoned_at = row
+    return _left(*lease), cordoned_at is not None
 
 
 def _left(leased_until: int, lease: int, boot_id: str) -> int:
@@ -85,10 +93,11 @@ def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, 
 
 def nodes(transaction: Transaction) -> list[NodeRecord]:
     """All rows."""
-    return [_record(*row) for row in transaction.rows("nodes")]
+    return [_record(transaction.now, *row) for row in transaction.rows("nodes")]
 
 
 def _record(
+    now: int,
     node_id: str,
     name: str,
     process: bytes,
@@ -101,6 +110,9 @@ def _record(
     registered_at: int,
     leased_until: int,
     lease: int,
+    cordoned_at: int | None,
+    published: bytes,
+    published_at: int,
 ) -> NodeRecord:
     decode: Any = msgspec.json.decode
     return NodeRecord(
@@ -114,4 +126,7 @@ def _record(
         address=address,
         registered_at=to_datetime(registered_at),
         lease_left=_left(leased_until, lease, boot_id) / 1_000_000,
+        cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
+        published=msgspec.Raw(published),
+        published_ago=(now - published_at) / 1_000_000,
     )

@@ -9,7 +9,7 @@ import msgspec
 from synergon.control_records import NewOrder, OrderRecord
 from synergon.records import to_datetime
 from synergon.stores import ordering
-from synergon.stores.ordering import NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
 from synergon.stores.sqlite import limiting, operating, pools
 from synergon.stores.sqlite.transaction import Transaction
 
@@ -51,7 +51,16 @@ def _carry_out(transaction: Transaction, new: NewOrder) -> str | None:
         case _:
             if transaction.row("node", new.subject) is None:
                 raise Senseless("no node of that id")
+            _close_or_open(transaction, new)
             return None
+
+
+def _close_or_open(transaction: Transaction, new: NewOrder) -> None:
+    """The node may claim nothing, or may again, from this commit on; it need not have heard of the order."""
+    if new.verb in CORDONING:
+        transaction.run("cordon", transaction.now, new.subject)
+    elif new.verb == "uncordon":
+        transaction.run("uncordon", new.subject)
 
 
 def _record(

@@ -16,11 +16,16 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "
     "enqueued_at, started_at, {finished_at}, expires_at, cancel_requested, overdue, payload, overrides, {result}, "
-    "errors, progress, key, tags, meta, limit_key, group_id, {after_group}, is_command, target"
+    "errors, progress, key, tags, meta, limit_key, group_id, {after_group}, is_command, target, demand, "
+    "{kept_by}"
 )
-_LIVE_COLUMNS: Final = _COLUMNS.format(reason="NULL", finished_at="NULL", result="NULL", after_group="after_group")
-_ENDED_COLUMNS: Final = _COLUMNS.format(reason="reason", finished_at="finished_at", result="result", after_group="NULL")
-_LIVE: Final = f"SELECT {_LIVE_COLUMNS} FROM synergon_task"
+_LIVE_COLUMNS: Final = _COLUMNS.format(
+    reason="NULL", finished_at="NULL", result="NULL", after_group="after_group", kept_by="kept_by"
+)
+_ENDED_COLUMNS: Final = _COLUMNS.format(
+    reason="reason", finished_at="finished_at", result="result", after_group="NULL", kept_by="NULL"
+)
+LIVE_TASKS: Final = f"SELECT {_LIVE_COLUMNS} FROM synergon_task"
 _ENDED: Final = f"SELECT {_ENDED_COLUMNS} FROM synergon_history"
 
 
@@ -28,8 +33,8 @@ def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]
     """These tasks, wherever they are."""
     wanted = as_json(ids)
     where = " WHERE id IN (SELECT value FROM json_each(?))"
-    rows = transaction.select(_LIVE + where, (wanted,)) + transaction.select(_ENDED + where, (wanted,))
-    found = {row[0]: _record(row) for row in rows}
+    rows = transaction.select(LIVE_TASKS + where, (wanted,)) + transaction.select(_ENDED + where, (wanted,))
+    found = {row[0]: record(row) for row in rows}
     return [found.get(task_id) for task_id in ids]
 
 
@@ -37,14 +42,14 @@ def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
-    for table, its_states in ((_LIVE, LIVE), (_ENDED, FINAL)):
+    for table, its_states in ((LIVE_TASKS, LIVE), (_ENDED, FINAL)):
         wanted = states & its_states
         if wanted:
             rows += _newest(transaction, table, query, wanted if wanted != its_states else None)
     rows.sort(key=lambda row: -int(row[0]))
     page = rows[: query.limit]
     return TaskPage(
-        tasks=tuple(_record(row) for row in page),
+        tasks=tuple(record(row) for row in page),
         next=page[-1][0] if len(rows) > query.limit else None,
     )
 
@@ -86,11 +91,13 @@ def queues(transaction: Transaction) -> list[QueueRecord]:
     ]
 
 
-def _record(row: tuple[Any, ...]) -> TaskRecord:
+def record(row: tuple[Any, ...]) -> TaskRecord:
+    """A row of `LIVE_TASKS`, or of one that has ended."""
     (
         task_id, kind, queue, state, reason, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id,
         server, enqueued_at, started_at, finished_at, expires_at, cancel_requested, overdue, payload, overrides, result,
-        errors, progress, key, tags, meta, limit_key, group_id, after_group, is_command, target,
+        errors, progress, key, tags, meta, limit_key, group_id, after_group, is_command, target, demand,
+        kept_by,
     ) = row  # fmt: skip
     return TaskRecord(
         id=task_id,
@@ -123,6 +130,8 @@ def _record(row: tuple[Any, ...]) -> TaskRecord:
         after_group=after_group,
         is_command=bool(is_command),
         target=target,
+        demand=demand,
+        kept_by=kept_by,
         tags=decode_tags(tags),
         meta=msgspec.json.decode(meta) if meta else {},
     )

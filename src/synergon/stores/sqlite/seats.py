@@ -1,4 +1,4 @@
-"""The claim where limits, servers, rates or commands have a say.
+"""The claim where more than slots decides: what tasks demand of the node, limits, servers, rates, commands.
 
 The write lock is held, so what is counted here stays true until the commit. What a task holds is written into its row
 when it is taken, and nowhere else: usage is the number of running rows that name it.
@@ -7,17 +7,20 @@ when it is taken, and nowhere else: usage is the number of running rows that nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from synergon.records import ClaimRequest, Room
+from msgspec.structs import replace
+
+from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
-from synergon.stores.sqlite import pools
+from synergon.stores.sqlite import keeping, pools
 from synergon.stores.sqlite.consequences import draw
-from synergon.stores.sqlite.lanes import KIND, LIMIT_KEY, Lanes, candidate, order, target_of
+from synergon.stores.sqlite.lanes import DEMAND, KIND, LIMIT_KEY, PRIORITY, Lane, Lanes, candidate, lane_of, target_of
 from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
 from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.weighing import Fit, Scales, demand_of, place
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
@@ -30,66 +33,132 @@ class Taken(NamedTuple):
     seat: Seat
 
 
-def take(transaction: Transaction, request: ClaimRequest) -> list[Taken]:
-    """Take the first ready tasks in order that have a place in everything they need; commands before all else."""
+def take(
+    transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane]
+) -> tuple[list[Taken], Kept | None]:
+    """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
+    the one that the node keeps room for."""
     allotment = _allotment(transaction, request)
-    taken = list(_choose(transaction, request, allotment))
+    choice = _Choice(transaction, request, allotment)
+    taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken
+    return taken, choice.kept or keeping.renew(transaction, request, lanes)
 
 
 def _allotment(transaction: Transaction, request: ClaimRequest) -> Allotment:
     providers = {room.provider for room in request.rooms if room.provider is not None}
     if not providers and not any(room.limits for room in request.rooms):
-        return Allotment({}, (), ())  # rates and commands alone: nothing has to be counted
+        return Allotment({}, (), ())  # rates, commands and demands alone: nothing has to be counted
     holdings = [Holding(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
     return Allotment(dict(transaction.rows("limit_values")), pools.pool(transaction, providers), holdings)
 
 
-def _choose(transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> Iterator[Taken]:
-    rooms = {room.kind: room for room in request.rooms}
-    left = Counter({room.kind: room.count for room in request.rooms})
-    others = request.limit
-    for row in _candidates(transaction, request, allotment):
-        room = rooms[row[KIND]]
-        if left[room.kind] == 0 or (others == 0 and not room.is_command):
-            continue
-        seat = allotment.take(room, candidate(row))
-        if seat is not None:
-            left[room.kind] -= 1
-            others -= not room.is_command
-            yield Taken(row, seat)
+class _Choice:
+    """Goes through candidates in order, and takes what the node and all that is shared have room for."""
+
+    def __init__(self, transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> None:
+        self._transaction = transaction
+        self._request = request
+        self._allotment = allotment
+        self._scales = Scales(request)
+        self._rooms = {room.kind: room for room in request.rooms}
+        self._left = Counter({room.kind: room.count for room in request.rooms})
+        self._slots = request.limit
+        self._closed: set[tuple[str, str, str]] = set()
+        """Lanes whose first did not fit: none behind it does."""
+        self.kept: Kept | None = None
+
+    def of(self, candidates: Sequence[Any]) -> Iterator[Taken]:
+        for row in candidates:
+            room = self._rooms[row[KIND]]
+            if self._is_full(room):
+                continue
+            seat = self._seat(room, row)
+            if seat is not None:
+                self._left[room.kind] -= 1
+                self._slots -= not room.is_command
+                yield Taken(row, seat)
+            elif self.kept is not None:
+                return
+
+    def _is_full(self, room: Room) -> bool:
+        return self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_command or room.is_urgent))
+
+    def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
+        task_id, lane = row[0], lane_of(row)
+        is_kept = task_id == self._request.kept_for
+        if lane in self._closed and not is_kept:
+            return None
+        demand = demand_of(room, row[DEMAND])
+        fit = self._scales.fit(room, demand, task_id)
+        if fit is Fit.NOW:
+            seat = self._allotment.take(room, candidate(row))
+            if seat is not None:
+                self._scales.take(demand, task_id)
+            return seat
+        if not is_kept:
+            self._closed.add(lane)
+            if fit is Fit.LATER and keeping.may_keep(self._transaction, self._request, task_id):
+                self._keep(room, row)
+        return None
+
+    def _keep(self, room: Room, row: tuple[Any, ...]) -> None:
+        """Keep room for the task, unless it could not start anyway for want of a place elsewhere."""
+        if self._allotment.take(room, candidate(row)) is not None:
+            kept = Kept(id=row[0], kind=room.kind, demand=demand_of(room, row[DEMAND]))
+            self.kept = keeping.keep(self._transaction, self._request, kept)
 
 
-def _candidates(transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> list[Any]:
-    lanes = Lanes(transaction, request.queues)
-    commands: list[Any] = []
-    tasks: list[Any] = []
-    for room in request.rooms:
+class _Candidates:
+    """Enough rows of each lane to fill the node, and one more that it might keep room for."""
+
+    def __init__(self, request: ClaimRequest, lanes: Lanes, allotment: Allotment) -> None:
+        self._request = request
+        self._lanes = lanes
+        self._allotment = allotment
+        # What is held for a task is free again when that one is taken, so that more may follow it.
+        self._scales = Scales(replace(request, held={}))
+
+    def of(self, found: Sequence[Lane]) -> list[Any]:
+        rooms = {room.kind: room for room in self._request.rooms}
+        rows = {row[0]: row for lane in found if lane.room.only is None for row in self._of_lane(lane)}
+        named = [task_id for room in self._request.rooms for task_id in room.only or ()]
+        if self._request.kept_for is not None:
+            named.append(self._request.kept_for)
+        if named:
+            among = self._lanes.among(rooms, named)
+            rows.update((row[0], row) for row in among if _is_meant(rooms[row[KIND]], row[0]))
+        return sorted(rows.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
+
+    def _of_lane(self, lane: Lane) -> list[Any]:
+        room, demand = lane.room, demand_of(lane.room, lane.demand)
+        if self._scales.fit(room, demand) is Fit.NEVER:
+            return []
         if room.is_command:
-            commands += _commands(lanes, room, allotment)
-        else:
-            tasks += _of_room(lanes, room, min(allotment.most(room), request.limit))
-    return sorted(commands, key=lambda row: int(row[0])) + sorted(tasks, key=order)
+            return self._commands(lane)
+        most = self._allotment.most(room)
+        if not room.is_urgent:
+            most = min(most, self._request.limit)
+        return self._first(lane, min(most, self._scales.most(room, demand) + 1)) if most > 0 else []
+
+    def _commands(self, lane: Lane) -> list[Any]:
+        """Those for servers that have no room are left out: however many they are, they hide nobody."""
+        if lane.room.provider is None:
+            return self._lanes.first(lane, LOOKED_AT)
+        servers = self._allotment.open_servers(lane.room.provider)
+        return self._lanes.first_for(lane, servers, LOOKED_AT) if servers else []
+
+    def _first(self, lane: Lane, most: int) -> list[Any]:
+        """If there is none among them that wants a certain server, any place suits the first."""
+        rows = self._lanes.first(lane, most)
+        wants_server = lane.room.provider is not None and len(rows) == most and any(map(target_of, rows))
+        return self._lanes.first(lane, max(most, LOOKED_AT)) if wants_server else rows
 
 
-def _commands(lanes: Lanes, room: Room, allotment: Allotment) -> list[Any]:
-    """Those for servers that have no room are left out: however many they are, they hide nobody."""
-    if room.count <= 0:
-        return []
-    if room.provider is None:
-        return lanes.first_anywhere(room.kind, LOOKED_AT)
-    servers = allotment.open_servers(room.provider)
-    return lanes.first_for(room.kind, servers, LOOKED_AT) if servers else []
-
-
-def _of_room(lanes: Lanes, room: Room, most: int) -> list[Any]:
-    """Enough to fill the room. If there is none among them that wants a certain server, any place suits the first."""
-    rows = lanes.first(room.kind, most)
-    wants_server = room.provider is not None and len(rows) == most and any(map(target_of, rows))
-    return lanes.first(room.kind, max(most, LOOKED_AT)) if wants_server else rows
+def _is_meant(room: Room, task_id: int) -> bool:
+    return room.only is None or task_id in room.only
 
 
 def _place(taken: Taken) -> tuple[Any, ...]:

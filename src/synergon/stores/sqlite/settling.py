@@ -164,6 +164,8 @@ def _move(transaction: Transaction, task_id: int, outcome: Outcome, *, is_comman
             return release(transaction, task_id, transaction.now + delay, by_owner=True)
         case Lined(limit_key=limit_key):
             transaction.run("enter_line", limit_key, task_id)
+        case HandedBack(spared_for=spared_for) if spared_for > 0:
+            transaction.run("spare", transaction.now + spared_for, task_id)
     return release(transaction, task_id, None, by_owner=True)
 
 

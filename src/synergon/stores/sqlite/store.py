@@ -17,10 +17,11 @@ from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
-    Claim,
     ClaimRequest,
+    Claims,
     Cutoffs,
     Insertion,
+    Look,
     Moved,
     NewNode,
     NewTask,
@@ -43,6 +44,7 @@ from synergon.stores.sqlite import (
     groups,
     inserting,
     limiting,
+    looking,
     nodes,
     operating,
     orders,
@@ -137,9 +139,17 @@ class SqliteStore:
 
     # ------------------------------------------------------------ tasks run
 
-    async def claim(self, request: ClaimRequest) -> list[Claim]:
+    async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks."""
         return await self._write(claiming.claim, request)
+
+    async def look(self, look: Look) -> list[TaskRecord]:
+        """Ready tasks that a claim might take."""
+        return await self._read(looking.look, look)
+
+    async def ahead(self, task_id: int, limit: int) -> int | None:
+        """How many go before this one."""
+        return await self._read(looking.ahead, task_id, limit)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts."""
@@ -331,9 +341,11 @@ class WriterLeaseKeeper:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    async def renew(self, node_id: str, lease: int) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Lease from now on; False: the row is gone."""
-        return await self._writer.do(lambda transaction: nodes.renew(transaction, node_id, lease), urgent=True)
+        return await self._writer.do(
+            lambda transaction: nodes.renew(transaction, node_id, lease, published), urgent=True
+        )
 
     async def close(self) -> None:
         """The writer belongs to the store."""

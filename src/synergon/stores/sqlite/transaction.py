@@ -30,7 +30,7 @@ def _inserts(name: str, columns: int) -> tuple[str, str]:
 
 
 _PLAIN: Final = _inserts("insert", 15)
-_BOUND: Final = _inserts("insert_bound", 21)
+_BOUND: Final = _inserts("insert_bound", 22)
 
 
 class Transaction:
@@ -98,7 +98,7 @@ class Transaction:
         self._new_queues.add(queue)
 
     def add_bound_task(self, row: tuple[Any, ...], queue: str) -> None:
-        """The same for one that has a line, a group or a server to itself."""
+        """The same for one that has a line, a group or a server to itself, or demands something of its node."""
         self._bound_tasks.append(row)
         self._new_queues.add(queue)
 

@@ -34,13 +34,20 @@ CREATE TABLE synergon_task (
     progress         BLOB,
     errors           BLOB,
     origin           TEXT, -- the engine that is told of the end
+    demand           TEXT    NOT NULL DEFAULT '', -- of the node that runs it; empty: what its kind says there
+    kept_by          TEXT,    -- the node that keeps room for it
+    kept_until       INTEGER,
+    spared_until     INTEGER, -- it is not asked to yield before
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
+    CHECK ((kept_by IS NULL) = (kept_until IS NULL)),
+    CHECK (kept_by IS NULL OR state <> 'running'),
     CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 );
-CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, priority DESC, id) WHERE state = 'ready';
+-- Ready tasks that demand the same stand together: what a node cannot run is passed over in one step.
+CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, demand, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
 CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
@@ -92,7 +99,8 @@ CREATE TABLE synergon_history (
     tags             TEXT,
     meta             BLOB,
     progress         BLOB,
-    errors           BLOB
+    errors           BLOB,
+    demand           TEXT    NOT NULL
 );
 CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
@@ -188,7 +196,10 @@ CREATE TABLE synergon_node (
     registered_at INTEGER NOT NULL,
     -- Microseconds of the host's monotonic clock since its boot: a wall clock that steps expires no lease.
     leased_until  INTEGER NOT NULL,
-    lease         INTEGER NOT NULL
+    lease         INTEGER NOT NULL,
+    cordoned_at   INTEGER, -- it may claim nothing
+    published     BLOB    NOT NULL, -- what it says of itself
+    published_at  INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that

@@ -32,7 +32,7 @@ WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'wa
 -- ?3 is a list of [id, holds, provider, server, slot].
 UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?1, started_at = ?2, overdue = 0,
-    holds = seat.holds, provider = coalesce(seat.provider, synergon_task.provider),
+    kept_by = NULL, kept_until = NULL, holds = seat.holds, provider = coalesce(seat.provider, synergon_task.provider),
     server = coalesce(seat.server, synergon_task.server), slot = seat.slot
 FROM (
     SELECT

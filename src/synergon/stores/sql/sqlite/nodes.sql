@@ -7,14 +7,23 @@ INSERT INTO synergon_meta (name, value) VALUES ('secret', ?) ON CONFLICT DO NOTH
 -- name: register
 INSERT INTO synergon_node (
     id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
-    lease
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    lease, cordoned_at, published, published_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: renew
 UPDATE synergon_node SET leased_until = ?, lease = ? WHERE id = ?
 
--- name: lease
-SELECT leased_until, lease, boot_id FROM synergon_node WHERE id = ?
+-- name: publish
+UPDATE synergon_node SET published = ?, published_at = ? WHERE id = ?
+
+-- name: cordon
+UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?
+
+-- name: uncordon
+UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
+
+-- name: standing
+SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
 -- name: leases
 SELECT id, leased_until, lease, boot_id FROM synergon_node
@@ -24,7 +33,7 @@ DELETE FROM synergon_node WHERE id = ?
 
 -- name: nodes
 SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
-    lease
+    lease, cordoned_at, published, published_at
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: running_by_node

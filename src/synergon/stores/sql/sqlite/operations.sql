@@ -10,11 +10,11 @@ UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
 -- name: revive
 INSERT INTO synergon_task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider
+    tags, meta, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider
+    tags, meta, errors, limit_key, group_id, is_command, target, provider, demand
 FROM synergon_history WHERE id = ?
 
 -- name: reschedule
@@ -43,16 +43,6 @@ SELECT name, paused_at FROM synergon_queue ORDER BY name
 
 -- name: paused_queues
 SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL
-
--- name: queues_of_kind
--- The queues that have ready tasks of a kind, by jumping from one to the next in the index.
-WITH RECURSIVE lane (queue) AS (
-    SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1
-    UNION ALL
-    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1 AND queue > lane.queue)
-    FROM lane WHERE lane.queue IS NOT NULL
-)
-SELECT queue FROM lane WHERE queue IS NOT NULL
 
 -- name: counts
 SELECT queue, kind, 'waiting', sum(count) FROM (

@@ -20,10 +20,10 @@ INSERT INTO synergon_task (
 ) VALUES
 
 -- name: insert_bound
--- The same for tasks that stand in a line, belong to a group, wait for one, or are commands.
+-- The same for tasks that stand in a line, belong to a group, wait for one, are commands, or demand something.
 INSERT INTO synergon_task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider
+    origin, limit_key, group_id, after_group, is_command, target, provider, demand
 ) VALUES
 
 -- name: key_holder
@@ -33,31 +33,9 @@ SELECT id, state, limit_key FROM synergon_task WHERE kind = ? AND key = ?
 UPDATE synergon_task
 SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
     overrides = ?, tags = ?, meta = ?, origin = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
-    provider = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL
+    provider = ?, demand = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL, kept_by = NULL,
+    kept_until = NULL, spared_until = NULL
 WHERE id = ? AND state <> 'running'
-
--- name: ready
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server
-FROM synergon_task
-WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY priority DESC, id
-LIMIT ?
-
--- name: ready_for
--- The same without those that are for a server other than these.
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server
-FROM synergon_task
-WHERE state = 'ready' AND kind = ? AND queue = ? AND (expires_at IS NULL OR expires_at > ?)
-    AND (target IS NULL OR target IN (SELECT value FROM json_each(?)))
-ORDER BY priority DESC, id
-LIMIT ?
-
--- name: claim
-UPDATE synergon_task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0
-WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: running
 SELECT id, claim_no, kind, queue, cancel_requested, is_command, limit_key, group_id FROM synergon_task
@@ -74,13 +52,13 @@ SELECT state, kind FROM synergon_task WHERE id = ?1 AND settled_no = ?2
 INSERT INTO synergon_history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     task.id, kind, queue, ?1, ?2, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
     max_attempts, crashes, claim_no, CASE WHEN ?5 THEN claim_no ELSE settled_no END, node_id, server, task.key,
     cancel_requested, overdue, enqueued_at, started_at, ?3, expires_at, overrides, tags, meta, progress, errors,
-    limit_key, group_id, is_command, target, provider
+    limit_key, group_id, is_command, target, provider, demand
 FROM json_each(?4) AS ended CROSS JOIN synergon_task AS task
 WHERE task.id = json_extract(ended.value, '$[0]')
 
@@ -118,6 +96,9 @@ UPDATE synergon_task
 SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
     settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END, holds = NULL, slot = NULL
 WHERE id = ? AND state = 'running'
+
+-- name: spare
+UPDATE synergon_task SET spared_until = max(coalesce(spared_until, 0), ?) WHERE id = ? AND state = 'running'
 
 -- name: charge
 UPDATE synergon_task SET attempts = max(attempts - ?, 0), crashes = crashes + ? WHERE id = ? AND state = 'running'

@@ -1,0 +1,65 @@
+"""What a node might take, and what stands before a task: looked at in order, and nothing is changed."""
+
+from __future__ import annotations
+
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+from synergon.lifecycle import State
+from synergon.records import Look, TaskRecord
+from synergon.stores.sqlite.lanes import Lane, Lanes
+from synergon.stores.sqlite.reading import LIVE_TASKS, record
+from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.weighing import demand_of, is_suitable
+
+_PRIORITY: Final = 5
+
+_OF_LANE: Final = (
+    f"{LIVE_TASKS} WHERE state = 'ready' AND kind = ? AND queue = ? AND demand = ? "
+    "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, id LIMIT ?"
+)
+_ALL: Final = _OF_LANE.format(behind="")
+_SAME_PRIORITY: Final = _OF_LANE.format(behind="AND priority = ? AND id > ?")
+_LOWER_PRIORITY: Final = _OF_LANE.format(behind="AND priority < ?")
+
+
+def look(transaction: Transaction, look: Look) -> list[TaskRecord]:
+    """Ready tasks that a claim might take. Lanes that could never run on the node are not looked at."""
+    lists = [
+        _behind(transaction, lane, look)
+        for lane in Lanes(transaction, look.queues).of([look.room])
+        if is_suitable(demand_of(lane.room, lane.demand), look.labels, look.totals)
+    ]
+    return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
+
+
+def _order(row: tuple[Any, ...]) -> tuple[int, int]:
+    return -row[_PRIORITY], row[0]
+
+
+def _behind(transaction: Transaction, lane: Lane, look: Look) -> list[Any]:
+    """The rows of a lane behind a place: those that stand before it are jumped over, however many they are."""
+    where = (lane.room.kind, lane.queue, lane.demand, transaction.now)
+    if look.after is None:
+        return transaction.select(_ALL, (*where, look.limit))
+    priority, task_id = look.after
+    rows = transaction.select(_SAME_PRIORITY, (*where, priority, task_id, look.limit))
+    return rows + transaction.select(_LOWER_PRIORITY, (*where, priority, look.limit - len(rows)))
+
+
+def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
+    """How many of its kind go before this task; not counted past the limit."""
+    row = transaction.row("place", task_id)
+    if row is None:
+        return None
+    kind, state, priority, limit_key, after_group = row
+    if limit_key is not None and after_group is None:
+        (before,) = transaction.row("ahead_in_line", kind, state, limit_key, priority, task_id, limit)
+    elif state == State.WAITING:
+        (before,) = transaction.row("ahead_of_waiting", kind, priority, task_id, limit)
+    else:
+        before = 0
+        for queue, demand in transaction.rows("lanes_of_kind", kind):
+            before += transaction.row("ahead_in_lane", kind, queue, demand, priority, task_id, limit)[0]
+    return min(int(before), limit)

@@ -1,0 +1,112 @@
+"""The order in which tasks are taken across kinds: commands, urgent ones, priority, the end of a pipeline, age."""
+
+from __future__ import annotations
+
+from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, states
+from tests.stores.test_capacity import ids_of, machine, room
+
+from synergon.lifecycle import State
+from synergon.policies import HIGHEST_PRIORITY
+from synergon.records import Room
+from synergon.stores.base import Store
+
+
+async def test_at_equal_priority_the_end_of_a_pipeline_goes_first(store: Store, worker: Worker) -> None:
+    ids = {kind: await add_many(store, 2, kind=kind) for kind in ("first", "second", "third")}
+    high = await add(store, kind="first", priority=1)
+    rooms = (room("first", rank=2), room("second", rank=1), room("third"))
+    taken: list[int] = []
+    while claims := await worker.claim_rooms(*rooms, limit=2):
+        taken += ids_of(claims)
+    assert taken == [high, *ids["third"], *ids["second"], *ids["first"]]
+
+
+async def test_the_order_is_the_same_whatever_the_rooms_have_beside(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 99)
+    await declare_pool(store, a=99)
+    command = await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
+    plain = await add(store, kind="plain", priority=5)
+    early = await add(store, kind="early", demand=demands(cpu=1))
+    late = await add(store, kind="late")
+    urgent = await add(store, kind="urgent", priority=-9)
+    urgent_later = await add(store, kind="urgent", priority=-9, demand=demands(cpu=1))
+    rooms = (
+        room("early", rank=1),
+        room("late", limits=("license",)),
+        room("plain"),
+        Room(kind="stop", count=9, provider="gpu", is_command=True),
+        room("urgent", is_urgent=True, rank=7),
+    )
+    claims = await worker.claim_rooms(*rooms, **machine(cpu=2))
+    assert ids_of(claims) == [command, urgent, urgent_later, plain, late, early]
+
+
+# ---------------------------------------------------------------- urgent
+
+
+async def test_urgent_tasks_are_taken_although_the_node_is_full(store: Store, worker: Worker) -> None:
+    plain = await add_many(store, 3, priority=HIGHEST_PRIORITY)
+    urgent = await add_many(store, 3, kind="urgent")
+    rooms = (room(), Room(kind="urgent", count=2, is_urgent=True))
+    assert ids_of(await worker.claim_rooms(*rooms, limit=0)) == urgent[:2]
+    assert ids_of(await worker.claim_rooms(*rooms, limit=2)) == [urgent[2], plain[0]]
+    assert ids_of(await worker.claim_rooms(*rooms, limit=1)) == plain[1:2]
+
+
+async def test_urgent_tasks_may_have_what_others_yield_and_no_more(store: Store, worker: Worker) -> None:
+    urgent = await add_many(store, 3, kind="urgent", demand=demands(cpu=2))
+    await add(store, demand=demands(cpu=1))
+    silent = await add(store)
+    state = {"totals": amounts(cpu=8), "free": amounts(cpu=1), "yielding": amounts(cpu=4)}
+    claims = await worker.claim_rooms(room(), room("urgent", is_urgent=True), **state)
+    assert ids_of(claims) == [*urgent[:2], silent]
+    assert await states(store, urgent) == [State.RUNNING, State.RUNNING, State.READY]
+
+
+async def test_what_others_yield_is_for_nobody_else(store: Store, worker: Worker) -> None:
+    await add(store, demand=demands(cpu=1))
+    assert await worker.claim_rooms(room(), totals=amounts(cpu=1), yielding=amounts(cpu=1)) == []
+
+
+async def test_urgency_opens_no_limit(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    ids = await add_many(store, 2)
+    assert ids_of(await worker.claim_rooms(room(is_urgent=True, limits=("license",)), limit=0)) == ids[:1]
+
+
+# ---------------------------------------------------------------- only these
+
+
+async def test_only_the_named_tasks_are_taken_in_order(store: Store, worker: Worker) -> None:
+    ids = await add_many(store, 5)
+    high = await add(store, priority=1)
+    other = await add(store, kind="other")
+    named = (ids[4], ids[2], high, other, 4711)
+    assert ids_of(await worker.claim_rooms(room(only=named), room("other", only=()))) == [high, ids[2], ids[4]]
+    assert ids_of(await worker.claim_rooms(room(only=named))) == []
+    assert ids_of(await worker.claim_rooms(room(), room("other"))) == [ids[0], ids[1], ids[3], other]
+
+
+async def test_the_named_tasks_are_held_to_everything_else(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 3)
+    await store.pause(["closed"])
+    closed = await add(store, queue="closed")
+    unwanted = await add(store, queue="unwanted")
+    expired = await add(store, expires_in=0)
+    far = await add(store, demand=demands("elsewhere"))
+    big = await add(store, demand=demands(cpu=3))
+    small = await add_many(store, 4, demand=demands(cpu=1))
+    named = (closed, unwanted, expired, far, big, *small)
+    rooms = room(only=named, limits=("license",))
+    queues = frozenset({"default", "closed"})
+    claims = await worker.claim_rooms(rooms, queues=queues, totals=amounts(cpu=4), free=amounts(cpu=2))
+    assert ids_of(claims) == small[:2]
+    claims = await worker.claim_rooms(rooms, queues=queues, limit=5, **machine(cpu=4))
+    assert ids_of(claims) == [big]
+    assert await states(store, [closed, unwanted, far, *small[2:]]) == [State.READY] * 5
+
+
+async def test_a_named_task_is_found_behind_thousands(store: Store, worker: Worker) -> None:
+    await add_many(store, 1100)
+    last = await add(store, priority=-1)
+    assert ids_of(await worker.claim_rooms(room(only=(last,)), limit=1)) == [last]

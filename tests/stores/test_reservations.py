@@ -1,0 +1,259 @@
+"""Room that a node keeps: a task that does not fit is not passed over for ever, and one node at most waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.stores.actions import (
+    HOUR,
+    MILLISECOND,
+    Worker,
+    add,
+    add_many,
+    amounts,
+    declare_limit,
+    demands,
+    pass_time,
+    read,
+)
+from tests.stores.test_capacity import ids_of, room
+
+from synergon.demands import parse_demand
+from synergon.records import Claims, HandedBack, Kept, Rescheduling
+from synergon.stores.base import Store
+
+BIG, SMALL = demands(cpu=8), demands(cpu=1)
+
+
+async def keep(worker: Worker, free: float = 3, **more: Any) -> Claims:
+    """What a node of 8 processors takes, of which so many are free, and which has been patient enough."""
+    state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "patience": 0}
+    rooms = more.pop("rooms", (room(),))
+    return await worker.claim_rooms(*rooms, **{**state, **more})
+
+
+async def test_room_is_kept_for_the_first_that_does_not_fit_and_nothing_behind_it_is_taken(
+    store: Store, worker: Worker
+) -> None:
+    before = await add(store, demand=SMALL)
+    big = await add(store, demand=BIG)
+    behind = await add(store, demand=SMALL)
+    claims = await keep(worker)
+    assert ids_of(claims) == [before]
+    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+    assert (await read(store, big)).kept_by == worker.node_id
+    assert (await read(store, behind)).kept_by is None
+
+
+async def test_the_demand_of_what_is_kept_is_the_room_s_where_the_row_says_nothing(
+    store: Store, worker: Worker
+) -> None:
+    task_id = await add(store)
+    claims = await keep(worker, rooms=(room(demand=BIG),))
+    assert claims.kept == Kept(id=task_id, kind="work", demand=parse_demand(BIG))
+
+
+async def test_nobody_keeps_room_before_the_task_was_due_for_long_enough(store: Store, worker: Worker) -> None:
+    now = await store.now()
+    new = await add(store, demand=BIG)
+    small = await add(store, demand=SMALL)
+    claims = await keep(worker, patience=HOUR)
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    old = await add(store, demand=demands(cpu=7), run_at=now - 2 * HOUR)
+    claims = await keep(worker, patience=HOUR)
+    assert claims.kept is not None
+    assert claims.kept.id == old
+    assert (await read(store, new)).kept_by is None
+
+
+async def test_a_node_without_patience_keeps_no_room(store: Store, worker: Worker) -> None:
+    await add(store, demand=BIG)
+    small = await add(store, demand=SMALL)
+    claims = await keep(worker, patience=None)
+    assert (ids_of(claims), claims.kept) == ([small], None)
+
+
+async def test_no_room_is_kept_for_what_could_never_run_here(store: Store, worker: Worker) -> None:
+    await add(store, demand=demands(cpu=9))
+    await add(store, demand=demands("elsewhere", cpu=8))
+    small = await add(store, demand=SMALL)
+    claims = await keep(worker)
+    assert (ids_of(claims), claims.kept) == ([small], None)
+
+
+async def test_no_room_is_kept_for_what_a_limit_or_a_pause_holds_up(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 0)
+    await store.pause(["closed"])
+    await add(store, kind="held", demand=BIG)
+    await add(store, queue="closed", demand=BIG)
+    await add(store, expires_in=0, demand=BIG)
+    small = await add(store, demand=SMALL)
+    claims = await keep(worker, rooms=(room("held", limits=("license",)), room()))
+    assert (ids_of(claims), claims.kept) == ([small], None)
+
+
+async def test_room_is_kept_for_a_task_whose_limit_has_a_place(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    big = await add(store, demand=BIG)
+    await add(store, demand=SMALL)
+    claims = await keep(worker, rooms=(room(limits=("license",)),))
+    assert ids_of(claims) == []
+    assert claims.kept is not None
+    assert claims.kept.id == big
+
+
+async def test_only_one_of_three_nodes_keeps_room_and_the_others_go_on(store: Store) -> None:
+    big = await add(store, demand=BIG)
+    small = await add_many(store, 6, demand=SMALL)
+    workers = [await Worker.start(store, f"node-{number}") for number in range(3)]
+    claims = [await keep(worker) for worker in workers]
+    assert [one.kept is not None for one in claims] == [True, False, False]
+    assert [ids_of(one) for one in claims] == [[], small[:3], small[3:]]
+    assert (await read(store, big)).kept_by == "node-0"
+
+
+async def test_the_next_of_another_demand_is_kept_by_the_next_node(store: Store, worker: Worker) -> None:
+    await add(store, demand=BIG)
+    next_big = await add(store, demand=demands(cpu=7))
+    await keep(worker)
+    claims = await keep(await Worker.start(store, "other"))
+    assert claims.kept is not None
+    assert claims.kept.id == next_big
+
+
+async def test_while_room_is_kept_others_get_what_is_not_held(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    small = await add_many(store, 4, demand=SMALL)
+    await keep(worker)
+    claims = await keep(worker, free=5, kept_for=big, held=amounts(cpu=3))
+    assert ids_of(claims) == small[:2]
+    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+
+
+async def test_brief_and_urgent_tasks_may_use_the_room_until_then(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await add_many(store, 2, demand=SMALL)
+    brief = await add(store, kind="brief", demand=demands(cpu=2))
+    urgent = await add(store, kind="urgent", demand=demands(cpu=2))
+    await keep(worker)
+    rooms = (room(), room("brief", is_brief=True), room("urgent", is_urgent=True))
+    claims = await keep(worker, free=4, kept_for=big, held=amounts(cpu=4), rooms=rooms)
+    assert ids_of(claims) == [urgent, brief]
+
+
+async def test_what_is_held_is_there_for_the_one_it_is_held_for(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=demands(cpu=7))
+    small = await add_many(store, 3, demand=SMALL)
+    await keep(worker)
+    claims = await keep(worker, free=8, kept_for=big, held=amounts(cpu=7))
+    assert ids_of(claims) == [big, small[0]]
+    assert claims.kept is None
+    assert (await read(store, big)).kept_by is None
+
+
+async def test_a_better_one_of_its_kind_does_not_hide_the_one_that_room_is_kept_for(
+    store: Store, worker: Worker
+) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    await add(store, demand=BIG, priority=1)
+    claims = await keep(worker, free=8, kept_for=big, held=amounts(cpu=8))
+    assert ids_of(claims) == [big]
+
+
+async def test_a_node_keeps_room_for_one_task_at_a_time(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    better = await add(store, demand=demands(cpu=7), priority=1)
+    claims = await keep(worker, kept_for=big, held=amounts(cpu=3))
+    assert claims.kept is not None
+    assert claims.kept.id == big
+    assert (await read(store, better)).kept_by is None
+
+
+async def test_a_task_that_another_node_keeps_room_for_goes_to_whoever_has_room(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    other = await Worker.start(store, "other")
+    (claim,) = await keep(other, free=8)
+    assert claim.id == big
+    assert (await read(store, big)).kept_by is None
+    claims = await keep(worker, kept_for=big, held=amounts(cpu=3))
+    assert (ids_of(claims), claims.kept) == ([], None)
+    await other.finish(claim, HandedBack())
+    assert (await keep(other)).kept is not None
+
+
+async def test_room_is_kept_until_its_time_is_over(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    other = await Worker.start(store, "other")
+    assert (await keep(worker, keep_for=MILLISECOND)).kept is not None
+    await pass_time(store, MILLISECOND)
+    assert (await keep(other)).kept is not None
+    assert (await read(store, big)).kept_by == "other"
+    assert (await keep(worker, kept_for=big, held=amounts(cpu=3))).kept is None
+    assert (await read(store, big)).kept_by == "other"
+
+
+async def test_its_time_is_renewed_by_every_claim(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    other = await Worker.start(store, "other")
+    await keep(worker, keep_for=MILLISECOND)
+    assert (await keep(worker, kept_for=big, keep_for=HOUR)).kept is not None
+    await pass_time(store, MILLISECOND)
+    assert (await keep(other)).kept is None
+
+
+async def test_a_claim_that_looks_at_no_kind_of_demand_renews_too(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await add(store, kind="plain")
+    await keep(worker, keep_for=MILLISECOND)
+    claims = await keep(worker, rooms=(room("plain"), room()), kept_for=big, keep_for=HOUR)
+    assert len(claims) == 1
+    assert claims.kept is not None
+    await pass_time(store, MILLISECOND)
+    assert (await keep(await Worker.start(store, "other"))).kept is None
+
+
+async def test_a_node_that_forgot_may_choose_the_same_again(store: Store, worker: Worker) -> None:
+    await add(store, demand=BIG)
+    assert (await keep(worker)).kept == (await keep(worker)).kept is not None
+
+
+async def test_a_node_that_is_gone_keeps_no_room(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    lost = await Worker.start(store, "lost")
+    await keep(lost)
+    await store.unregister("lost")
+    assert (await keep(worker)).kept is not None
+    assert (await read(store, big)).kept_by == worker.node_id
+
+
+async def test_a_task_that_replaces_another_starts_with_no_room_kept_for_it(store: Store, worker: Worker) -> None:
+    big = await add(store, key="k", demand=BIG)
+    await keep(worker)
+    await add(store, key="k", demand=BIG, on_conflict="replace")
+    assert (await read(store, big)).kept_by is None
+    await keep(worker)
+    await store.cancel([big])
+    await store.retry([big])
+    assert (await read(store, big)).kept_by is None
+
+
+@pytest.mark.parametrize("how", ["cancelled", "taken", "paused", "put off", "unasked"])
+async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Store, worker: Worker, how: str) -> None:
+    big = await add(store, demand=BIG, queue="mail")
+    await add(store, demand=SMALL)
+    await keep(worker)
+    match how:
+        case "cancelled":
+            await store.cancel([big])
+        case "taken":
+            await keep(await Worker.start(store, "other"), free=8)
+        case "paused":
+            await store.pause(["mail"])
+        case "put off":
+            await store.reschedule([Rescheduling(id=big, delay=HOUR)])
+    rooms = (room("other"),) if how == "unasked" else (room(),)
+    assert (await keep(worker, rooms=rooms, kept_for=big, held=amounts(cpu=3))).kept is None
