@@ -34,7 +34,7 @@ from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
 from synergon.limit_records import LimitRecord, ServerRecord
-from synergon.policies import Health, Rate, Retention, Retry
+from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
 from synergon.providers.provider import Provider, ProviderTask
 from synergon.providers.server import Server
@@ -73,6 +73,7 @@ __all__ = [
     "QueueRecord",
     "Rate",
     "Reason",
+    "Resources",
     "ResultTimeout",
     "Retention",
     "Retry",

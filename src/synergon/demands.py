@@ -29,6 +29,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Only a node with all of these labels."""
     forbids: tuple[str, ...] = ()
     """Only a node with none of these."""
+    left_to_kind: tuple[str, ...] = ()
+    """Which of these three the kind has to say where the task runs: the producer did not know it."""
+    is_long: bool = False
+    """It may run for longer than its kind says."""
 
     @property
     def text(self) -> str:
@@ -43,6 +47,14 @@ def demand(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[st
     """A demand whose names are in order; amounts of zero are left out."""
     amounts = {name: cost[name] for name in sorted(cost) if cost[name]}
     return Demand(cost=amounts, needs=tuple(sorted(needs)), forbids=tuple(sorted(forbids)))
+
+
+def completed(said: Demand, of_kind: Demand) -> Demand:
+    """What is left to the kind, from the kind."""
+    if not said.left_to_kind:
+        return said
+    found = {name: getattr(of_kind, name) for name in said.left_to_kind}
+    return msgspec.structs.replace(said, **found, left_to_kind=())
 
 
 @lru_cache(maxsize=4096)

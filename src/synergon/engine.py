@@ -42,7 +42,8 @@ from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.seal import Envelope
 from synergon.peering.transport import Refused, Transport
-from synergon.policies import Retention
+from synergon.pipelines import refuse_circle, refuse_unknown_upstream
+from synergon.policies import Resources, Retention
 from synergon.portal import Portal
 from synergon.providers.provider import Provider
 from synergon.providers.registry import Registry
@@ -97,8 +98,8 @@ class Engine(Control):
         child_processes: int = UNSET,
         child_tasks: int = UNSET,
         child_memory: Size | None = UNSET,
-        resources: Any = UNSET,
-        labels: Any = UNSET,
+        resources: Resources = UNSET,
+        labels: Iterable[str] = UNSET,
         listen: str | None = UNSET,
         advertise: str | None = UNSET,
         timeout_for: Callable[[str, str | None], Duration | None] | None = None,
@@ -107,9 +108,6 @@ class Engine(Control):
     ) -> None:
         if timeout_for is not None and not callable(timeout_for):
             raise OptionError(f"timeout_for must be a function of a kind and a provider's name, got {timeout_for!r}")
-        for option, value in {"resources": resources, "labels": labels}.items():
-            if value is not UNSET:
-                raise NotAvailable(f"Engine: the option {option!r} is not in this release of synergon")
         self.settings: Settings = engine_settings.load(
             {
                 "url": url,
@@ -124,6 +122,8 @@ class Engine(Control):
                 "child_processes": child_processes,
                 "child_tasks": child_tasks,
                 "child_memory": child_memory,
+                "resources": resources,
+                "labels": labels,
                 "listen": listen,
                 "advertise": advertise,
             }
@@ -188,6 +188,8 @@ class Engine(Control):
                 f"two functions under the kind {task_type.kind!r}: {'.'.join(known.location)} and "
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
+        if task_type.policy.downstream_of:
+            refuse_circle({**self.kinds, task_type.kind: task_type})
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
@@ -207,6 +209,8 @@ class Engine(Control):
     async def connect(self) -> Self:
         """Connect to the store. May be called often; each call is undone by one `close`."""
         self._refuse_other_loop()
+        if not self.is_in_child:  # a child imports the one module that it needs
+            refuse_unknown_upstream(self.kinds)
         self._users += 1
         if self._store is not None:
             return self
@@ -351,6 +355,8 @@ class Engine(Control):
         lease: Duration = UNSET,
         sweep: Duration | None = UNSET,
         grace: Duration | None = UNSET,
+        resources: Resources = UNSET,
+        labels: Iterable[str] = UNSET,
         drain: bool = False,
     ) -> Worker:
         """A node in this process, for the time of an `async with`. With `drain` its end waits until nothing that the
@@ -364,6 +370,8 @@ class Engine(Control):
                 "lease": lease,
                 "sweep": sweep,
                 "grace": grace,
+                "resources": resources,
+                "labels": labels,
             },
             "worker",
         )
@@ -390,6 +398,7 @@ class Engine(Control):
         """What `worker()` starts."""
         if self._node is not None:
             raise OptionError("this engine already runs a node; make another Engine for a second one")
+        refuse_unknown_upstream(self.kinds)
         await self._declare()
         executor = self._make_executor(settings)
         node = self._make_node(

@@ -10,10 +10,13 @@ from typing import Any, Final, Literal, TypedDict, get_args
 import msgspec
 
 from synergon.addresses import normal_address
+from synergon.asking import SILENT, Words, demand_of_kind, words
+from synergon.demands import NOTHING, Demand
 from synergon.durations import Duration, microseconds, seconds
-from synergon.errors import NotAvailable, OptionError
+from synergon.errors import OptionError
+from synergon.haste import haste
 from synergon.payload import encode
-from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Retry
+from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
 from synergon.records import OnConflict, from_datetime
 
 RunsIn = Literal["loop", "thread", "process"]
@@ -22,16 +25,7 @@ NAME_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """How the names of limits begin that belong to one kind."""
-HASTE: Final = ("urgent", "preemptible", "uninterruptible")
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
-
-LATER: Final = {
-    "cost": "resources of nodes",
-    "needs": "capabilities of nodes",
-    "forbids": "capabilities of nodes",
-    "downstream_of": "order across kinds",
-}
-"""Options that are coming; until they work they are refused, not ignored."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -49,6 +43,10 @@ class TaskOptions(TypedDict, total=False):
     limit_by: Callable[..., str | int] | str
     limit: int | None
     rate: Rate
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
+    downstream_of: Iterable[str]
     urgent: bool
     preemptible: bool
     uninterruptible: bool
@@ -73,6 +71,9 @@ class CallOptions(TypedDict, total=False):
     expires_in: Duration
     tags: Iterable[str]
     meta: Mapping[str, Any]
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
     conn: Any
 
 
@@ -112,6 +113,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     meta: bytes | None = None
     max_attempts: int | None = None
     overrides: bytes | None = None
+    timeout: float | None = None
+    """Seconds, NO_TIMEOUT for none; None: the call does not say."""
+    words: Words = SILENT
+    """What it asks of the node that runs it."""
     conn: Any = None
 
 
@@ -121,8 +126,6 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
     for name in given:
         if name in names:
             continue
-        if name in LATER:
-            raise NotAvailable(f"{where}: the option {name!r} ({LATER[name]}) is not in this release of synergon")
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
         raise OptionError(f"{where} has no option {name!r}; {advice}")
@@ -154,14 +157,15 @@ def place(options: Mapping[str, Any], where: str) -> Placement:
     if "meta" in options:
         values["meta"] = check_meta(options["meta"])
     values["max_attempts"], values["overrides"] = _overrides(options, where)
-    return Placement(**values, conn=options.get("conn"))
+    if "timeout" in options:
+        values["timeout"] = _stored_timeout(options["timeout"])
+    return Placement(**values, words=words(options, where), conn=options.get("conn"))
 
 
 def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
     found: dict[str, Any] = {}
     if "timeout" in options:
-        timeout = check_timeout(options["timeout"])
-        found["timeout"] = NO_TIMEOUT if timeout is None else timeout
+        found["timeout"] = _stored_timeout(options["timeout"])
     if "runs_in" in options:
         found["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
     if "retry" in options:
@@ -174,6 +178,11 @@ def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, byte
     if not found:
         return None, None
     return found.get("attempts"), msgspec.json.encode(Overrides(**found))
+
+
+def _stored_timeout(value: Any) -> float:
+    timeout = check_timeout(value)
+    return NO_TIMEOUT if timeout is None else timeout
 
 
 def check_name(value: Any, what: str) -> str:
@@ -279,6 +288,10 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
+    demand: Demand = NOTHING
+    """What its tasks demand of a node, unless their calls say otherwise."""
+    downstream_of: tuple[str, ...] = ()
+    """Kinds that come before it in a pipeline."""
     urgent: bool = False
     """It starts at once: where the node is full, preemptible work yields to it."""
     preemptible: bool = False
@@ -291,6 +304,12 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def has_lines(self) -> bool:
         """Whether its tasks stand in line by a key, or all in one because of a rate."""
         return self.limit_by is not None or self.rate is not None
+
+    def is_exceeded_by(self, timeout: float | None) -> bool:
+        """Whether a call with this timeout (as in Placement) might run for longer than the kind says."""
+        if timeout is None or self.timeout is None:
+            return False
+        return timeout == NO_TIMEOUT or self.timeout is msgspec.UNSET or timeout > self.timeout
 
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
@@ -308,7 +327,10 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
-    values.update(_haste(options, where))
+    values["demand"] = demand_of_kind(words(options, where))
+    if "downstream_of" in options:
+        values["downstream_of"] = _kind_names(options["downstream_of"])
+    values.update(haste(options, where))
     values["hooks"] = check_hooks(options, where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
@@ -337,21 +359,10 @@ def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
     return values
 
 
-def _haste(options: Mapping[str, Any], where: str) -> dict[str, bool]:
-    """What the options say of who yields to whom."""
-    found = {name: check_flag(options[name], name) for name in HASTE if name in options}
-    if found.get("preemptible") and found.get("urgent"):
-        raise OptionError(f"{where}: urgent work yields to nobody; give urgent or preemptible, not both")
-    if found.get("preemptible") and found.get("uninterruptible"):
-        raise OptionError(f"{where}: what is uninterruptible cannot yield; preemptible=True makes no sense here")
-    return found
-
-
-def check_flag(value: Any, what: str) -> bool:
-    """True or False, and nothing that only looks like it."""
-    if not isinstance(value, bool):
-        raise OptionError(f"{what} must be True or False, got {value!r}")
-    return value
+def _kind_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f'downstream_of must be a list of kinds, like ["earlier"], got {value!r}')
+    return tuple(sorted({check_name(name, "a kind in downstream_of") for name in value}))
 
 
 def _limit_names(value: Any) -> tuple[str, ...]:

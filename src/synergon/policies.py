@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from synergon.demands import UNIT
 from synergon.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.errors import OptionError
+from synergon.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
 """How often the process may die under a task before it ends `failed` with reason `crashed`."""
@@ -21,6 +24,10 @@ LOWEST_PRIORITY: Final = -(2**63)
 HIGHEST_PRIORITY: Final = 2**63 - 1
 HIGHEST_FACTOR: Final = 1e9
 MOST_ATTEMPTS: Final = 2**31 - 1
+MOST_OF_ANYTHING: Final = 1e9
+"""Processors, GPUs, licences."""
+LONGEST_NAME: Final = 100
+"""Of a resource or a label, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +117,60 @@ class Health:
             raise OptionError(f"Health failures must be a whole number from 1 on, got {self.failures!r}")
         for name in ("rest", "cap"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"Health {name}", positive=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Amounts of what a node has and tasks use: processors, memory, GPUs, and whatever else is named in `custom`.
+
+    As a `cost`, what is left out is not used. As a node's `resources`, what is left out is as it was found on the
+    machine. Fractions are fine; they are exact to a millionth, rounded down.
+    """
+
+    cpu: float | None = None
+    ram: Size | None = None
+    """Bytes, or a size like "512MB" or "2GiB"."""
+    gpu: float | None = None
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.custom, Mapping):
+            raise OptionError(f'Resources custom must be a dict, like {{"license": 1}}, got {self.custom!r}')
+        object.__setattr__(self, "custom", dict(self.custom))
+        for name in self.custom:
+            _check_resource(name)
+        self.amounts()
+
+    def amounts(self) -> dict[str, int]:
+        """The whole numbers that are summed up and compared: bytes of memory, millionths of everything else."""
+        said: dict[str, Any] = {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
+        amounts = {name: _millionths(name, value) for name, value in said.items() if value is not None}
+        if self.ram is not None:
+            amounts["ram"] = size_bytes(self.ram, "Resources ram")
+            if amounts["ram"] > MOST_OF_ANYTHING * UNIT:
+                raise OptionError(f"Resources ram must be at most {MOST_OF_ANYTHING * UNIT:g} bytes, got {self.ram!r}")
+        return amounts
+
+
+def _check_resource(name: Any) -> None:
+    is_word = isinstance(name, str) and name.isprintable() and not any(c.isspace() or c in ",=" for c in name)
+    if not is_word or not 1 <= len(name) <= LONGEST_NAME:
+        raise OptionError(
+            f"the name of a resource is a word of at most {LONGEST_NAME} characters without blanks, commas and =, "
+            f"got {name!r}"
+        )
+    if name in ("cpu", "ram", "gpu"):
+        raise OptionError(f"{name!r} is not a custom resource; write Resources({name}=...)")
+
+
+def _millionths(name: str, value: Any) -> int:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not 0 <= value <= MOST_OF_ANYTHING:
+        raise OptionError(f"Resources {name} must be a number from 0 to {MOST_OF_ANYTHING:g}, got {value!r}")
+    amount = int(value * UNIT + 0.001)  # down, so that three thirds fit into one; but 0.29 stays 0.29
+    if value and not amount:
+        raise OptionError(f"Resources {name} must be 0 or at least a millionth, got {value!r}")
+    return amount
 
 
 ONCE: Final = Retry(attempts=1)

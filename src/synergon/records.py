@@ -174,6 +174,9 @@ class Claims(list["Claim"]):
     """The node keeps room for this one from now on, or still."""
     is_cordoned: bool = False
     """The node may take nothing."""
+    unfit: frozenset[str] = frozenset()
+    """Kinds of which something is ready that fits when more of the node is free, or when less of it is held: it is
+    worth another look then."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

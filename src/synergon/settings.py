@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from synergon.asking import check_labels
 from synergon.durations import seconds
-from synergon.errors import ConfigurationError, NotAvailable, OptionError
+from synergon.errors import ConfigurationError, OptionError
 from synergon.options import check_count, check_name, check_timeout
-from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Retention
+from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 from synergon.sizes import size_bytes
-
-LATER: Final = ("resources", "labels")
-"""Settings that are coming; until they work they are refused, not ignored."""
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
@@ -52,6 +50,10 @@ class Settings:
     """After how many bodies a child process is replaced."""
     child_memory: int | None = None
     """With how much resident memory, in bytes, a child process is replaced after its body; None: never."""
+    resources: Resources = field(default_factory=Resources)
+    """What the node has; of what is not said, as much as is found on the machine."""
+    labels: frozenset[str] = frozenset()
+    """What else tasks may need of the node."""
     listen: str | None = AUTO
     """Where to hear from peers, `host:port`; None: nowhere."""
     advertise: str | None = None
@@ -81,9 +83,6 @@ def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings
         table = read_pyproject(pyproject)
         with _naming(str(pyproject)):
             settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
-    for name in LATER:
-        if os.environ.get(f"SYNERGON_{name.upper()}"):
-            raise NotAvailable(f"$SYNERGON_{name.upper()} is set, but {name!r} is not in this release of synergon")
     for name in _CHECKS:
         variable = f"SYNERGON_{name.upper()}"
         if os.environ.get(variable):
@@ -126,8 +125,10 @@ def from_text(name: str, text: str, variable: str) -> Any:
         if not text.isdecimal():
             raise OptionError(f"${variable} must be a whole number, got {text!r}")
         return int(text)
-    if name == "queues":
+    if name in ("queues", "labels"):
         return [word.strip() for word in text.split(",")]
+    if name == "resources":
+        return _resources_of(text)
     if name == "retention":
         return Retention(succeeded=text, failed=text, cancelled=text)
     return text
@@ -171,6 +172,41 @@ def _check_retention(value: Any) -> Retention:
     return value
 
 
+def _check_resources(value: Any) -> Resources:
+    if isinstance(value, str):
+        return _resources_of(value)
+    if isinstance(value, Mapping):
+        return _resources_from(value)
+    if not isinstance(value, Resources):
+        raise OptionError(f"resources must be Resources, like Resources(cpu=8, ram='16GiB'), got {value!r}")
+    return value
+
+
+def _resources_of(text: str) -> Resources:
+    """`cpu=8, ram=16GiB, license=2`, as in the environment."""
+    amounts: dict[str, Any] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        name, separator, amount = (part.strip() for part in word.partition("="))
+        if not separator or not amount or name in amounts:
+            raise OptionError(f'resources are written like "cpu=8, ram=16GiB, license=2", got {text!r}')
+        amounts[name] = amount if name == "ram" else _number(name, amount)
+    return _resources_from(amounts)
+
+
+def _resources_from(amounts: Mapping[Any, Any]) -> Resources:
+    """As in pyproject.toml: what is not one of the usual three is custom."""
+    usual = {name: amounts[name] for name in ("cpu", "ram", "gpu") if name in amounts}
+    custom = {name: amount for name, amount in amounts.items() if name not in usual}
+    return Resources(**usual, custom=custom)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"resources: {name} must be a number, got {text!r}") from None
+
+
 def _check_listen(value: Any) -> str | None:
     if value is None or value == "off":
         return None
@@ -200,6 +236,8 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "retention": _check_retention,
     "child_processes": lambda value: check_count(value, "child_processes"),
     "child_tasks": lambda value: check_count(value, "child_tasks"),
+    "resources": _check_resources,
+    "labels": lambda value: check_labels(value, "labels"),
     "listen": _check_listen,
     "advertise": _check_advertise,
     "child_memory": lambda value: None if value is None else size_bytes(value, "child_memory"),

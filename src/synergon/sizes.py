@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -30,7 +31,10 @@ def size_bytes(value: Size, option: str) -> int:
         unit = _UNITS.get((match[2] or "B").upper()) if match else None
         if match is None or unit is None:
             raise OptionError(f'{option} must be bytes or a size like "512MB" or "2GiB", got {value!r}')
-        return int(float(match[1]) * unit)
+        amount = float(match[1]) * unit
+        if not math.isfinite(amount):
+            raise OptionError(f"{option} must be a size that somebody might have, got {value!r}")
+        return int(amount)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OptionError(f'{option} must be bytes or a size like "512MB" or "2GiB", got {value!r}')
     return value

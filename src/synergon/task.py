@@ -11,8 +11,10 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from synergon.asking import demand_text
 from synergon.candidates import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
 from synergon.context import Context
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
@@ -87,6 +89,7 @@ class Call(Generic[Value]):
                 max_attempts=attempts,
                 origin=origin,
                 limit_key=self.limit_key,
+                demand=AS_THE_KIND_SAYS if self.task_type is None else self.task_type.demand_text,
             )
         return NewTask(
             kind=self.kind,
@@ -104,7 +107,15 @@ class Call(Generic[Value]):
             meta=placement.meta,
             origin=origin,
             limit_key=self.limit_key,
+            demand=self._demand(),
         )
+
+    def _demand(self) -> str:
+        where = f"with_options of {self.kind!r}"
+        if self.task_type is None:  # its timeout is not known here either
+            is_long = self.placement.timeout is not None
+            return demand_text(self.placement.words, None, is_long=is_long, where=where)
+        return self.task_type.demanded(self.placement)
 
 
 class Enqueueable(Generic[Parameters, Value]):
@@ -213,6 +224,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         """The limits in which a task of this kind takes a place while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.line is not None
         """Whether more than this node decides how many may run."""
+        self.demand = self.policy.demand
+        self.demand_text = AS_THE_KIND_SAYS if self.demand == NOTHING else self.demand.text
+        """What stands in the rows of its tasks, unless their calls say otherwise."""
         self.acceptor: Acceptor | None = None
         """Whom to ask before any of its tasks is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
@@ -269,6 +283,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""
+        self.demanded(placement)
         overrides = placement.overrides
         if overrides is None or b'"runs_in"' not in overrides:
             return
@@ -278,6 +293,12 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise OptionError(f"{self.kind!r} is a plain function and would block the loop")
         if b'"runs_in":"thread"' in overrides and self.is_coroutine:
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
+
+    def demanded(self, placement: Placement) -> str:
+        """What stands in the row of a call with these options."""
+        is_long = self.policy.is_exceeded_by(placement.timeout)
+        where = f"with_options of {self.kind!r}"
+        return demand_text(placement.words, self.demand, is_long=is_long, where=where)
 
     @property
     def location(self) -> tuple[str, str]:

@@ -49,6 +49,10 @@ class SimulatedExecutor:
     def is_gone(self, process: ProcessIdentity) -> bool:
         return self._process.world.is_gone(process.pid)
 
+    async def resources(self) -> dict[str, int]:
+        """Nothing that tasks of the simulation would ask for."""
+        return {}
+
     async def run_in_thread(self, function: Callable[[], Any]) -> Any:
         value, error = function()
         if error is None and inspect.iscoroutine(value):

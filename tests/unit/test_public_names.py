@@ -42,6 +42,7 @@ NAMES = [
     "QueueRecord",
     "Rate",
     "Reason",
+    "Resources",
     "ResultTimeout",
     "Retention",
     "Retry",

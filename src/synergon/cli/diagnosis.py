@@ -139,7 +139,7 @@ def _kinds(engine: Engine) -> Iterator[KindFacts]:
     timeouts = Timeouts(engine.settings.timeout, engine.timeout_for, logging.LoggerAdapter(engine.logger))
     for kind, task_type in sorted(engine.kinds.items()):
         policy = task_type.policy
-        timeout = timeouts.of(task_type) if isinstance(policy.timeout, msgspec.UnsetType) else policy.timeout
+        timeout = timeouts.of_kind(task_type)
         yield KindFacts(
             kind=kind,
             queue=policy.queue,

@@ -1,28 +1,48 @@
-"""How many tasks of each kind may start here now."""
+"""How many tasks of each kind may start here now, and what the node says of itself when it asks for them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
+from synergon.demands import NOTHING
 from synergon.node.ledger import Ledger
-from synergon.records import ClaimRequest, Room
+from synergon.node.reservation import PATIENCE_SECONDS, Reservation
+from synergon.pipelines import ranks
+from synergon.records import ClaimRequest, Claims, Kept, Room
+from synergon.stores.weighing import is_suitable
 from synergon.task import AnyTask
 
 
 class Admission:
-    """Turns free capacity into a claim request. It asks for nothing that could not start at once."""
+    """Turns free capacity into a claim request. It asks for nothing that could not start at once; but for an old task
+    that does not fit it keeps room (`Reservation`)."""
 
-    def __init__(self, kinds: Mapping[str, AnyTask], ledger: Ledger, queues: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        ledger: Ledger,
+        queues: frozenset[str] | None,
+        *,
+        labels: frozenset[str] = frozenset(),
+        reservation: Reservation | None = None,
+    ) -> None:
         self._kinds = kinds
         self._ledger = ledger
         self._queues = queues
-        self._rooms = {kind: _room(task_type) for kind, task_type in kinds.items()}
+        self.labels = labels
+        self._reservation = reservation
+        order = ranks(kinds)
+        self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
         return kind in self._kinds and (self._queues is None or queue in self._queues)
+
+    def kinds(self) -> Iterator[tuple[Room, AnyTask]]:
+        """What there is to say of each kind; how much room there is for it is not in there."""
+        return ((self._rooms[kind], task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
@@ -33,21 +53,30 @@ class Admission:
             rooms, free = in_processes, min(free, self._ledger.processes_free)
         if not rooms:
             return None
-        return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
+        request = ClaimRequest(
+            node_id=node_id,
+            rooms=tuple(rooms),
+            limit=free,
+            queues=self._queues,
+            labels=self.labels,
+            totals=self._ledger.totals,
+            free=self._ledger.available,
+        )
+        return request if self._reservation is None else self._reservation.honoured(request, self._counted)
 
     def _counted(self, kind: str) -> Room:
-        return msgspec.structs.replace(self._rooms[kind], count=self.room(kind))
+        return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""
-        return kind in self._kinds and self.room(kind) > 0
+        return kind in self._kinds and self.expected(kind) > 0
 
     def has_any_room(self, kind: str | None) -> bool:
         """The same; None: whether there is a slot at all."""
         return self._ledger.free > 0 if kind is None else self.has_room(kind)
 
     def room(self, kind: str) -> int:
-        """How many tasks of this kind could start now."""
+        """How many tasks of this kind could start now, as far as slots go."""
         policy = self._kinds[kind].policy
         room = self._ledger.commands_free if self._kinds[kind].is_command else self._ledger.free
         if policy.max_running is not None:
@@ -56,8 +85,49 @@ class Admission:
             room = min(room, self._ledger.processes_free)
         return room
 
+    def expected(self, kind: str) -> int:
+        """How many tasks of this kind could start now that demand what their kind says."""
+        room, demand = self.room(kind), self._rooms[kind].demand
+        if demand == NOTHING:
+            return room
+        if not is_suitable(demand, self.labels, self._ledger.totals):
+            return 0
+        available = self._ledger.available
+        return min(room, *(available[name] // amount for name, amount in demand.cost.items()))
 
-def _room(task_type: AnyTask) -> Room:
+    # ------------------------------------------------------------ what does not fit
+
+    def note(self, claims: Claims) -> bool:
+        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        return self._reservation is not None and self._reservation.note(claims)
+
+    def keep_nothing(self) -> None:
+        """Keep room for no task any more."""
+        if self._reservation is not None:
+            self._reservation.forget()
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How much of what is free must be left to the task that room is kept for."""
+        return {} if self._reservation is None else self._reservation.held(self._ledger.available)
+
+    @property
+    def kept(self) -> Kept | None:
+        """The task that room is kept for."""
+        return None if self._reservation is None else self._reservation.kept
+
+    @property
+    def patience_seconds(self) -> float:
+        """For how long a task that does not fit lets others pass."""
+        return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
+
+    @property
+    def returns(self) -> int:
+        """Grows whenever something of a resource was given back."""
+        return self._ledger.returns
+
+
+def _room(task_type: AnyTask, rank: int) -> Room:
     """What a task of this kind needs besides a slot of the node."""
     return Room(
         kind=task_type.kind,
@@ -66,4 +136,6 @@ def _room(task_type: AnyTask) -> Room:
         provider=task_type.provider.name if task_type.provider is not None else None,
         is_rated=task_type.policy.rate is not None,
         is_command=task_type.is_command,
+        demand=task_type.demand,
+        rank=rank,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +41,7 @@ class Attempt:
         "asyncio_task",
         "child",
         "claim",
+        "cost",
         "deadline",
         "has_seen_stop",
         "is_isolated",
@@ -64,6 +65,8 @@ class Attempt:
         self.runs_in: RunsIn = task_type.policy.runs_in
         self.retry: Retry = task_type.policy.retry
         self.timeout: float | None = None
+        self.cost: Mapping[str, int] = task_type.demand.cost
+        """What it uses of the node's resources while it runs."""
         self.stop: Stop | None = None
         self.has_seen_stop = False
         """The body looked and was told to end."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from synergon.node import machine
 from synergon.node.children import ChildPool, ChildRun
 from synergon.records import ProcessIdentity
 from synergon.settings import Settings
@@ -35,6 +36,9 @@ class Executor(Protocol):
 
     def is_gone(self, process: ProcessIdentity) -> bool:
         """Whether that process is certainly dead."""
+
+    async def resources(self) -> dict[str, int]:
+        """What the machine has that tasks can use (`demands`)."""
 
     async def run_in_thread(self, function: Callable[[], Any]) -> Any:
         """What `function` returns; it must not raise."""
@@ -70,6 +74,10 @@ class LocalExecutor:
     def is_gone(self, process: ProcessIdentity) -> bool:
         """Whether that process is certainly dead."""
         return is_gone(process)
+
+    async def resources(self) -> dict[str, int]:
+        """What the machine has that tasks can use."""
+        return dict(await asyncio.to_thread(machine.resources))
 
     async def run_in_thread(self, function: Callable[[], Any]) -> Any:
         """What `function` returns."""

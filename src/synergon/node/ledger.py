@@ -1,26 +1,40 @@
-"""What capacity of this node is in use. A slot belongs to an execution: it is taken before the body starts and given
-back when the body has really ended, in one place each."""
+"""What capacity of this node is in use. It belongs to an execution: it is taken before the body starts and given back
+when the body has really ended, in one place each."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 COMMANDS_AT_ONCE: Final = 16
 """How many commands a node runs beside its tasks."""
 
+NO_COST: Final[Mapping[str, int]] = {}
+
 
 class Ledger:
-    """Counts running attempts: all, by kind, and those in child processes. Commands have places of their own, so that a
-    full node still obeys."""
+    """Counts running attempts: all, by kind, and those in child processes; and what they use of each resource.
+    Commands have places of their own, so that a full node still obeys.
 
-    def __init__(self, concurrency: int, processes: int) -> None:
+    What is available of a resource is its total less what running attempts use, and it is never negative: an attempt
+    is taken only if a claim has weighed it against what was available. (An urgent one is taken before those have ended
+    that yield to it; until then there may be less than nothing.)
+    """
+
+    def __init__(self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST) -> None:
         self.concurrency = concurrency
         self.processes = processes
+        self.totals = dict(totals)
+        """What the node has of each resource (`demands`)."""
         self.in_use = 0
         self.processes_in_use = 0
         self.commands_in_use = 0
         self.by_kind: Counter[str] = Counter()
+        self.used: dict[str, int] = {}
+        """What running attempts use of each resource."""
+        self.returns = 0
+        """How often something of a resource was given back."""
 
     @property
     def free(self) -> int:
@@ -37,17 +51,30 @@ class Ledger:
         """How many commands could start."""
         return max(COMMANDS_AT_ONCE - self.commands_in_use, 0)
 
-    def take(self, kind: str, *, is_process: bool, is_command: bool = False) -> None:
+    @property
+    def available(self) -> dict[str, int]:
+        """What no running attempt uses of each resource."""
+        return {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
+
+    def take(self, kind: str, *, is_process: bool, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt starts."""
         self.in_use += not is_command
         self.commands_in_use += is_command
         self.processes_in_use += is_process
         self.by_kind[kind] += 1
+        for name, amount in cost.items():
+            self.used[name] = self.used.get(name, 0) + amount
 
-    def release(self, kind: str, *, is_process: bool, is_command: bool = False) -> None:
+    def release(
+        self, kind: str, *, is_process: bool, is_command: bool = False, cost: Mapping[str, int] = NO_COST
+    ) -> None:
         """An attempt has really ended."""
         self.in_use -= not is_command
         self.commands_in_use -= is_command
         self.processes_in_use -= is_process
         self.by_kind[kind] -= 1
         assert self.in_use >= 0, "a slot was given back twice"
+        for name, amount in cost.items():
+            self.used[name] -= amount
+            assert self.used[name] >= 0, f"{name} was given back twice"
+        self.returns += bool(cost)

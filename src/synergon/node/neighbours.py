@@ -46,7 +46,7 @@ class Neighbours:
         if not is_open or not self._admission.serves(*lane):
             return 0
         expected = self._expected.total() + self._claiming.total()
-        taken = min(max(self._admission.room(lane[0]) - expected, 0), count)
+        taken = min(max(self._admission.expected(lane[0]) - expected, 0), count)
         self._expected[lane] += taken
         return taken
 
@@ -63,6 +63,11 @@ class Neighbours:
         """Places in these were freed here and not taken again."""
         if names and self._peers is not None:
             self._peers.tell_freed(names)
+
+    def keeps_room(self, task_id: int) -> None:
+        """This node keeps room for that task, and nobody else need."""
+        if self._peers is not None:
+            self._peers.tell_reserve(task_id)
 
     def claim_begins(self) -> None:
         """What is announced from now on is for the next one."""

@@ -35,18 +35,21 @@ from synergon.node.neighbours import Neighbours
 from synergon.node.noticeboard import Noticeboard
 from synergon.node.orders import Orders
 from synergon.node.pace import Pace
+from synergon.node.presence import Presence
 from synergon.node.pruner import Pruner
 from synergon.node.quiet import Quiet
 from synergon.node.reaper import Reaper
+from synergon.node.reservation import Reservation
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.settlements import handed_back
 from synergon.node.sharing import Sharing
 from synergon.node.slots import Slots
-from synergon.node.presence import Presence
+from synergon.node.standing import state_of
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
+from synergon.node_state import NodeState
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
@@ -137,18 +140,29 @@ class Node(Services):
         )
         self._canceller = Canceller(store, self.runner, lambda: self.id)
         self._slots: Slots[Attempt] = Slots(self.runner.run, clock)
-        admission = Admission(self._kinds, self._ledger, settings.queues)
-        self._neighbours = Neighbours(self._peers, admission)
+        self.reservation = Reservation(
+            self._kinds,
+            self.runner.running.values,
+            self._timeouts,
+            self.loop.time,
+            keep_seconds=settings.lease,
+            on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
+        )
+        self._admission = Admission(
+            self._kinds, self._ledger, settings.queues, labels=settings.labels, reservation=self.reservation
+        )
+        self._neighbours = Neighbours(self._peers, self._admission)
         self.scheduler = Scheduler(
             store,
-            admission,
+            self._admission,
             self._kinds,
             self._start,
             on_surplus=self._neighbours.offer_surplus,
             on_cordoned=lambda: self.presence.found_cordoned(),
+            sleep=clock.sleep,
         )
         self._quiet = Quiet(lambda: bool(self.runner.running))
-        self._board = Noticeboard(self.loop, self._describe)
+        self._board = Noticeboard(self.loop, self.state)
         self.presence = Presence(
             store,
             self.scheduler,
@@ -162,7 +176,7 @@ class Node(Services):
             self._idle_hooks,
             clock,
             logger,
-            has_nothing_to_do=lambda kind: self.scheduler.is_at_rest(kind) and admission.has_any_room(kind),
+            has_nothing_to_do=lambda kind: self.scheduler.is_at_rest(kind) and self._admission.has_any_room(kind),
         )
         self._strays = Strays(
             store,
@@ -195,6 +209,7 @@ class Node(Services):
             "completer": self.completer.step,
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
+            "patience": self.scheduler.patience_step,
             "canceller": self._canceller.step,
             "alarm": self.alarm.step,
             "reaper": self.reaper.step,
@@ -210,7 +225,8 @@ class Node(Services):
     # ------------------------------------------------------------ start
 
     async def start(self) -> None:
-        """Register, and begin to work."""
+        """Find out what there is to work with, register, and begin to work."""
+        self._ledger.totals = await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self._address = await self._peers.serve()
             self._peers.resident = self
@@ -362,9 +378,6 @@ class Node(Services):
         if self._lease is not None:
             self._lease.renew_soon()
 
-    def _describe(self) -> bytes:
-        return b"{}"
-
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
         await self.scheduler.settled()
@@ -377,6 +390,10 @@ class Node(Services):
     def free(self) -> int:
         """How many tasks could start here."""
         return self._ledger.free if self.scheduler.may_claim else 0
+
+    def state(self) -> NodeState:
+        """What it says of itself; cheap, and safe from any thread."""
+        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler)
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
@@ -404,6 +421,8 @@ class Node(Services):
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
         self.scheduler.wake(news.new)
+        if self.reservation.kept is not None and self.reservation.kept.kind in news.started:
+            self.scheduler.look_at_unfit()  # it may have been taken elsewhere
         if news.freed:
             self.scheduler.wake(self._sharing.takers(news.freed))
         if news.due:

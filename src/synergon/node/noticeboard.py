@@ -10,18 +10,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from synergon.node_state import NodeState, encode_state
+
 
 class Noticeboard:
     """The latest word. It is as old as the last time that the loop could be asked."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, describe: Callable[[], bytes]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, describe: Callable[[], NodeState]) -> None:
         self._loop = loop
         self._describe = describe
         self.latest = b"{}"
 
     def write(self) -> bytes:
         """Say anew how things are. On the loop only."""
-        self.latest = self._describe()
+        self.latest = encode_state(self._describe())
         return self.latest
 
     def ask(self) -> None:

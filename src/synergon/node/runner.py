@@ -18,6 +18,7 @@ import msgspec
 
 from synergon.clock import Clock
 from synergon.context import Context, fill_in
+from synergon.demands import completed, parse_demand
 from synergon.errors import PayloadError, StoreError
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
@@ -110,6 +111,7 @@ class Runner:
                 attempt.claim.kind,
                 is_process=attempt.takes_place,
                 is_command=attempt.task_type.is_command,
+                cost=attempt.cost,
             )
             self.running[attempt.claim.id] = attempt
         return attempts
@@ -126,7 +128,9 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
-        self._ledger.release(claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command)
+        self._ledger.release(
+            claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command, cost=attempt.cost
+        )
         if outcome is not None:
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
@@ -146,8 +150,9 @@ class Runner:
 
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = Attempt(claim, self._kinds[claim.kind])
-        timeout = attempt.task_type.policy.timeout
-        attempt.timeout = self._timeouts.of(attempt.task_type) if timeout is msgspec.UNSET else timeout
+        attempt.timeout = self._timeouts.of_kind(attempt.task_type)
+        if claim.demand:  # the store has weighed it by the same text
+            attempt.cost = completed(parse_demand(claim.demand), attempt.task_type.demand).cost
         if attempt.task_type.is_limited:
             self._take_place(attempt)
         if claim.overrides is not None:

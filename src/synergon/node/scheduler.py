@@ -2,17 +2,18 @@
 
 Level-triggered: a set of kinds that may have ready tasks, and one event. Adding to the set never blocks. One claim is
 in flight at a time, and what arrives meanwhile is taken by the next, which is all the batching there is. A kind leaves
-the set when a claim with room for more found no more of it.
+the set when a claim with room for more found no more of it. Kinds of which something was found that does not fit come
+back into it when some of the node's resources are free again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from synergon.node.admission import Admission
-from synergon.records import Claim, ClaimRequest
+from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
 
 
@@ -28,6 +29,7 @@ class Scheduler:
         *,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
         on_cordoned: Callable[[], None] = lambda: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._admission = admission
@@ -35,10 +37,16 @@ class Scheduler:
         self._start = start
         self._on_surplus = on_surplus
         self._on_cordoned = on_cordoned
+        self._sleep = sleep
+        self._returns = 0
+        """How often resources had been given back when the last claim was asked for."""
         self._has_surplus = False
         self.leftover: set[str] = set()
         """Kinds of which the last claim may have left some."""
         self._dirty: set[str] = set(self._kinds)
+        self._unfit: set[str] = set()
+        """Kinds of which something may be ready that does not fit now."""
+        self._has_unfit = asyncio.Event()
         self._event = asyncio.Event()
         self._event.set()
         self.is_open = True
@@ -62,8 +70,24 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """There is room again."""
+        if self._unfit and self._admission.returns != self._returns:
+            self.look_at_unfit()
         if self._dirty:
             self._event.set()
+
+    def look_at_unfit(self) -> None:
+        """What did not fit may fit now, or room may be kept for it."""
+        self.wake(self._unfit)
+        kept = self._admission.kept
+        if kept is not None:
+            self.wake([kept.kind])
+
+    async def patience_step(self) -> None:
+        """Look again, from time to time, at what does not fit: it grows old, or it is gone and what is kept for it is
+        free."""
+        await self._has_unfit.wait()
+        await self._sleep(self._admission.patience_seconds / 2)
+        self.look_at_unfit()
 
     @property
     def may_claim(self) -> bool:
@@ -73,6 +97,7 @@ class Scheduler:
     def cordon(self) -> None:
         """Claim nothing until `uncordon`."""
         self.is_cordoned = True
+        self._admission.keep_nothing()
 
     def uncordon(self) -> None:
         """Claim again."""
@@ -117,6 +142,7 @@ class Scheduler:
     async def _claim(self, request: ClaimRequest) -> None:
         asked = {room.kind for room in request.rooms}
         self._dirty -= asked
+        self._returns = self._admission.returns
         self._is_idle.clear()
         try:
             claims = await self._store.claim(request)
@@ -130,11 +156,28 @@ class Scheduler:
             self._dirty |= asked
             self._on_cordoned()
             return
+        self._note_unfit(request, claims)
         self._note_leftovers(request, claims)
         if claims:
             self._start(claims)
 
-    def _note_leftovers(self, request: ClaimRequest, claims: list[Claim]) -> None:
+    def _note_unfit(self, request: ClaimRequest, claims: Claims) -> None:
+        """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""
+        asked = {room.kind for room in request.rooms}
+        users = {room.kind for room in request.rooms if room.demand.cost}
+        maybe_more = {claim.kind for claim in claims if claim.demand or claim.kind in users}
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more
+        # The request that has been answered knew nothing of what was given back or let go of meanwhile.
+        if self._admission.note(claims):
+            self._dirty |= asked | self._unfit
+        elif self._admission.returns != self._returns:
+            self._dirty |= self._unfit
+        if self._unfit or self._admission.kept is not None:
+            self._has_unfit.set()
+        else:
+            self._has_unfit.clear()
+
+    def _note_leftovers(self, request: ClaimRequest, claims: Claims) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         taken = Counter(claim.kind for claim in claims)
         # Commands do not count for the limit, nor does it hold them back: a full node would ask for them for ever.
@@ -143,11 +186,12 @@ class Scheduler:
         leftover = {
             room.kind for room in request.rooms if taken[room.kind] >= room.count or (is_full and not room.is_command)
         }
+        more = leftover | claims.unfit
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
-        if leftover and not self._has_surplus:
-            self._on_surplus(leftover)
-        self._has_surplus = bool(leftover)
-        self.leftover = leftover
+        if more and not self._has_surplus:
+            self._on_surplus(more)
+        self._has_surplus = bool(more)
+        self.leftover = more
         self._dirty |= leftover
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from synergon.durations import Duration
 from synergon.errors import OptionError
 from synergon.options import check_timeout
@@ -29,8 +31,12 @@ class Timeouts:
         self._logger = logger
         self._mentioned: set[str] = set()
 
-    def of(self, task_type: AnyTask) -> float | None:
-        """Seconds; None: as long as it takes."""
+    def of_kind(self, task_type: AnyTask) -> float | None:
+        """Seconds, unless a call says otherwise; None: as long as it takes."""
+        timeout = task_type.policy.timeout
+        return self._unless_said(task_type) if timeout is msgspec.UNSET else timeout
+
+    def _unless_said(self, task_type: AnyTask) -> float | None:
         provider = task_type.provider
         if provider is not None and provider.timeout is not UNSET:
             return provider.timeout

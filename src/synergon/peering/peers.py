@@ -214,6 +214,11 @@ class Peers:
         if self._post.directory.is_loaded:
             self._post.give_runners(message(freed=tuple(names)))
 
+    def tell_reserve(self, task_id: int) -> None:
+        """This node keeps room for that task. News and nothing else: the row says it, and peers need do nothing."""
+        if self._post.directory.is_loaded:
+            self._post.give_runners(message(reserve=(task_id,)))
+
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as the reaper has just read it."""
         self._post.learn(nodes)

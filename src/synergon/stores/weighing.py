@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from synergon.demands import Demand, parse_demand
+from synergon.demands import Demand, completed, parse_demand
 from synergon.records import ClaimRequest, Room
 
 ANY_NUMBER: Final = 2**31
@@ -38,14 +38,16 @@ class Scales:
         request = self._request
         if not is_suitable(demand, request.labels, request.totals):
             return Fit.NEVER
-        is_enough = all(amount <= self._available(name, room, task_id) for name, amount in demand.cost.items())
+        is_exempt = self._is_exempt(room, demand, task_id)
+        is_enough = all(amount <= self._available(name, room, is_exempt) for name, amount in demand.cost.items())
         return Fit.NOW if is_enough else Fit.LATER
 
     def most(self, room: Room, demand: Demand) -> int:
         """More than this cannot be taken of such tasks; the one that room is kept for not counted."""
         if self.fit(room, demand) is Fit.NEVER:
             return 0
-        shares = [max(self._available(name, room, None), 0) // amount for name, amount in demand.cost.items()]
+        is_exempt = self._is_exempt(room, demand, None)
+        shares = [max(self._available(name, room, is_exempt), 0) // amount for name, amount in demand.cost.items()]
         return min(shares, default=ANY_NUMBER)
 
     def take(self, demand: Demand, task_id: int | None = None) -> None:
@@ -55,12 +57,15 @@ class Scales:
         if task_id is not None and task_id == self._request.kept_for:
             self._held = {}
 
-    def _available(self, name: str, room: Room, task_id: int | None) -> int:
-        request = self._request
+    def _is_exempt(self, room: Room, demand: Demand, task_id: int | None) -> bool:
+        """Whether it may use what is held for the task that room is kept for."""
+        is_brief = room.is_brief and not demand.is_long
+        return room.is_urgent or is_brief or (task_id is not None and task_id == self._request.kept_for)
+
+    def _available(self, name: str, room: Room, is_exempt: bool) -> int:
         available = self._free.get(name, 0)
         if room.is_urgent:
-            available += request.yielding.get(name, 0)
-        is_exempt = room.is_urgent or room.is_brief or (task_id is not None and task_id == request.kept_for)
+            available += self._request.yielding.get(name, 0)
         return available if is_exempt else available - self._held.get(name, 0)
 
 
@@ -75,7 +80,7 @@ def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int
 
 def demand_of(room: Room, text: str) -> Demand:
     """What a row's text means, where its kind is known."""
-    return parse_demand(text) if text else room.demand
+    return completed(parse_demand(text), room.demand) if text else room.demand
 
 
 def place(room: Room, priority: int, task_id: int) -> tuple[bool, bool, int, int, int]:

@@ -1,0 +1,114 @@
+"""Room that is kept for one old task that does not fit yet, so that small ones cannot starve it.
+
+The store decides which task it is, and writes it down with an expiry (`Claims.kept`). The node then works out how much
+of what is free others must leave to it. By their deadlines it knows the moment by which enough of what runs will have
+ended; what is left over then is free for all, and whatever ends before that moment may use the rest, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from synergon.durations import microseconds
+from synergon.node.attempt import Attempt, Stop
+from synergon.node.timeouts import Timeouts
+from synergon.records import ClaimRequest, Claims, Kept, Room
+from synergon.task import AnyTask
+
+PATIENCE_SECONDS: Final = 3.0
+"""For how long a task that does not fit lets others pass before room is kept for it."""
+
+END_SECONDS: Final = 1.0
+"""What a body may take to end after its deadline."""
+
+
+class Reservation:
+    """For which task this node keeps room, if it does, and what that means for the others."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        running: Callable[[], Collection[Attempt]],
+        timeouts: Timeouts,
+        now: Callable[[], float],
+        *,
+        keep_seconds: float,
+        on_kept: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._kinds = kinds
+        self._running = running
+        self._timeouts = timeouts
+        self._now = now
+        """By the clock of the deadlines."""
+        self._keep_for = microseconds(keep_seconds)
+        self._on_kept = on_kept
+        self.patience_seconds = PATIENCE_SECONDS
+        self.kept: Kept | None = None
+
+    def honoured(self, request: ClaimRequest, room_of: Callable[[str], Room]) -> ClaimRequest:
+        """The same request, so that it leaves to the kept task what is its own."""
+        patience = microseconds(self.patience_seconds)
+        kept = self.kept
+        if kept is None:
+            return msgspec.structs.replace(request, patience=patience, keep_for=self._keep_for)
+        moment, held = self._prospect(kept, request.free)
+        rooms = [msgspec.structs.replace(room, is_brief=self._is_brief(room, moment)) for room in request.rooms]
+        if all(room.kind != kept.kind for room in rooms):  # the store looks at it, and takes none
+            rooms.append(msgspec.structs.replace(room_of(kept.kind), count=0))
+        return msgspec.structs.replace(
+            request, rooms=tuple(rooms), kept_for=kept.id, held=held, patience=patience, keep_for=self._keep_for
+        )
+
+    def note(self, claims: Claims) -> bool:
+        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        before, self.kept = self.kept, claims.kept
+        if self.kept is not None and (before is None or before.id != self.kept.id):
+            self._on_kept(self.kept.id)
+        return before != self.kept
+
+    def forget(self) -> None:
+        """Keep room for nobody; what the store has written down expires."""
+        self.kept = None
+
+    def held(self, free: Mapping[str, int]) -> dict[str, int]:
+        """How much of what is free others must leave."""
+        return {} if self.kept is None else self._prospect(self.kept, free)[1]
+
+    # ------------------------------------------------------------ when it can start
+
+    def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
+        """By which moment it can start at the latest, and how much of what is free now must be left for that."""
+        cost = kept.demand.cost
+        released: Counter[str] = Counter()
+        moment = self._now()
+        for ends, attempt in self._ends():
+            is_enough = all(free.get(name, 0) + released[name] >= amount for name, amount in cost.items())
+            if is_enough and ends > moment:
+                break
+            moment = ends
+            released.update({name: attempt.cost[name] for name in cost.keys() & attempt.cost.keys()})
+        if math.isinf(moment):  # nobody can say when; so all of it is put aside, bit by bit
+            return moment, dict(cost)
+        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
+
+    def _ends(self) -> Iterable[tuple[float, Attempt]]:
+        users = [attempt for attempt in list(self._running()) if attempt.cost]
+        return sorted(((self._ends_by(attempt), attempt) for attempt in users), key=lambda pair: pair[0])
+
+    def _ends_by(self, attempt: Attempt) -> float:
+        if attempt.deadline is not None:
+            return attempt.deadline + END_SECONDS
+        if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
+            return math.inf  # it ends when it ends
+        return self._now() + attempt.timeout + END_SECONDS  # it has not begun yet
+
+    def _is_brief(self, room: Room, moment: float) -> bool:
+        timeout = self._timeouts.of_kind(self._kinds[room.kind])
+        if timeout is None or math.isinf(moment):
+            return False
+        return self._now() + timeout + END_SECONDS <= moment

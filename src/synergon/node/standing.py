@@ -1,0 +1,53 @@
+"""What a node would say of itself now: its admission and its ledger, in the words that others read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING
+from synergon.node.admission import Admission
+from synergon.node.attempt import Attempt
+from synergon.node.ledger import Ledger
+from synergon.node.scheduler import Scheduler
+from synergon.node_state import HOLDERS, PLAIN, KindState, NodeState
+from synergon.records import Room
+from synergon.task import AnyTask
+
+
+def state_of(admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler) -> NodeState:
+    """From any thread: what changes meanwhile is told the next time."""
+    available = ledger.available
+    kinds = {room.kind: _kind_state(room, task_type) for room, task_type in admission.kinds()}
+    return NodeState(
+        is_said=True,
+        labels=tuple(sorted(admission.labels)),
+        totals=dict(ledger.totals),
+        free=available,
+        held=admission.held,
+        kept_for=None if admission.kept is None else admission.kept.id,
+        slots_free=max(ledger.free, 0),
+        processes_free=ledger.processes_free,
+        running={kind: count for kind, count in list(ledger.by_kind.items()) if count},
+        is_cordoned=scheduler.is_cordoned,
+        is_stopping=not scheduler.is_open,
+        kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
+        holders=_holders(list(running.values())),
+    )
+
+
+def _kind_state(room: Room, task_type: AnyTask) -> KindState:
+    return KindState(
+        max_running=task_type.policy.max_running,
+        is_process=task_type.policy.runs_in == "process",
+        demand=AS_THE_KIND_SAYS if room.demand == NOTHING else room.demand.text,
+        rank=room.rank,
+        is_urgent=room.is_urgent,
+    )
+
+
+def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
+    shares: dict[str, list[tuple[int, int]]] = {}
+    for attempt in running:
+        for name, amount in attempt.cost.items():
+            shares.setdefault(name, []).append((-amount, attempt.claim.id))
+    return {name: tuple(task_id for _, task_id in sorted(held)[:HOLDERS]) for name, held in shares.items()}

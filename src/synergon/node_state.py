@@ -1,0 +1,83 @@
+"""What a node says of itself, for others to read: what it has, what of it is free, and what holds the rest.
+
+It stands in the node's row as JSON, and is as old as the row says. Nobody decides by it what runs where: the claim of
+the node itself does. It answers questions: why a task waits, and whether anybody could ever run it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from synergon.demands import AS_THE_KIND_SAYS
+
+HOLDERS: Final = 3
+"""How many of the tasks that hold a resource are named; those that hold most of it."""
+
+
+class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node says of one of its kinds."""
+
+    max_running: int | None = None
+    is_process: bool = False
+    """Its bodies share the places of child processes."""
+    demand: str = AS_THE_KIND_SAYS
+    """What those of its tasks demand whose rows say nothing; empty: nothing."""
+    rank: int = 0
+    is_urgent: bool = False
+    is_asking: bool = False
+    """It looks at each task before it takes it (`can_accept`)."""
+
+
+PLAIN: Final = KindState()
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node says of itself."""
+
+    is_said: bool = False
+    """False: it has said nothing at all yet."""
+    labels: tuple[str, ...] = ()
+    """In order."""
+    totals: dict[str, int] = {}
+    """What it has of each resource, in the whole numbers of `demands`."""
+    free: dict[str, int] = {}
+    """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
+    yielding: dict[str, int] = {}
+    """What running tasks would yield to an urgent one."""
+    held: dict[str, int] = {}
+    """What of the free others must leave to the task that room is kept for."""
+    kept_for: int | None = None
+    slots_free: int = 0
+    processes_free: int = 0
+    running: dict[str, int] = {}
+    """How many run, by kind, without zeros."""
+    is_cordoned: bool = False
+    is_stopping: bool = False
+    kinds: dict[str, KindState] = {}
+    """Only those of which there is something to say; of the others `kind()` says PLAIN."""
+    holders: dict[str, tuple[int, ...]] = {}
+    """For each resource in use a few of the tasks that hold it."""
+
+    def kind(self, name: str) -> KindState:
+        """What it says of one of its kinds; whether it runs that kind at all stands in its row."""
+        return self.kinds.get(name, PLAIN)
+
+
+UNSAID: Final = NodeState()
+
+_decoder: Final = msgspec.json.Decoder(NodeState)
+
+
+def encode_state(state: NodeState) -> bytes:
+    """What stands in the node's row."""
+    return msgspec.json.encode(state)
+
+
+def read_state(published: bytes) -> NodeState:
+    """What a node's row says; UNSAID if it says nothing, or nothing that this release can read."""
+    try:
+        return _decoder.decode(published)
+    except msgspec.MsgspecError:
+        return UNSAID

@@ -1,0 +1,50 @@
+"""The order across kinds: where each stands in the pipelines that `downstream_of` draws.
+
+A hint for the order and nothing else: no task waits for another because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from synergon.errors import OptionError
+from synergon.task import AnyTask
+
+
+def refuse_circle(kinds: Mapping[str, AnyTask]) -> None:
+    """A pipeline has an end. Kinds that are not registered yet may be named."""
+    try:
+        TopologicalSorter(_upstream(kinds)).prepare()
+    except CycleError as error:
+        circle = " after ".join(repr(kind) for kind in reversed(error.args[1]))
+        raise OptionError(f"downstream_of goes round in a circle: {circle}; leave one of them out") from None
+
+
+def refuse_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
+    """Every kind that another one is downstream of must be there by now."""
+    for kind, earlier_kinds in _upstream(kinds).items():
+        for earlier in earlier_kinds:
+            if earlier not in kinds:
+                raise OptionError(
+                    f"task {kind!r} is downstream_of {earlier!r}, which is no kind of this engine; is it misspelt, or "
+                    "is the module not imported that registers it?"
+                )
+
+
+def ranks(kinds: Mapping[str, AnyTask]) -> dict[str, int]:
+    """For each kind its place in the order: the longer the way that leads to it, the earlier; 0 is the first.
+
+    Counted from the beginning of pipelines and not from their ends, so that kinds outside of them stand with the
+    beginnings: what is further on cannot go on for ever before them, because it comes from there.
+    """
+    upstream = {kind: [earlier for earlier in before if earlier in kinds] for kind, before in _upstream(kinds).items()}
+    depths: dict[str, int] = {}
+    for kind in TopologicalSorter(upstream).static_order():
+        depths[kind] = 1 + max((depths[earlier] for earlier in upstream[kind]), default=-1)
+    deepest = max(depths.values(), default=0)
+    return {kind: deepest - depth for kind, depth in depths.items()}
+
+
+def _upstream(kinds: Mapping[str, AnyTask]) -> dict[str, tuple[str, ...]]:
+    return {kind: task_type.policy.downstream_of for kind, task_type in kinds.items()}
