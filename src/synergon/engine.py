@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-import msgspec
-
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
-from synergon.control import Control
 from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
@@ -24,9 +21,6 @@ from synergon.errors import (
     NotAvailable,
     NotConnected,
     OptionError,
-    ResultTimeout,
-    TaskCancelled,
-    TaskFailed,
 )
 from synergon.handle import Handle
 from synergon.idle import IdleHook
@@ -50,8 +44,8 @@ from synergon.providers.registry import Registry
 from synergon.records import (
     Insertion,
     NewTask,
-    TaskRecord,
 )
+from synergon.results import Results
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store, shown
@@ -76,7 +70,7 @@ LATER: Final = {
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine(Control):
+class Engine(Results):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -560,37 +554,3 @@ class Engine(Control):
         self._announce_ready(ready)
         if later:
             self._announce_later(later)
-
-    # ------------------------------------------------------------ waiting
-
-    async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
-        """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
-        return await self.wait_for(task_id, timeout, is_ours=False)
-
-    async def wait_for(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
-        """The same; `is_ours`: this engine has enqueued the task, and is told of its end without asking."""
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        try:
-            async with asyncio.timeout(limit):
-                if self._node is None and self._doorplate is not None:
-                    self._doorplate.put_up()
-                if self._peers is not None and not is_ours:
-                    self.waiters.expect_of_others(task_id)
-                return await self.waiters.wait(task_id)
-        except ResultTimeout:  # whoever waited knew before that there was no use in it
-            raise
-        except TimeoutError:
-            raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
-
-    def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
-        if record.state is State.CANCELLED:
-            raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
-        if record.state is State.FAILED:
-            error = record.error
-            detail = f": {error.type}: {error.message}" if error is not None else ""
-            raise TaskFailed(f"task {record.id} ({record.kind}) failed ({record.reason}){detail}", record)
-        task_type = task_type or self.kinds.get(record.kind)
-        if task_type is None:
-            return record.result
-        return task_type.signature.decode_result(msgspec.json.encode(record.result))
