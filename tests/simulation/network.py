@@ -77,7 +77,7 @@ class Connection:
         """A path of its own through the same weather."""
         return KeeperConnection(self)
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None) -> Any:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> Any:
         return await self._send("renew", (node_id, lease, published))
 
     async def _send(self, name: str, args: tuple[Any, ...]) -> Any:
