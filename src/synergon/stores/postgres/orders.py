@@ -15,27 +15,15 @@ from synergon.stores.postgres.session import Session
 
 async def order(session: Session, new: NewOrder) -> OrderRecord:
     """Do it and write it down."""
+    node_id: str | None = None
+    outcome: str | None
     try:
         outcome = await _carry_out(session, new)
+        node_id = new.subject if new.verb in NODE_VERBS else None
     except Senseless as senseless:
-        return await _not_written(session, new, str(senseless))
-    node_id = new.subject if new.verb in NODE_VERBS else None
+        outcome = senseless.outcome
     value = msgspec.json.encode(new.value).decode()
     return _record(await session.row("add_order", new.verb, new.subject, value, new.who, node_id, outcome))
-
-
-async def _not_written(session: Session, new: NewOrder, outcome: str) -> OrderRecord:
-    now = await session.value("now")
-    return OrderRecord(
-        id=0,
-        verb=new.verb,
-        subject=new.subject,
-        value=new.value,
-        who=new.who,
-        ordered_at=now,
-        done_at=now,
-        outcome=outcome,
-    )
 
 
 async def _carry_out(session: Session, new: NewOrder) -> str | None:

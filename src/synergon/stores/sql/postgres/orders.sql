@@ -15,3 +15,10 @@ WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
 
 -- name: node
 SELECT 1 FROM {schema}.node WHERE id = $1
+
+-- name: prune_orders
+-- Ids grow with time, so that the oldest are found without looking at the others.
+DELETE FROM {schema}.order_log WHERE id = ANY (ARRAY(
+    SELECT id FROM (SELECT id, ordered_at FROM {schema}.order_log ORDER BY id LIMIT $2) AS oldest
+    WHERE ordered_at < now() - $1::bigint * interval '1 microsecond'
+))
