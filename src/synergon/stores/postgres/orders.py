@@ -8,7 +8,7 @@ import msgspec
 
 from synergon.control_records import NewOrder, OrderRecord
 from synergon.stores import ordering
-from synergon.stores.ordering import NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
 from synergon.stores.postgres import limiting, operating, pools
 from synergon.stores.postgres.session import Session
 
@@ -45,8 +45,13 @@ async def _carry_out(session: Session, new: NewOrder) -> str | None:
             ids = [ordering.task_id(new)]
             return ordering.cancel_outcome((await operating.cancel(session, ids, ordering.why(new)))[0])
         case _:
-            if await session.row("node", new.subject) is None:
+            # Locked for good, against claims under way: when this is written down, nothing more is taken.
+            if await session.row("lock_node", new.subject) is None:
                 raise Senseless("no node of that id")
+            if new.verb in CORDONING:
+                await session.run("cordon", new.subject)
+            elif new.verb == "uncordon":
+                await session.run("uncordon", new.subject)
             return None
 
 
