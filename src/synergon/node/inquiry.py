@@ -216,7 +216,7 @@ class Inquiry:
             return misfits
         try:
             return misfits | accepted_ids(await self._answer(candidates), candidates)
-        except Exception:
+        except Exception:  # noqa: BLE001  it is told with its traceback
             self._complain(len(candidates))
             return misfits
 
@@ -257,7 +257,10 @@ class Inquiry:
         self._has_complained = True
         kind = self._task_type.kind
         self._logger.exception(
-            "can_accept of %s gave no verdict on %d tasks; they are left to other nodes", kind, count, extra={"kind": kind}
+            "can_accept of %s gave no verdict on %d tasks; they are left to other nodes",
+            kind,
+            count,
+            extra={"kind": kind},
         )
 
 

@@ -17,6 +17,7 @@ from synergon.clock import Clock, new_id
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable, SynergonError
 from synergon.lifecycle import LIVE, State
+from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
 from synergon.node.attempt import Attempt, Services, Stop
@@ -145,17 +146,36 @@ class Node(Services):
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
         )
         self._admission = Admission(
-            self._kinds, self._ledger, settings.queues, labels=settings.labels, reservation=self.reservation
+            self._kinds,
+            self._ledger,
+            settings.queues,
+            labels=settings.labels,
+            reservation=self.reservation,
+            preemption=self.runner.preemption,
         )
         self._neighbours = Neighbours(self._peers, self._admission)
+        self.acceptance = Acceptance(
+            inquiries(
+                store,
+                self._admission,
+                self._kinds,
+                clock,
+                logger,
+                on_accepted=lambda kind: self.scheduler.accepted(kind),
+                on_refused=self._neighbours.offer_surplus,
+                may_ask=lambda: self.scheduler.may_claim,
+            )
+        )
         self.scheduler = Scheduler(
             store,
             self._admission,
             self._kinds,
             self._start,
             on_surplus=self._neighbours.offer_surplus,
+            acceptance=self.acceptance,
             sleep=clock.sleep,
         )
+        self.runner.preemption.on_rested = self.scheduler.capacity_freed
         self._strays = Strays(
             store,
             clock,
@@ -193,6 +213,7 @@ class Node(Services):
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
+            **self.acceptance.steps,
         }
         if store.capabilities.listens:
             steps["listener"] = self._listen
@@ -519,6 +540,7 @@ class Node(Services):
         if self._rejoining is not None:  # it would open the scheduler again
             self._rejoining.cancel()
         self.scheduler.close()
+        self.acceptance.close()
         await self.scheduler.settled()
         if not await self._idle_within(grace):
             self.runner.stop_all(Stop.SHUTDOWN)
