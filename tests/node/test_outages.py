@@ -435,10 +435,10 @@ class Door:
         self._real = real
         self._way = way
 
-    async def renew(self, node_id: str, lease: int) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         if self._way.is_cut:
             raise StoreUnavailable("the way is cut")
-        answer: bool = await self._real.renew(node_id, lease)
+        answer: bool = await self._real.renew(node_id, lease, published)
         return answer
 
     async def close(self) -> None:

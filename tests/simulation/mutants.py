@@ -103,7 +103,7 @@ def claim_from_paused_queues(patch: Patch) -> None:
     """Pausing a queue has no effect."""
 
     def all_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
-        yield from tables.lanes.get(kind, {}).values()
+        yield from tables.ready.lanes(kind)
 
     patch.setattr(attempts, "open_lanes", all_lanes)
 

@@ -23,7 +23,7 @@ class SilentKeeper:
     def __init__(self, in_vain: float = math.inf) -> None:
         self._in_vain = in_vain
 
-    async def renew(self, node_id: str, lease: int) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         self._in_vain -= 1
         if self._in_vain >= 0:
             await asyncio.Event().wait()

@@ -173,8 +173,8 @@ class World:
         self.auditor.applied(process, name, args, answer, is_done=True)
         return answer, None
 
-    async def _renew(self, node_id: str, lease: int) -> bool:
-        return await (await self._store.keeper()).renew(node_id, lease)
+    async def _renew(self, node_id: str, lease: int, published: bytes | None) -> bool:
+        return await (await self._store.keeper()).renew(node_id, lease, published)
 
 
 def _at_once(statement: Any) -> Any:

@@ -136,7 +136,7 @@ async def test_costs_fill_a_machine_exactly(store: Store, worker: Worker) -> Non
 async def test_the_smallest_part_that_is_missing_is_missing(store: Store, worker: Worker) -> None:
     task_id = await add(store, demand=demands(gpu=0.3))
     rest = await add_many(store, 4, demand=demands(gpu=0.3))
-    almost = {"totals": amounts(gpu=1), "free": {"gpu": 299_999}}
+    almost: dict[str, Any] = {"totals": amounts(gpu=1), "free": {"gpu": 299_999}}
     assert await worker.claim_rooms(WORK, **almost) == []
     assert ids_of(await worker.claim_rooms(WORK, **{**almost, "free": {"gpu": 300_000}})) == [task_id]
     assert ids_of(await worker.claim_rooms(WORK, **machine(gpu=1))) == rest[:3]
@@ -198,7 +198,7 @@ async def test_a_thousand_that_do_not_fit_hide_none_that_does(store: Store, work
     await add_many(store, 1100, demand=unfit, priority=1)
     wanted = await add(store, demand=demands(cpu=1))
     silent = await add(store)
-    state = {"labels": frozenset({"here"}), "totals": amounts(cpu=4), "free": amounts(cpu=1)}
+    state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=4), "free": amounts(cpu=1)}
     assert ids_of(await worker.claim_rooms(WORK, limit=2, **state)) == [wanted, silent]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, states
 from tests.stores.test_capacity import ids_of, machine, room
 
@@ -57,7 +59,7 @@ async def test_urgent_tasks_may_have_what_others_yield_and_no_more(store: Store,
     urgent = await add_many(store, 3, kind="urgent", demand=demands(cpu=2))
     await add(store, demand=demands(cpu=1))
     silent = await add(store)
-    state = {"totals": amounts(cpu=8), "free": amounts(cpu=1), "yielding": amounts(cpu=4)}
+    state: dict[str, Any] = {"totals": amounts(cpu=8), "free": amounts(cpu=1), "yielding": amounts(cpu=4)}
     claims = await worker.claim_rooms(room(), room("urgent", is_urgent=True), **state)
     assert ids_of(claims) == [*urgent[:2], silent]
     assert await states(store, urgent) == [State.RUNNING, State.RUNNING, State.READY]

@@ -226,8 +226,7 @@ def _entries(store: MemoryStore) -> int:
     """Everything that the indexes hold, outdated or not."""
     tables = store._tables
     assert tables is not None
-    lanes = [lane for by_queue in tables.lanes.values() for lane in by_queue.values()]
-    in_lanes = sum(len(lane._line) + len(lane._heap) for lane in lanes)
+    in_lanes = sum(len(lane._line) + len(lane._heap) for lane in tables.ready.all_lanes())
     return in_lanes + len(tables.due._entries) + len(tables.expiry._entries)
 
 

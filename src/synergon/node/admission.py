@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from synergon.demands import NOTHING
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import PROCESS, SLOT, Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
 from synergon.pipelines import ranks
 from synergon.records import ClaimRequest, Claims, Kept, Look, Room
-from synergon.stores.weighing import is_suitable
+from synergon.stores.weighing import demand_of, is_suitable
 from synergon.task import AnyTask
 
 
@@ -132,10 +132,10 @@ class Admission:
             room = min(room, processes)
         return room
 
-    def expected(self, kind: str) -> int:
-        """How many tasks of this kind could start now that demand what their kind says, and nobody has to yield: where
-        there is room elsewhere, that is better."""
-        room, demand = self.room(kind), self._rooms[kind].demand
+    def expected(self, kind: str, text: str = AS_THE_KIND_SAYS) -> int:
+        """How many tasks of this kind, with this demand, could start now without anybody yielding: where there is room
+        elsewhere, that is better."""
+        room, demand = self.room(kind), demand_of(self._rooms[kind], text)
         if self._kinds[kind].policy.urgent:
             room = min(room, self._ledger.free)
         if demand == NOTHING:
@@ -143,7 +143,7 @@ class Admission:
         if not is_suitable(demand, self.labels, self._ledger.totals):
             return 0
         available = self._ledger.unpromised
-        return min(room, *(available[name] // amount for name, amount in demand.cost.items()))
+        return min([room, *(available[name] // amount for name, amount in demand.cost.items())])
 
     # ------------------------------------------------------------ what does not fit
 

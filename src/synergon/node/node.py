@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapp
 from typing import Any, Final
 
 from synergon.clock import Clock, new_id
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable, SynergonError
 from synergon.lifecycle import LIVE, State
@@ -387,12 +388,12 @@ class Node(Services):
 
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
-        self.scheduler.wake(kind for kind, _ in work)
+        self.scheduler.wake(kind for kind, *_ in work)
         self._neighbours.offer(work, is_open=self.scheduler.may_claim)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
-        self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
+        self.announce({(kind, None, AS_THE_KIND_SAYS): count for kind, count in Counter(kinds).items()})
 
     def _tell_ended(self, ids: Collection[int]) -> None:
         self._on_ended(ids)

@@ -219,9 +219,9 @@ class Store(Protocol):
         Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
         Failed → `failed` with its reason, error appended. Retrying → `scheduled` (`ready` if the delay is 0), error
         appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
-        `attempts - 1`, spared for as long as it says or as it was, whichever is longer. Crashed → error appended, `attempts - 1`, `crashes + 1`, then
-        `ready`, or `failed` with reason `crashed` at `CRASH_LIMIT`. With a cancel on record every one of these ends
-        `cancelled`.
+        `attempts - 1`, spared for as long as it says or as it was, whichever is longer. Crashed → error appended,
+        `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with reason `crashed` at `CRASH_LIMIT`. With a cancel
+        on record every one of these ends `cancelled`.
         Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back
         or crashes ends `failed`, reason `crashed`: it is never run twice. A settlement that names a server counts for
         that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.

@@ -60,6 +60,10 @@ class Agenda:
         entry = self._first()
         return None if entry is None else entry[2]
 
+    def rows(self) -> list[Row]:
+        """All tasks that are awaited, in no order."""
+        return list({row.id: row for moment, _, row in self._entries if self._moment_of(row) == moment}.values())
+
     def _first(self) -> tuple[int, int, Row] | None:
         entries = self._entries
         while entries:

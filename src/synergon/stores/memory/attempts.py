@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
@@ -13,6 +13,7 @@ from synergon.records import (
     Cancelled,
     Claim,
     ClaimRequest,
+    Claims,
     Crashed,
     ErrorRecord,
     Failed,
@@ -27,24 +28,33 @@ from synergon.records import (
 )
 from synergon.stores.allotting import Seat
 from synergon.stores.memory.coming import put
-from synergon.stores.memory.lanes import Lane, Place
+from synergon.stores.memory.keeping import keep_on
+from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.lines import charge
 from synergon.stores.memory.pools import judge
 from synergon.stores.memory.row import Row
-from synergon.stores.memory.seating import open_lanes, seated
+from synergon.stores.memory.seating import Seating, open_lanes
 from synergon.stores.memory.tables import Tables
 
 RUNNING: Final = State.RUNNING
 
 
-def claim(tables: Tables, request: ClaimRequest, now: int) -> list[Claim]:
-    """Give the node the first ready tasks that it asks for, in order."""
+def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
+    """Give the node the first ready tasks that it asks for and can carry, in order."""
     if not tables.is_leased(request.node_id, now):
         raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    if all(room.is_free for room in request.rooms):
-        claims = [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
+    claims = Claims()
+    if tables.nodes[request.node_id].cordoned_at is not None:
+        claims.is_cordoned = True
+        return claims
+    if all(room.is_free and not tables.ready.has_demands(room.kind) for room in request.rooms):
+        claims += [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
     else:
-        claims = [_start(tables, row, request.node_id, now, seat) for row, seat in seated(tables, request, now)]
+        seating = Seating(tables, request, now)
+        claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
+        claims.kept = seating.kept
+    if request.kept_for is not None:
+        claims.kept = keep_on(tables, request, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
     return claims
 
@@ -52,31 +62,30 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> list[Claim]:
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
     """Merge the lanes. The caller starts each row before it asks for the next."""
     rooms = {room.kind: room.count for room in request.rooms if room.count > 0}
-    heads = _heads(tables, rooms, request.queues, now)
+    heads = _heads(tables, request, now)
     left = request.limit
     while heads and left > 0:
-        place, kind, queue, lane = heads[0]
+        (negated_priority, rank, task_id), kind, queue, lane = heads[0]
         if rooms[kind] == 0:  # used up by another queue of the same kind
             heappop(heads)
             continue
-        yield lane.pop(place)
+        yield lane.pop((negated_priority, task_id))
         left -= 1
         rooms[kind] -= 1
         following = lane.head(now)
         if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, (following, kind, queue, lane))
+            heapreplace(heads, ((following[0], rank, following[1]), kind, queue, lane))
 
 
-def _heads(
-    tables: Tables, kinds: Iterable[str], queues: frozenset[str] | None, now: int
-) -> list[tuple[Place, str, str, Lane]]:
+def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[int, int, int], str, str, Lane]]:
     """A heap of the lanes that have something to offer, by what they offer."""
     heads = [
-        (place, kind, lane.queue, lane)
-        for kind in kinds
-        for lane in open_lanes(tables, kind, queues)
+        ((place[0], room.rank, place[1]), room.kind, lane.queue, lane)
+        for room in request.rooms
+        if room.count > 0
+        for lane in open_lanes(tables, room.kind, request.queues)
         if (place := lane.head(now)) is not None
     ]
     heapify(heads)
@@ -105,6 +114,8 @@ def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Seat | None =
         task.group_id,
         None if seat is None else seat.server,
         row.slot,
+        task.demand,
+        max(row.spared_until - now, 0),
     )
 
 
@@ -154,7 +165,8 @@ def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple
             tables.end(row, State.FAILED, Reason.CRASHED, now)
         case Retrying(delay=delay) | Snoozed(delay=delay):
             tables.requeue(row, now + delay, now)
-        case HandedBack():
+        case HandedBack(spared_for=spared_for):
+            row.spared_until = max(row.spared_until, now + spared_for)
             tables.requeue(row, row.run_at, now)
         case Lined(limit_key=limit_key):
             tables.move_to_line(row, limit_key, now)

@@ -15,6 +15,10 @@ class Node(msgspec.Struct):
     registered: NewNode
     registered_at: int
     leased_until: int
+    cordoned_at: int | None
+    published: bytes
+    """What it said of itself last."""
+    published_at: int
 
 
 class Limit(msgspec.Struct):

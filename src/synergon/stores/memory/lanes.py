@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, merge
 from typing import Final
 
 from synergon.lifecycle import State
-from synergon.stores.memory.row import Row, Tally
+from synergon.stores.memory.row import Row
 
 READY: Final = State.READY
 
@@ -19,7 +20,7 @@ Place = tuple[int, int]
 
 
 class Lane:
-    """The ready tasks of one queue and kind.
+    """The ready tasks of one queue and kind that demand the same.
 
     Most tasks arrive in order and with the same priority: they wait in a plain line, which costs nothing to join
     or to leave. The rest (other priorities, retries, tasks that were due later) wait in a heap beside it.
@@ -29,17 +30,24 @@ class Lane:
     row alone. Outdated entries never outnumber the good ones by more than `SLACK` when one is left behind.
     """
 
-    __slots__ = ("_heap", "_line", "_line_priority", "queue", "tally")
+    __slots__ = ("_heap", "_line", "_line_priority", "count", "demand", "queue")
 
-    def __init__(self, queue: str, tally: Tally) -> None:
-        self.queue = queue
-        self.tally = tally
+    def __init__(self, queue: str, demand: str) -> None:
+        self.queue: Final = queue
+        self.demand: Final = demand
+        self.count = 0
+        """How many tasks are ready here."""
         self._line: deque[Row] = deque()
         self._line_priority = 0
         self._heap: list[tuple[int, int, Row]] = []
 
+    def join(self, row: Row) -> None:
+        """A task has become ready."""
+        self.count += 1
+        self.add(row)
+
     def add(self, row: Row) -> None:
-        """Let a ready task wait here."""
+        """Give a ready task an entry."""
         line = self._line
         if not line:
             self._line_priority = row.priority
@@ -51,7 +59,8 @@ class Lane:
 
     def forget_one(self) -> None:
         """A task of this lane is not ready any more; its row will say so from now on."""
-        if len(self._line) + len(self._heap) > 2 * self.tally[READY] + SLACK:
+        self.count -= 1
+        if len(self._line) + len(self._heap) > 2 * self.count + SLACK:
             self._rebuild()
 
     def head(self, now: int) -> Place | None:
@@ -74,6 +83,19 @@ class Lane:
             return self._line.popleft()
         return heappop(self._heap)[2]
 
+    def rows(self, after: Place | None = None) -> Iterator[Row]:
+        """The ready tasks behind this place, in order; expired ones may be among them."""
+        place = (-self._line_priority, self._line[-1].id) if self._line else None
+        line = iter(self._line) if place is not None and (after is None or place > after) else iter(())
+        places = ((-row.priority, row.id, row) for row in line if self._counts(row, self._line_priority))
+        beside = sorted(entry for entry in self._heap if self._counts(entry[2], -entry[0]))
+        last_id = 0
+        for negated_priority, task_id, row in merge(places, beside):
+            # A task whose priority was changed to and fro has several good entries.
+            if task_id != last_id and (after is None or (negated_priority, task_id) > after):
+                yield row
+            last_id = task_id
+
     def _line_head(self, now: int) -> Place | None:
         line, priority = self._line, self._line_priority
         while line:
@@ -93,7 +115,10 @@ class Lane:
         return None
 
     def _counts(self, row: Row, priority: int) -> bool:
-        return row.state is READY and row.priority == priority and row.task.queue == self.queue
+        task = row.task
+        return (
+            row.state is READY and row.priority == priority and task.queue == self.queue and task.demand == self.demand
+        )
 
     def _rebuild(self) -> None:
         self._line = deque(row for row in self._line if self._counts(row, self._line_priority))
@@ -113,8 +138,8 @@ class CommandLane(Lane):
 
     __slots__ = ("_target",)
 
-    def __init__(self, queue: str, tally: Tally, target: str | None) -> None:
-        super().__init__(queue, tally)
+    def __init__(self, queue: str, demand: str, target: str | None) -> None:
+        super().__init__(queue, demand)
         self._target = target
 
     def _counts(self, row: Row, priority: int) -> bool:

@@ -6,7 +6,7 @@ follows from the rows alone, so that putting a line in order twice does no more 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from synergon.lifecycle import State
@@ -100,6 +100,11 @@ class Line:
     def waiting_count(self) -> int:
         """How many have no place."""
         return sum(agenda.count for agenda in self.waiting.values())
+
+    def rows(self, state: State) -> Iterator[Row]:
+        """Those that are ready, or those that have no place; in no order."""
+        agendas = self.ready if state is State.READY else self.waiting
+        return (row for agenda in agendas.values() for row in agenda.rows())
 
     def last_ready(self) -> Row | None:
         """The one that would be the first to lose its place."""

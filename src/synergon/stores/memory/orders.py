@@ -11,7 +11,7 @@ from synergon.records import to_datetime
 from synergon.stores import ordering
 from synergon.stores.memory import operations, pools
 from synergon.stores.memory.tables import Tables
-from synergon.stores.ordering import NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
 
 
 def order(tables: Tables, new: NewOrder, now: int) -> OrderRecord:
@@ -55,9 +55,18 @@ def _carry_out(tables: Tables, new: NewOrder, now: int) -> str | None:
             ids = [ordering.task_id(new)]
             return ordering.cancel_outcome(operations.cancel(tables, ids, ordering.why(new), now)[0])
         case _:
-            if new.subject not in tables.nodes:
-                raise Senseless("no node of that id")
+            _tell_node(tables, new, now)
             return None
+
+
+def _tell_node(tables: Tables, new: NewOrder, now: int) -> None:
+    node = tables.nodes.get(new.subject)
+    if node is None:
+        raise Senseless("no node of that id")
+    if new.verb == "uncordon":
+        node.cordoned_at = None
+    elif new.verb in CORDONING and node.cordoned_at is None:
+        node.cordoned_at = now
 
 
 def orders(tables: Tables, limit: int, node_id: str | None) -> list[OrderRecord]:

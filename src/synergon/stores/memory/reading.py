@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice, takewhile
 
 from synergon.lifecycle import State
-from synergon.records import NodeRecord, QueueRecord, TaskPage, TaskQuery, to_datetime
-from synergon.stores.memory.entries import Node
+from synergon.records import Look, QueueRecord, TaskPage, TaskQuery, TaskRecord, to_datetime
+from synergon.stores.memory.lanes import Place
+from synergon.stores.memory.lines import line_name
 from synergon.stores.memory.row import Row, record_of
+from synergon.stores.memory.seating import open_lanes
 from synergon.stores.memory.tables import Tables
+from synergon.stores.weighing import demand_of, is_suitable
 
 
 def list_tasks(tables: Tables, query: TaskQuery) -> TaskPage:
@@ -61,22 +65,46 @@ def queues(tables: Tables) -> list[QueueRecord]:
     ]
 
 
-def nodes(tables: Tables, now: int) -> list[NodeRecord]:
-    """Every registered node."""
-    return [_node_record(node, now) for node in tables.nodes.values()]
-
-
-def _node_record(node: Node, now: int) -> NodeRecord:
-    registered = node.registered
-    return NodeRecord(
-        id=registered.id,
-        name=registered.name,
-        process=registered.process,
-        kinds=registered.kinds,
-        queues=registered.queues,
-        concurrency=registered.concurrency,
-        version=registered.version,
-        address=registered.address,
-        registered_at=to_datetime(node.registered_at),
-        lease_left=(node.leased_until - now) / 1_000_000,
+def look(tables: Tables, look: Look, now: int) -> list[TaskRecord]:
+    """Ready tasks of a kind in order, of those that a node could run."""
+    after = None if look.after is None else (-look.after[0], look.after[1])
+    suitable = (
+        lane.rows(after)
+        for lane in open_lanes(tables, look.room.kind, look.queues)
+        if is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals)
     )
+    fresh = (row for row in merge(*suitable, key=_place) if row.expires_at is None or row.expires_at > now)
+    return [record_of(row) for row in islice(fresh, look.limit)]
+
+
+def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
+    """How many tasks of the same kind, state and line go before this one."""
+    row = tables.rows.get(task_id)
+    if row is None or row.state not in (State.READY, State.WAITING):
+        return None
+    before = (other for other in _rivals(tables, row) if _place(other) < _place(row))
+    return sum(1 for _ in islice(before, limit))
+
+
+def _rivals(tables: Tables, row: Row) -> Iterator[Row]:
+    """Tasks that might go before this one; of those that are ready without a line, first those that do."""
+    name = line_name(row)
+    if name is not None:
+        return tables.lines[name].rows(row.state)
+    if row.state is State.WAITING:
+        return _waiting(tables, row.task.kind)
+    ready = tables.ready
+    lanes = ready.command_lanes(row.task.kind) if row.task.is_command else ready.lanes(row.task.kind)
+    mine = _place(row)
+    return chain.from_iterable(takewhile(lambda other: _place(other) < mine, lane.rows()) for lane in lanes)
+
+
+def _waiting(tables: Tables, kind: str) -> Iterator[Row]:
+    for line in tables.lines_of(kind):
+        yield from line.rows(State.WAITING)
+    for group in tables.groups.values():
+        yield from (row for row in group.followers.values() if row.task.kind == kind)
+
+
+def _place(row: Row) -> Place:
+    return -row.priority, row.id

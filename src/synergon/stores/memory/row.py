@@ -45,6 +45,11 @@ class Row(msgspec.Struct, gc=False):
     """The server that it runs on, or was last given."""
     slot: int | None = None
     """Its place on that server."""
+    kept_by: str | None = None
+    """The node that keeps room for it."""
+    kept_until: int = 0
+    spared_until: int = 0
+    """It may not be asked to yield before."""
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
@@ -66,6 +71,11 @@ class Row(msgspec.Struct, gc=False):
         """Append to the list of errors, dated by the store's clock."""
         dated = msgspec.structs.replace(error, at=to_datetime(now), attempt=error.attempt or self.attempts)
         self.errors = (*self.errors[1 - ERRORS_KEPT :], dated)
+
+    def let_room_go(self) -> None:
+        """Nobody keeps room for it."""
+        self.kept_by = None
+        self.kept_until = 0
 
     def add_why(self, why: str | None, now: int) -> None:
         """Keep what was said with a cancel."""
@@ -117,6 +127,8 @@ def record_of(row: Row) -> TaskRecord:
         after_group=row.after_group,
         is_command=task.is_command,
         target=task.target,
+        demand=task.demand,
+        kept_by=row.kept_by,
         tags=task.tags,
         meta=_decoded(task.meta) or {},
     )

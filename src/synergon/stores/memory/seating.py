@@ -1,4 +1,4 @@
-"""Claims where more than the node decides who may start: limits, servers, commands."""
+"""Claims where more than a slot of the node decides who may start: demands, limits, servers, commands."""
 
 from __future__ import annotations
 
@@ -6,90 +6,135 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
-from synergon.records import ClaimRequest, Room
-from synergon.stores.allotting import Candidate, Seat
+from synergon.lifecycle import State
+from synergon.records import ClaimRequest, Kept, Room
+from synergon.stores.allotting import Allotment, Candidate, Seat
+from synergon.stores.memory.keeping import keep, may_keep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
+from synergon.stores.weighing import Fit, Scales, demand_of, is_suitable, place
 
 MOST_ASIDE: Final = 1000
 """How many tasks that wait for one server are passed over in the search for one that does not."""
 
-Head = tuple[bool, tuple[int, int], str, str, Lane]
-"""What a lane offers: commands sort first, then priority and id decide."""
+Head = tuple[tuple[bool, bool, int, int, int], int, Room, Lane]
+"""Where the first task of a lane stands, a number that no other head has, and where it came from."""
 
 
 def open_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
     """The lanes of a kind from which may be taken."""
-    lanes = tables.lanes.get(kind, {})
-    for queue in lanes if queues is None else lanes.keys() & queues:
-        if tables.queues[queue] is None:
-            yield lanes[queue]
+    return (lane for lane in tables.ready.lanes(kind, queues) if tables.queues[lane.queue] is None)
 
 
-def seated(tables: Tables, request: ClaimRequest, now: int) -> Iterator[tuple[Row, Seat]]:
-    """The first tasks in order that there is a place for, and that place. The caller starts each before the next."""
-    aside: list[tuple[Lane, Row]] = []
-    try:
-        yield from _seated(tables, request, now, aside)
-    finally:
-        for lane, row in aside:
-            lane.add(row)
+class Seating:
+    """One claim: the first tasks in order that the node can carry and that there is a place for."""
 
+    def __init__(self, tables: Tables, request: ClaimRequest, now: int) -> None:
+        self._tables = tables
+        self._request = request
+        self._now = now
+        self._left = {room.kind: room.count for room in request.rooms}
+        self._others_left = request.limit
+        self._places = _places(tables, request, now)
+        self._scales = Scales(request)
+        self._aside: list[tuple[Lane, Row]] = []
+        self.kept: Kept | None = None
+        """The task that the node keeps room for from now on."""
 
-def _seated(
-    tables: Tables, request: ClaimRequest, now: int, aside: list[tuple[Lane, Row]]
-) -> Iterator[tuple[Row, Seat]]:
-    rooms = {room.kind: room for room in request.rooms}
-    left = {room.kind: room.count for room in request.rooms}
-    places = allotment(tables, now)
-    heads = _heads(tables, request, now)
-    others_left = request.limit
-    while heads:
-        is_other, place, kind, queue, lane = heads[0]
-        if left[kind] <= 0 or (is_other and others_left <= 0):
-            heappop(heads)
-            continue
-        row = lane.peek(place)
-        seat = places.take(rooms[kind], _candidate(row))
-        if seat is None and not is_other and row.task.target is not None:
+    def taken(self) -> Iterator[tuple[Row, Seat]]:
+        """The tasks, each with its place. The caller starts each before it asks for the next."""
+        try:
+            yield from self._taken()
+        finally:
+            for lane, row in self._aside:
+                lane.add(row)
+
+    def _taken(self) -> Iterator[tuple[Row, Seat]]:
+        heads = self._heads()
+        while heads and self.kept is None:
+            known, number, room, lane = heads[0]
+            first = lane.head(self._now)
+            if first is None or not self._has_room(room):
+                heappop(heads)
+            elif (now_known := place(room, -first[0], first[1])) != known:
+                heapreplace(heads, (now_known, number, room, lane))
+            elif not self._fits(room, lane, lane.peek(first)):
+                heappop(heads)  # what is behind it demands the same
+            elif (seat := self._seat(room, lane, lane.peek(first))) is None:
+                self._pass_over(heads, room, lane, first)
+            else:
+                yield lane.pop(first), seat
+
+    def _heads(self) -> list[Head]:
+        """A heap of the lanes that have something to offer to this node, by what they offer."""
+        lanes = ((room, lane) for room in self._request.rooms if room.count > 0 for lane in self._lanes(room))
+        heads = [
+            (place(room, -first[0], first[1]), number, room, lane)
+            for number, (room, lane) in enumerate(lanes)
+            if (first := lane.head(self._now)) is not None
+        ]
+        heapify(heads)
+        return heads
+
+    def _lanes(self, room: Room) -> list[Lane]:
+        request = self._request
+        found: Iterable[Lane]
+        if room.is_command:  # these are for a provider, and come from any queue
+            found = self._tables.ready.command_lanes(room.kind)
+        elif room.only is None:
+            found = [*open_lanes(self._tables, room.kind, request.queues), *self._lanes_of(room, [request.kept_for])]
+        else:
+            kept_for = [task_id for task_id in room.only if task_id == request.kept_for]
+            found = [*self._lanes_of(room, room.only), *self._lanes_of(room, kept_for)]
+        return [lane for lane in found if is_suitable(demand_of(room, lane.demand), request.labels, request.totals)]
+
+    def _lanes_of(self, room: Room, ids: Iterable[int | None]) -> Iterable[Lane]:
+        """Lanes of these tasks alone, beside those in which they stand."""
+        queues = self._request.queues
+        lanes: dict[tuple[str, str], Lane] = {}
+        for row in (self._tables.rows.get(task_id or 0) for task_id in ids):
+            if row is None or row.state is not State.READY or row.task.kind != room.kind or row.task.is_command:
+                continue
+            name = row.task.queue, row.task.demand
+            if self._tables.queues[name[0]] is None and (queues is None or name[0] in queues):
+                lanes.setdefault(name, Lane(*name)).add(row)
+        return lanes.values()
+
+    def _has_room(self, room: Room) -> bool:
+        return self._left[room.kind] > 0 and (self._others_left > 0 or room.is_command or room.is_urgent)
+
+    def _fits(self, room: Room, lane: Lane, row: Row) -> bool:
+        demand = demand_of(room, lane.demand)
+        if self._scales.fit(room, demand, row.id) is Fit.NOW:
+            return True
+        if may_keep(self._tables, self._request, row, self._now) and self._places.most(room) > 0:
+            self.kept = keep(row, self._request, demand, self._now)
+        return False
+
+    def _seat(self, room: Room, lane: Lane, row: Row) -> Seat | None:
+        seat = self._places.take(room, _candidate(row))
+        if seat is not None:
+            self._scales.take(demand_of(room, lane.demand), row.id)
+            self._left[room.kind] -= 1
+            self._others_left -= not room.is_command
+        return seat
+
+    def _pass_over(self, heads: list[Head], room: Room, lane: Lane, first: tuple[int, int]) -> None:
+        """There is no place for the first task of the lane."""
+        target = lane.peek(first).task.target
+        if room.is_command and target is not None:
             heappop(heads)  # all that are left in its lane are for the same server
-            continue
-        if seat is None and (row.task.target is None or len(aside) >= MOST_ASIDE):
-            left[kind] = 0  # what one task without wishes does not get, no other one of its kind gets
-            continue
-        lane.pop(place)
-        if seat is None:
-            aside.append((lane, row))
+        elif target is None or len(self._aside) >= MOST_ASIDE:
+            self._left[room.kind] = 0  # what one task without wishes does not get, no other one of its kind gets
         else:
-            left[kind] -= 1
-            others_left -= is_other
-            yield row, seat
-        following = lane.head(now)
-        if following is None:
-            heappop(heads)
-        else:
-            heapreplace(heads, (is_other, following, kind, queue, lane))
+            self._aside.append((lane, lane.pop(first)))
 
 
-def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[Head]:
-    heads = [
-        (not room.is_command, place, room.kind, lane.queue, lane)
-        for room in request.rooms
-        if room.count > 0
-        for lane in _lanes(tables, room, request.queues)
-        if (place := lane.head(now)) is not None
-    ]
-    heapify(heads)
-    return heads
-
-
-def _lanes(tables: Tables, room: Room, queues: frozenset[str] | None) -> Iterable[Lane]:
-    """Commands are for a provider, and come from any queue."""
-    if room.is_command:
-        return tables.command_lanes.get(room.kind, {}).values()
-    return open_lanes(tables, room.kind, queues)
+def _places(tables: Tables, request: ClaimRequest, now: int) -> Allotment:
+    is_shared = any(room.limits or room.provider is not None for room in request.rooms)
+    return allotment(tables, now) if is_shared else Allotment({}, (), ())
 
 
 def _candidate(row: Row) -> Candidate:

@@ -21,10 +21,11 @@ from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
-    Claim,
     ClaimRequest,
+    Claims,
     Cutoffs,
     Insertion,
+    Look,
     Moved,
     NewNode,
     NewTask,
@@ -43,8 +44,7 @@ from synergon.records import (
     to_datetime,
 )
 from synergon.stores.base import BodyTransaction, Capabilities, LeaseKeeper
-from synergon.stores.memory import attempts, coming, groups, operations, orders, pools, reading, upkeep
-from synergon.stores.memory.entries import Node
+from synergon.stores.memory import attempts, coming, groups, nodes, operations, orders, pools, reading, upkeep
 from synergon.stores.memory.row import record_of
 from synergon.stores.memory.tables import Tables
 
@@ -138,10 +138,20 @@ class MemoryStore:
 
     # ------------------------------------------------------------ tasks run
 
-    async def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Take the first ready tasks among the asked kinds and queues."""
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take the first ready tasks among the asked kinds and queues that the node can carry."""
         with self._transaction() as (tables, now):
             return attempts.claim(tables, request, now)
+
+    async def look(self, look: Look) -> list[TaskRecord]:
+        """Ready tasks that a claim might take."""
+        with self._transaction() as (tables, now):
+            return reading.look(tables, look, now)
+
+    async def ahead(self, task_id: int, limit: int) -> int | None:
+        """How many go before this one."""
+        with self._transaction() as (tables, _):
+            return reading.ahead(tables, task_id, limit)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
@@ -190,7 +200,7 @@ class MemoryStore:
     async def register(self, node: NewNode) -> None:
         """Make the node known, with a lease from now."""
         with self._transaction() as (tables, now):
-            tables.nodes[node.id] = Node(node, registered_at=now, leased_until=now + node.lease)
+            nodes.register(tables, node, now)
 
     async def keeper(self) -> LeaseKeeper:
         """A path for renewing leases; nothing is ever long in the way here."""
@@ -204,7 +214,7 @@ class MemoryStore:
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes."""
         with self._transaction() as (tables, now):
-            return reading.nodes(tables, now)
+            return nodes.nodes(tables, now)
 
     async def running_by_node(self) -> dict[str, int]:
         """How many tasks each node holds."""
@@ -373,12 +383,9 @@ class _MemoryLeaseKeeper:
     def __init__(self, transaction: Callable[[], _Transaction]) -> None:
         self._transaction = transaction
 
-    async def renew(self, node_id: str, lease: int) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         with self._transaction() as (tables, now):
-            node = tables.nodes.get(node_id)
-            if node is not None:
-                node.leased_until = now + lease
-            return node is not None
+            return nodes.renew(tables, node_id, lease, published, now)
 
     async def close(self) -> None:
         """There is nothing to give up."""

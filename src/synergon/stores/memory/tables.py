@@ -14,8 +14,8 @@ from synergon.records import NewTask
 from synergon.stores.allotting import Seat
 from synergon.stores.memory.agenda import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
-from synergon.stores.memory.lanes import CommandLane, Lane
 from synergon.stores.memory.lines import Line, LineName, balance, line_name
+from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 
 READY: Final = State.READY
@@ -46,10 +46,7 @@ class Tables:
         """The history: ended tasks of each final state, in the order in which they ended."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
-        self.lanes: Final[dict[str, dict[str, Lane]]] = {}
-        """By kind, then by queue."""
-        self.command_lanes: Final[dict[str, dict[tuple[str, str | None], CommandLane]]] = {}
-        """By kind, then by queue and server."""
+        self.ready: Final = ReadyTasks()
         self.due: Final = Agenda(lambda row: row.run_at if row.state is State.SCHEDULED else None)
         self.expiry: Final = Agenda(lambda row: row.expires_at if row.state in WAITING_STATES else None)
         self.queues: Final[dict[str, int | None]] = {}
@@ -114,6 +111,8 @@ class Tables:
         row.attempts = row.crashes = 0
         row.errors = ()
         row.progress = None
+        row.spared_until = 0
+        row.let_room_go()
         row.run_at = run_at
         if task.after_group is not None:
             self._follow(row, task.after_group)
@@ -136,7 +135,8 @@ class Tables:
     # ------------------------------------------------------------ moves
 
     def start(self, row: Row, node_id: str, now: int) -> None:
-        """`ready` → `running` for a task just taken from its lane."""
+        """`ready` → `running`."""
+        self.ready.forget(row)
         line = None if row.limit_key is None else self.lines[row.task.kind, row.limit_key]
         if line is not None:
             line.leave(row)
@@ -148,6 +148,8 @@ class Tables:
         row.attempts += 1
         row.node_id = node_id
         row.started_at = now
+        if row.kept_by is not None:
+            row.let_room_go()
         self.running.setdefault(node_id, {})[row.id] = row
         if row.expires_at is not None:
             self.expiry.forget_one()
@@ -212,6 +214,7 @@ class Tables:
         row.state = state
         row.reason = reason
         row.finished_at = now
+        row.let_room_go()
         row.tally[state] += 1
         self.ended[state][row.id] = row
         self._die(row, now)
@@ -223,7 +226,7 @@ class Tables:
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.live += 1
-        row.attempts = row.crashes = 0
+        row.attempts = row.crashes = row.spared_until = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
         row.reason = row.result = row.progress = None
@@ -262,7 +265,7 @@ class Tables:
         row.state = state
         row.tally[state] += 1
         if state is READY:
-            self._lane(row.task).add(row)
+            self.ready.join(row)
         elif state is State.SCHEDULED:
             self.due.add(row, row.run_at)
         if row.expires_at is not None:
@@ -287,7 +290,7 @@ class Tables:
             del self.ended[state][row.id]
             return
         if state is READY:
-            self._lane(row.task).forget_one()
+            self.ready.forget(row)
         elif state is State.SCHEDULED:
             self.due.forget_one()
         if row.expires_at is not None:
@@ -359,23 +362,6 @@ class Tables:
         if row.after_group is not None:
             self.groups[row.after_group].followers.pop(row.id, None)
             row.after_group = None
-
-    def _lane(self, task: NewTask) -> Lane:
-        kind, queue = task.kind, task.queue
-        if task.is_command:
-            return self._command_lane(kind, queue, task.target)
-        lanes = self.lanes.setdefault(kind, {})
-        lane = lanes.get(queue)
-        if lane is None:
-            lane = lanes[queue] = Lane(queue, self._tally(queue, kind))
-        return lane
-
-    def _command_lane(self, kind: str, queue: str, target: str | None) -> Lane:
-        lanes = self.command_lanes.setdefault(kind, {})
-        lane = lanes.get((queue, target))
-        if lane is None:
-            lane = lanes[queue, target] = CommandLane(queue, self._tally(queue, kind), target)
-        return lane
 
     def _tally(self, queue: str, kind: str) -> Tally:
         tally = self.tallies.get((queue, kind))

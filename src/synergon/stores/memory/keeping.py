@@ -1,0 +1,49 @@
+"""Room that a node keeps for a task that does not fit yet."""
+
+from __future__ import annotations
+
+from synergon.demands import Demand
+from synergon.lifecycle import State
+from synergon.records import ClaimRequest, Kept
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+from synergon.stores.weighing import demand_of
+
+
+def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    """Whether the node may choose this task, which it could run and has no room for."""
+    return (
+        request.patience is not None
+        and request.kept_for is None
+        and now - row.run_at >= request.patience
+        and not _is_another_s(tables, request, row, now)
+    )
+
+
+def keep(row: Row, request: ClaimRequest, demand: Demand, now: int) -> Kept:
+    """The node keeps room for it, from now on or further."""
+    row.kept_by = request.node_id
+    row.kept_until = now + request.keep_for
+    return Kept(id=row.id, kind=row.task.kind, demand=demand)
+
+
+def keep_on(tables: Tables, request: ClaimRequest, now: int) -> Kept | None:
+    """The node keeps room for the same task as before, if that may still come."""
+    row = tables.rows.get(request.kept_for or 0)
+    if row is None or row.state is not State.READY or tables.queues[row.task.queue] is not None:
+        return None
+    room = next((room for room in request.rooms if room.kind == row.task.kind), None)
+    is_over = row.expires_at is not None and row.expires_at <= now
+    if room is None or is_over or _is_another_s(tables, request, row, now):
+        return None
+    return keep(row, request, demand_of(room, row.task.demand), now)
+
+
+def _is_another_s(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    """Whether another node keeps room for it that is alive."""
+    return (
+        row.kept_by is not None
+        and row.kept_by != request.node_id
+        and row.kept_until > now
+        and tables.is_leased(row.kept_by, now)
+    )

@@ -1,0 +1,56 @@
+"""Nodes: their leases, whether they may take anything, and what they say of themselves."""
+
+from __future__ import annotations
+
+import msgspec
+
+from synergon.records import NewNode, NodeRecord, to_datetime
+from synergon.stores.memory.entries import Node
+from synergon.stores.memory.tables import Tables
+
+
+def register(tables: Tables, new: NewNode, now: int) -> None:
+    """Make the node known, with a lease from now."""
+    tables.nodes[new.id] = Node(
+        new,
+        registered_at=now,
+        leased_until=now + new.lease,
+        cordoned_at=now if new.is_cordoned else None,
+        published=new.published,
+        published_at=now,
+    )
+
+
+def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now: int) -> bool:
+    """Lease from now; False: the node is not known."""
+    node = tables.nodes.get(node_id)
+    if node is None:
+        return False
+    node.leased_until = now + lease
+    if published is not None:
+        node.published, node.published_at = published, now
+    return True
+
+
+def nodes(tables: Tables, now: int) -> list[NodeRecord]:
+    """Every registered node."""
+    return [_record(node, now) for node in tables.nodes.values()]
+
+
+def _record(node: Node, now: int) -> NodeRecord:
+    registered = node.registered
+    return NodeRecord(
+        id=registered.id,
+        name=registered.name,
+        process=registered.process,
+        kinds=registered.kinds,
+        queues=registered.queues,
+        concurrency=registered.concurrency,
+        version=registered.version,
+        address=registered.address,
+        registered_at=to_datetime(node.registered_at),
+        lease_left=(node.leased_until - now) / 1_000_000,
+        cordoned_at=None if node.cordoned_at is None else to_datetime(node.cordoned_at),
+        published=msgspec.Raw(node.published),
+        published_ago=(now - node.published_at) / 1_000_000,
+    )
