@@ -18,12 +18,14 @@ from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
+from synergon.idle import WhenIdle, registrar
 from synergon.lines import LineOf
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
 from synergon.providers.server import Server
 from synergon.records import NewTask
+from synergon.turns import made_in_turns
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -141,7 +143,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
-        calls = [self._bind_entry(entry) for entry in arguments]
+        calls = await made_in_turns(self._bind_entry, list(arguments))
         return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
@@ -246,6 +248,12 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""
         return self.function(*args, **kwargs)
+
+    @property
+    def when_idle(self) -> WhenIdle:
+        """Have a function called when a node has room for tasks of this kind and none is ready; it may enqueue any
+        number of them. With or without options: `every` (5 seconds) and `timeout`."""
+        return registrar(self.engine, self.kind)
 
     @overload
     def can_accept(self, function: Decider, /) -> Decider: ...

@@ -117,6 +117,10 @@ class Admission:
         """Whether a task of this kind, of any kind there is, could start now."""
         return kind in self._kinds and self.expected(kind) > 0
 
+    def has_any_room(self, kind: str | None) -> bool:
+        """The same; None: whether there is a slot at all."""
+        return self._ledger.free > 0 if kind is None else self.has_room(kind)
+
     def room(self, kind: str) -> int:
         """How many tasks of this kind could start now, as far as slots go; an urgent one where others yield."""
         task_type = self._kinds[kind]

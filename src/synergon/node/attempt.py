@@ -31,6 +31,7 @@ class Stop(Enum):
     CANCEL = auto()
     SHUTDOWN = auto()
     LEASE_LOST = auto()
+    CORDON = auto()
     PREEMPTED = auto()
     """It yields to an urgent task."""
 
@@ -109,14 +110,20 @@ class Attempt:
 
     def ask_to_stop(self, why: Stop) -> None:
         """End the body if that can be done; a thread can only be told. The first reason given stands; but one that was
-        only asked to yield, and has not, can be made to end for a better reason."""
-        if self.stop not in (None, Stop.PREEMPTED) or self.stop is why:
+        told to leave a cordoned node, or to yield, and has not, can be made to end for a better reason."""
+        if self.stop not in (None, Stop.CORDON, Stop.PREEMPTED) or self.stop is why:
             return
         self.stop = why
         if self.asyncio_task is not None:
             self.asyncio_task.cancel()
         if self.child is not None:
             self.child.kill()
+
+    def ask_to_leave(self) -> None:
+        """The body has asked, and is told to end; nothing ends it. What it returns then is not a result."""
+        if self.stop is None:
+            self.stop = Stop.CORDON
+        self.has_seen_stop = True
 
 
 class LocalLink(AttemptLink):

@@ -1,5 +1,5 @@
-"""Users' functions that are no bodies, on threads of their own: one that hangs keeps neither a body from its turn nor the
-process from its end."""
+"""Users' functions that are no bodies, on threads of their own: one that hangs keeps neither a body from its turn nor
+the process from its end."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ class Scheduler:
         *,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
         acceptance: Acceptance | None = None,
+        on_cordoned: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
@@ -38,6 +39,7 @@ class Scheduler:
         self._start = start
         self._on_surplus = on_surplus
         self._acceptance = acceptance or Acceptance()
+        self._on_cordoned = on_cordoned
         self._sleep = sleep
         self._returns = 0
         """How often resources had been given back when the last claim was asked for."""
@@ -141,6 +143,12 @@ class Scheduler:
         """Whether a claim is in flight."""
         return not self._is_idle.is_set()
 
+    def is_at_rest(self, kind: str | None) -> bool:
+        """Whether the last claim has left nothing to run; of this kind, if one is given."""
+        if not self.may_claim or self.is_claiming:
+            return False
+        return kind not in self._dirty if kind is not None else not self._dirty
+
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
         await self._is_idle.wait()
@@ -158,6 +166,10 @@ class Scheduler:
             raise
         finally:
             self._is_idle.set()
+        if claims.is_cordoned:  # so it knows no more than before
+            self._dirty |= asked
+            self._on_cordoned()
+            return
         self._note_unfit(request, claims)
         self._note_leftovers(request, claims)
         if claims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,8 @@ from synergon.records import (
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.settling import decode_errors
 
+_KEEPER: Final = "CASE WHEN kept_until > now() THEN kept_by END AS keeper"
+
 
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
     """These tasks, wherever they are."""
@@ -32,7 +34,9 @@ async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
-    live = f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.* FROM {schema}.task"
+    live = (
+        f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*, {_KEEPER} FROM {schema}.task"
+    )
     for table, its_states in ((live, LIVE), (f"SELECT * FROM {schema}.history", FINAL)):
         wanted = states & its_states
         if wanted:
@@ -99,6 +103,9 @@ async def nodes(session: Session) -> list[NodeRecord]:
             address=row["address"],
             registered_at=row["registered_at"],
             lease_left=row["lease_left"],
+            cordoned_at=row["cordoned_at"],
+            published=msgspec.Raw(row["published"].encode()),
+            published_ago=row["published_ago"],
         )
         for row in await session.rows("nodes")
     ]
@@ -136,6 +143,8 @@ def _record(row: Any) -> TaskRecord:
         after_group=row.get("after_group"),
         is_command=row["is_command"],
         target=row["target"],
+        demand=row["demand"],
+        kept_by=row.get("keeper"),
         tags=tuple(row["tags"] or ()),
         meta=msgspec.json.decode(row["meta"]) if row["meta"] else {},
     )

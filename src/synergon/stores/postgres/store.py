@@ -255,6 +255,8 @@ class PostgresStore:
                 node.version,
                 node.address,
                 node.lease,
+                node.is_cordoned,
+                node.published.decode(),
             )
         )
 
