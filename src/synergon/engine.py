@@ -485,7 +485,7 @@ class Engine(Results):
         task = call.to_new_task(self.origin)
         inserted = await self.store.insert((task,))
         if inserted[0].state == State.READY and task.expires_in is None:  # the usual case, and the hottest path
-            self._announce_ready({(task.kind, task.queue): 1})
+            self._announce_ready({(task.kind, task.queue, task.demand): 1})
         else:
             self._announce((task,), inserted)
         return self._handle(call, inserted[0])
@@ -547,7 +547,7 @@ class Engine(Results):
         later: set[str] = set()
         for task, insertion in zip(tasks, inserted, strict=True):
             if insertion.state == State.READY:
-                lane = (task.kind, task.queue)
+                lane = (task.kind, task.queue, task.demand)
                 ready[lane] = ready.get(lane, 0) + 1
             if task.expires_in is not None or insertion.state == State.SCHEDULED:
                 later.add(task.kind)

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from synergon.demands import AS_THE_KIND_SAYS
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, parse_demand
+from synergon.stores.weighing import is_suitable
 
 HOLDERS: Final = 3
 """How many of the tasks that hold a resource are named; those that hold most of it."""
@@ -66,6 +67,22 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 UNSAID: Final = NodeState()
+
+
+def could_run(state: NodeState, kind: str, text: str) -> bool:
+    """Whether a node that says this could ever run a task of one of its kinds that demands this; if it has said nothing
+    it might."""
+    if not state.is_said:
+        return True
+    return is_suitable(demanded_of(state, kind, text), frozenset(state.labels), state.totals)
+
+
+def demanded_of(state: NodeState, kind: str, text: str) -> Demand:
+    """What a row with this text demands on a node that says this."""
+    said = state.kind(kind).demand
+    of_kind = parse_demand(said) if said else NOTHING
+    return completed(parse_demand(text), of_kind) if text else of_kind
+
 
 _decoder: Final = msgspec.json.Decoder(NodeState)
 

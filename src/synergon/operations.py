@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
 from synergon.lifecycle import State
@@ -143,7 +144,7 @@ class Operations:
                 self._announce_cancel(moved)
         ready = Counter(moved.kind for moved in done if moved.state is State.READY and moved.kind is not None)
         if ready:
-            self._announce_ready({(kind, None): count for kind, count in ready.items()})
+            self._announce_ready({(kind, None, AS_THE_KIND_SAYS): count for kind, count in ready.items()})
         ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
         self.waiters.tell(ended)
         if self.peers is not None:
@@ -169,7 +170,7 @@ class Operations:
         """What stood behind these in their lines may be ready now, or have its turn."""
         kinds = Counter(moved.kind for moved in moves if moved.kind is not None and self.has_lines(moved.kind))
         if kinds:
-            self._announce_ready({(kind, None): count for kind, count in kinds.items()})
+            self._announce_ready({(kind, None, AS_THE_KIND_SAYS): count for kind, count in kinds.items()})
             self._announce_later(kinds)
 
     def has_lines(self, kind: str) -> bool:
@@ -190,7 +191,7 @@ class Operations:
         if moved.kind is not None:
             self._announce_later([moved.kind])
             if moved.state is State.READY:
-                self._announce_ready({(moved.kind, None): 1})
+                self._announce_ready({(moved.kind, None, AS_THE_KIND_SAYS): 1})
             self._announce_lines([moved])
 
     async def set_priority(self, task_id: int, priority: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -18,35 +19,15 @@ from synergon.records import ClaimRequest, Claims
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 
+NONE: Final[Mapping[str, Inquiry]] = {}
+
 
 class Acceptance:
     """Stands between the scheduler and its claims."""
 
-    def __init__(
-        self,
-        store: Store,
-        admission: Admission,
-        kinds: Mapping[str, AnyTask],
-        clock: Clock,
-        logger: logging.LoggerAdapter[logging.Logger],
-        *,
-        on_accepted: Callable[[str], None] = lambda _: None,
-        on_refused: Callable[[Iterable[str]], None] = lambda _: None,
-        may_ask: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._inquiries: dict[str, Inquiry] = {}
-        for kind, task_type in kinds.items():
-            if task_type.acceptor is not None:
-                self._inquiries[kind] = Inquiry(
-                    task_type,
-                    store,
-                    clock,
-                    logger,
-                    room=lambda kind=kind: admission.room(kind) if may_ask() else 0,  # type: ignore[misc]
-                    look=lambda after, limit, kind=kind: admission.look(kind, after, limit),  # type: ignore[misc]
-                    on_accepted=lambda kind=kind: on_accepted(kind),  # type: ignore[misc]
-                    on_refused=lambda kind=kind: on_refused([kind]),  # type: ignore[misc]
-                )
+    def __init__(self, inquiries: Mapping[str, Inquiry] = NONE) -> None:
+        self._inquiries = inquiries
+        """By kind."""
 
     @property
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -103,3 +84,31 @@ class Acceptance:
         """Ask nothing any more."""
         for inquiry in self._inquiries.values():
             inquiry.close()
+
+
+def inquiries(
+    store: Store,
+    admission: Admission,
+    kinds: Mapping[str, AnyTask],
+    clock: Clock,
+    logger: logging.LoggerAdapter[logging.Logger],
+    *,
+    on_accepted: Callable[[str], None] = lambda _: None,
+    on_refused: Callable[[Iterable[str]], None] = lambda _: None,
+    may_ask: Callable[[], bool] = lambda: True,
+) -> dict[str, Inquiry]:
+    """One for each kind that wants to be asked."""
+
+    def inquiry(kind: str, task_type: AnyTask) -> Inquiry:
+        return Inquiry(
+            task_type,
+            store,
+            clock,
+            logger,
+            room=lambda: admission.room(kind) if may_ask() else 0,
+            look=lambda after, limit: admission.look(kind, after, limit),
+            on_accepted=lambda: on_accepted(kind),
+            on_refused=lambda: on_refused([kind]),
+        )
+
+    return {kind: inquiry(kind, task_type) for kind, task_type in kinds.items() if task_type.acceptor is not None}

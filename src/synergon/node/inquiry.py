@@ -216,7 +216,7 @@ class Inquiry:
             return misfits
         try:
             return misfits | accepted_ids(await self._answer(candidates), candidates)
-        except Exception:
+        except Exception:  # noqa: BLE001  it is told with its traceback
             self._complain(len(candidates))
             return misfits
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.node.admission import Admission
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
@@ -43,10 +44,11 @@ class Neighbours:
             self._peers.tell_new({lane: count for lane, count in beyond.items() if count})
 
     def _take(self, lane: Lane, count: int, *, is_open: bool) -> int:
-        if not is_open or not self._admission.serves(*lane):
+        kind, queue, demand = lane
+        if not is_open or not self._admission.serves(kind, queue):
             return 0
         expected = self._expected.total() + self._claiming.total()
-        taken = min(max(self._admission.expected(lane[0]) - expected, 0), count)
+        taken = min(max(self._admission.expected(kind, demand) - expected, 0), count)
         self._expected[lane] += taken
         return taken
 
@@ -75,10 +77,12 @@ class Neighbours:
 
     def claim_is_over(self, leftover: Collection[str]) -> None:
         """What was expected has come or went elsewhere; unless tasks that go before it took its place, and some of its
-        kind may be left: then others are told of it after all."""
+        kind may be left: then others are told of it after all. So they are if nobody knows what it demands: it may be
+        that this node cannot run it."""
         missed, self._claiming = self._claiming, Counter()
         if self._peers is not None:
-            self._peers.tell_new({lane: count for lane, count in missed.items() if count > 0 and lane[0] in leftover})
+            told = {lane for lane, count in missed.items() if count > 0 and (lane[0] in leftover or lane[1] is None)}
+            self._peers.tell_new({lane: missed[lane] for lane in told})
 
     # ------------------------------------------------------------ ends
 
@@ -91,7 +95,7 @@ class Neighbours:
                 self._came(claim)
 
     def _came(self, claim: Claim) -> None:
-        for lane in ((claim.kind, claim.queue), (claim.kind, None)):
+        for lane in ((claim.kind, claim.queue, claim.demand), (claim.kind, None, AS_THE_KIND_SAYS)):
             if self._claiming[lane] > 0:
                 self._claiming[lane] -= 1
                 return

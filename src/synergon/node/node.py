@@ -14,10 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from synergon.clock import Clock, new_id
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable, SynergonError
 from synergon.idle import IdleHook
 from synergon.lifecycle import State
+from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
 from synergon.node.attempt import Attempt, Services, Stop
@@ -149,18 +151,37 @@ class Node(Services):
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
         )
         self._admission = Admission(
-            self._kinds, self._ledger, settings.queues, labels=settings.labels, reservation=self.reservation
+            self._kinds,
+            self._ledger,
+            settings.queues,
+            labels=settings.labels,
+            reservation=self.reservation,
+            preemption=self.runner.preemption,
         )
         self._neighbours = Neighbours(self._peers, self._admission)
+        self.acceptance = Acceptance(
+            inquiries(
+                store,
+                self._admission,
+                self._kinds,
+                clock,
+                logger,
+                on_accepted=lambda kind: self.scheduler.accepted(kind),
+                on_refused=self._neighbours.offer_surplus,
+                may_ask=lambda: self.scheduler.may_claim,
+            )
+        )
         self.scheduler = Scheduler(
             store,
             self._admission,
             self._kinds,
             self._start,
             on_surplus=self._neighbours.offer_surplus,
+            acceptance=self.acceptance,
             on_cordoned=lambda: self.presence.found_cordoned(),
             sleep=clock.sleep,
         )
+        self.runner.preemption.on_rested = self.scheduler.capacity_freed
         self._quiet = Quiet(lambda: bool(self.runner.running))
         self._board = Noticeboard(self.loop, self.state)
         self.presence = Presence(
@@ -215,6 +236,7 @@ class Node(Services):
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
+            **self.acceptance.steps,
         }
         if store.capabilities.listens:
             steps["listener"] = self._listen
@@ -401,12 +423,12 @@ class Node(Services):
 
     def announce(self, work: Mapping[Lane, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
-        self.scheduler.wake(kind for kind, _ in work)
+        self.scheduler.wake(kind for kind, *_ in work)
         self._neighbours.offer(work, is_open=self.scheduler.may_claim)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
-        self.announce({(kind, None): count for kind, count in Counter(kinds).items()})
+        self.announce({(kind, None, AS_THE_KIND_SAYS): count for kind, count in Counter(kinds).items()})
 
     def _tell_ended(self, ids: Collection[int]) -> None:
         self._on_ended(ids)
@@ -545,6 +567,7 @@ class Node(Services):
             self._rejoining.cancel()
         self.presence.close()
         self.scheduler.close()
+        self.acceptance.close()
         self._idle.close()
         await self.scheduler.settled()
         if not await self._quiet.comes_within(grace):

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
+from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
@@ -28,6 +29,7 @@ class Scheduler:
         start: Callable[[list[Claim]], None],
         *,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
+        acceptance: Acceptance | None = None,
         on_cordoned: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -36,6 +38,7 @@ class Scheduler:
         self._kinds = frozenset(kinds)
         self._start = start
         self._on_surplus = on_surplus
+        self._acceptance = acceptance or Acceptance()
         self._on_cordoned = on_cordoned
         self._sleep = sleep
         self._returns = 0
@@ -61,8 +64,16 @@ class Scheduler:
         """There may be ready tasks of these kinds."""
         known = self._kinds.intersection(kinds)
         if known:
-            self._dirty |= known
-            self._event.set()
+            self._acceptance.note_news(known)
+            self._look_at(known)
+
+    def accepted(self, kind: str) -> None:
+        """Something of this kind was accepted, or is to be asked about again."""
+        self._look_at({kind})
+
+    def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
+        self._dirty |= kinds
+        self._event.set()
 
     def wake_all(self) -> None:
         """There may be ready tasks of any kind."""
@@ -120,9 +131,12 @@ class Scheduler:
     async def step(self) -> None:
         """Claim once, for every reason there was."""
         self._event.clear()
-        request = self._admission.request(self.node_id, self._dirty) if self.may_claim else None
+        if not self.may_claim:
+            return
+        self._dirty -= self._acceptance.begin(self._dirty)
+        request = self._admission.request(self.node_id, self._dirty)
         if request is not None:
-            await self._claim(request)
+            await self._claim(self._acceptance.narrowed(request))
 
     @property
     def is_claiming(self) -> bool:
@@ -180,11 +194,14 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: Claims) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         taken = Counter(claim.kind for claim in claims)
-        # Commands do not count for the limit, nor does it hold them back: a full node would ask for them for ever.
+        # Commands do not count for the limit, and it holds neither them nor urgent ones back: a full node would ask for
+        # them for ever.
         commands = {room.kind for room in request.rooms if room.is_command}
         is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
         leftover = {
-            room.kind for room in request.rooms if taken[room.kind] >= room.count or (is_full and not room.is_command)
+            room.kind
+            for room in request.rooms
+            if taken[room.kind] >= room.count or (is_full and not room.is_command and not room.is_urgent)
         }
         more = leftover | claims.unfit
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
@@ -192,6 +209,6 @@ class Scheduler:
             self._on_surplus(more)
         self._has_surplus = bool(more)
         self.leftover = more
-        self._dirty |= leftover
+        self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()

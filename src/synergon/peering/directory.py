@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from synergon.demands import AS_THE_KIND_SAYS
+from synergon.node_state import UNSAID, NodeState, could_run, read_state
 from synergon.records import NodeRecord
 
 HELPERS: Final = 2
@@ -25,10 +27,16 @@ class Peer:
     is_failing: bool = False
     full: frozenset[str] = frozenset()
     """Kinds of which it could start none when it was told of some."""
+    state: NodeState = UNSAID
+    """What it said of itself when the table was read."""
 
     def has_room(self, kind: str) -> bool:
         """Whether it could start a task of this kind, as far as anybody here knows."""
         return self.free > 0 and kind not in self.full and not self.is_failing
+
+    def suits(self, kind: str, text: str = AS_THE_KIND_SAYS) -> bool:
+        """Whether it could ever run a task of this kind that demands this."""
+        return could_run(self.state, kind, text)
 
 
 class Directory:
@@ -62,6 +70,7 @@ class Directory:
                 queues=None if node.queues is None else frozenset(node.queues),
                 free=node.concurrency,
                 is_failing=known is not None and known.is_failing,
+                state=read_state(bytes(node.published)),
             )
             if known is None:
                 came.append(peer)
@@ -87,16 +96,29 @@ class Directory:
         however the free slots are judged, and no node tells everybody.
         """
         runners = sorted(
-            self.runners(kind), key=lambda peer: (peer.is_failing, peer.free <= 0, peer.id < own_id, peer.id)
+            (peer for peer in self.runners(kind) if peer.suits(kind)),
+            key=lambda peer: (peer.is_failing, peer.free <= 0, peer.id < own_id, peer.id),
         )
         return runners[:HELPERS]
 
-    def whom_to_wake(self, kind: str, queue: str | None, count: int, besides: Collection[str] = ()) -> list[Peer]:
+    def whom_to_wake(
+        self,
+        kind: str,
+        queue: str | None,
+        count: int,
+        besides: Collection[str] = (),
+        demand: str = AS_THE_KIND_SAYS,
+    ) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
 
         Without a queue nobody knows which one it is; then those who serve only some queues are woken in any case.
         """
-        runners = [peer for peer in self.runners(kind) if peer.id not in besides]
+        is_known = queue is not None  # or else nobody knows either what the task demands
+        runners = [
+            peer
+            for peer in self.runners(kind)
+            if peer.id not in besides and not (is_known and not peer.suits(kind, demand))
+        ]
         certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
         maybe = [peer for peer in runners if queue is None and peer.queues is not None]
         chosen: list[Peer] = []

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.clock import Clock
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
 from synergon.peering.directory import Directory, Peer
 from synergon.peering.hints import Outbox
@@ -20,8 +21,8 @@ from synergon.peering.transport import SendError
 from synergon.peering.wire import NOTHING, Message, merged, message
 from synergon.records import NodeRecord
 
-Lane = tuple[str, str | None]
-"""A kind, and the queue if anybody knows it."""
+Lane = tuple[str, str | None, str]
+"""A kind, the queue if anybody knows it, and what tasks in it demand of a node, as their rows say it."""
 
 LEAST_REFRESH_SECONDS: Final = 0.2
 """How often the node table is read at the most because nobody is known who runs a kind, or because everybody should
@@ -269,7 +270,7 @@ class Post:
 
     def _note_unsure(self, work: Counter[Lane], due: set[str], letters: list[tuple[str | None, Message]]) -> None:
         new: Counter[str] = Counter()
-        for (kind, _), count in work.items():
+        for (kind, *_), count in work.items():
             new[kind] += count
         self._unsure = merged(self._unsure, message(new=new, due=bool(due)))
         for peer_id, letter in letters:
@@ -279,16 +280,16 @@ class Post:
     def _offer(self, work: Mapping[Lane, int], instead_of: str | None = None) -> None:
         """Wake as few peers as have room for the work; `instead_of` one who cannot take it, nobody else who cannot."""
         offers: dict[str, dict[str, int]] = {}
-        for (kind, queue), count in work.items():
+        for (kind, queue, demand), count in work.items():
             besides = () if instead_of is None else {instead_of} | self.directory.without_hope(kind)
-            for peer in self.directory.whom_to_wake(kind, queue, count, besides):
+            for peer in self.directory.whom_to_wake(kind, queue, count, besides, demand):
                 offer = offers.setdefault(peer.id, {})
                 offer[kind] = offer.get(kind, 0) + count
         for peer_id, offer in offers.items():
             self.give(peer_id, message(new=offer))
 
     def _offer_again(self, unheard: Mapping[str, int], peer_id: str) -> None:
-        self._offer({(kind, None): count for kind, count in unheard.items()}, peer_id)
+        self._offer({(kind, None, AS_THE_KIND_SAYS): count for kind, count in unheard.items()}, peer_id)
 
     # ------------------------------------------------------------ sending
 

@@ -32,15 +32,21 @@ class Scales:
         self._request = request
         self._free = dict(request.free)
         self._held = request.held
+        self.unfit: set[str] = set()
+        """Kinds of which a task was weighed that fits later and not now."""
 
     def fit(self, room: Room, demand: Demand, task_id: int | None = None) -> Fit:
-        """Whether a task with this demand could be taken; `task_id` matters if room is kept for that one."""
+        """Whether a task with this demand could be taken, or, without an id, any one that room is not kept for."""
         request = self._request
         if not is_suitable(demand, request.labels, request.totals):
             return Fit.NEVER
         is_exempt = self._is_exempt(room, demand, task_id)
         is_enough = all(amount <= self._available(name, room, is_exempt) for name, amount in demand.cost.items())
-        return Fit.NOW if is_enough else Fit.LATER
+        if is_enough:
+            return Fit.NOW
+        if task_id is not None:
+            self.unfit.add(room.kind)
+        return Fit.LATER
 
     def most(self, room: Room, demand: Demand) -> int:
         """More than this cannot be taken of such tasks; the one that room is kept for not counted."""

@@ -31,7 +31,7 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     if _is_plain(request, found):
         claims.extend(_claim(row, now) for row in _take_plain(transaction, request, lanes, found))
         return claims
-    taken, claims.kept = take(transaction, request, lanes, found)
+    taken, claims.kept, claims.unfit = take(transaction, request, lanes, found)
     claims.extend(_claim(row, now, seat.server, seat.slot) for row, seat in taken)
     return claims
 

@@ -35,16 +35,16 @@ class Taken(NamedTuple):
 
 def take(
     transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane]
-) -> tuple[list[Taken], Kept | None]:
+) -> tuple[list[Taken], Kept | None, frozenset[str]]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
-    the one that the node keeps room for."""
+    the one that the node keeps room for, and the kinds of which something fits later."""
     allotment = _allotment(transaction, request)
     choice = _Choice(transaction, request, allotment)
     taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request)
+    return taken, choice.kept or keeping.renew(transaction, request), choice.unfit
 
 
 def _allotment(transaction: Transaction, request: ClaimRequest) -> Allotment:
@@ -69,6 +69,10 @@ class _Choice:
         self._closed: set[tuple[str, str, str]] = set()
         """Lanes whose first did not fit: none behind it does."""
         self.kept: Kept | None = None
+
+    @property
+    def unfit(self) -> frozenset[str]:
+        return frozenset(self._scales.unfit)
 
     def of(self, candidates: Sequence[Any]) -> Iterator[Taken]:
         for row in candidates:

@@ -1,0 +1,246 @@
+"""What a node takes on by what it has: resources, labels, and the order across kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from tests.conftest import NewEngine
+from tests.node.every_store import every_url  # noqa: F401
+from tests.support import Gate, until
+
+from synergon import Engine, Resources, State
+from synergon.node.node import Node
+
+
+class Crowd:
+    """Bodies that stay until they are let go, and how many of each there were at most."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.gate = Gate()
+
+    async def join(self, name: str) -> None:
+        self.now[name] += 1
+        self.most[name] = max(self.most[name], self.now[name])
+        try:
+            await self.gate.hold()
+        finally:
+            self.now[name] -= 1
+
+
+def node_of(engine: Engine) -> Node:
+    assert engine.node is not None
+    return engine.node
+
+
+async def test_six_tasks_of_which_two_may_run_never_run_three_at_once(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+    now, most, ran = 0, 0, 0
+
+    @engine.task(max_running=2)
+    async def pair() -> None:
+        nonlocal now, most, ran
+        now, ran = now + 1, ran + 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    async with engine.worker(drain=True):
+        await pair.enqueue_many([()] * 6)
+    assert (most, ran) == (2, 6)
+
+
+async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=4, ram="4GiB", gpu=0))
+    crowd = Crowd()
+
+    @engine.task(cost=Resources(cpu=1, ram="512MiB"))
+    async def small() -> None:
+        await crowd.join("small")
+
+    @engine.task(cost=Resources(cpu=0.5, ram="1GiB"))
+    async def hungry() -> None:
+        await crowd.join("hungry")
+
+    async with engine.worker(drain=True):
+        await small.enqueue_many([()] * 2)  # 2 cpu, 1 GiB
+        await hungry.enqueue_many([()] * 8)  # room for three of them: 1.5 cpu, 3 GiB
+        await until(lambda: crowd.now == {"small": 2, "hungry": 3})
+        assert node_of(engine).state().free == {"cpu": 500_000, "ram": 0, "gpu": 0}
+        crowd.gate.open()
+    assert crowd.most["small"] == 2
+    assert crowd.most["hungry"] <= 4
+
+
+async def test_what_is_given_back_is_taken_again_at_once(new_engine: NewEngine, url: str) -> None:
+    """Nothing but the end of the task before wakes the next one: the sweep comes too late for it."""
+    engine = new_engine(url, resources=Resources(cpu=1))
+    ran: list[int] = []
+
+    @engine.task(cost=Resources(cpu=1))
+    async def alone(number: int) -> None:
+        assert node_of(engine).state().free["cpu"] == 0
+        ran.append(number)
+
+    async with engine.worker(drain=True):
+        await alone.enqueue_many([(number,) for number in range(20)])
+    assert ran == list(range(20))
+
+
+async def test_three_thirds_of_a_gpu_run_beside_each_other(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(gpu=1))
+    crowd = Crowd()
+
+    @engine.task(cost=Resources(gpu=1 / 3))
+    async def third() -> None:
+        await crowd.join("third")
+
+    async with engine.worker(drain=True):
+        await third.enqueue_many([()] * 5)
+        await until(lambda: crowd.now["third"] == 3)
+        crowd.gate.open()
+    assert crowd.most["third"] == 3
+
+
+async def test_a_call_costs_what_it_says_and_otherwise_what_its_kind_says(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8, custom={"license": 2}))
+    crowd = Crowd()
+
+    @engine.task(cost=Resources(custom={"license": 1}))
+    async def solve(name: str) -> None:
+        await crowd.join(name)
+
+    async with engine.worker(drain=True):
+        await solve.enqueue_many([("usual",)] * 3)
+        await until(lambda: crowd.now["usual"] == 2)
+        await solve.with_options(cost=Resources(cpu=4)).enqueue("without a license")
+        await solve.with_options(cost=Resources()).enqueue("for nothing")
+        await until(lambda: crowd.now == {"usual": 2, "without a license": 1, "for nothing": 1})
+        crowd.gate.open()
+
+
+async def test_a_call_by_name_leaves_to_the_kind_what_it_does_not_say(new_engine: NewEngine, url: str) -> None:
+    engine, producer = new_engine(url, resources=Resources(gpu=1), labels={"zone:eu"}), new_engine(url)
+    crowd = Crowd()
+
+    @engine.task(cost=Resources(gpu=1))
+    async def train(name: str) -> None:
+        await crowd.join(name)
+
+    async with producer, engine.worker(drain=True):
+        await producer.enqueue(
+            [producer.call("train", name="eu").with_options(needs={"zone:eu"}), producer.call("train", name="any")]
+        )
+        await until(lambda: crowd.now.total() == 1)
+        assert node_of(engine).state().free["gpu"] == 0
+        crowd.gate.open()
+    assert crowd.most.total() == 2
+
+
+async def test_tasks_go_only_to_nodes_that_have_what_they_need_and_nothing_they_forbid(
+    new_engine: NewEngine, url: str
+) -> None:
+    labels = {"eu": {"zone:eu", "gpu:a100"}, "us": {"zone:us"}, "plain": set[str]()}
+    engines = {name: new_engine(url, name=name, labels=found, sweep=0.05) for name, found in labels.items()}
+    ran: list[tuple[str, str]] = []
+
+    for name, engine in engines.items():
+
+        def register(engine: Engine, name: str) -> None:
+            @engine.task(needs={"zone:eu"})
+            async def in_europe() -> None:
+                ran.append(("in_europe", name))
+
+            @engine.task(forbids={"zone:eu", "zone:us"})
+            async def nowhere() -> None:
+                ran.append(("nowhere", name))
+
+            @engine.task
+            async def anywhere() -> None:
+                ran.append(("us", name))
+
+        register(engine, name)
+
+    any_one = engines["plain"]
+    async with engines["eu"].worker(), engines["us"].worker(), any_one.worker():
+        handles = []
+        for _ in range(5):
+            handles += [await any_one.kinds[kind].enqueue() for kind in ("in_europe", "nowhere")]
+            handles.append(await any_one.kinds["anywhere"].with_options(needs={"zone:us"}).enqueue())
+        for handle in handles:
+            await handle.result(timeout=8)
+    assert Counter(ran) == {("in_europe", "eu"): 5, ("nowhere", "plain"): 5, ("us", "us"): 5}
+
+
+async def test_a_task_that_nobody_can_run_waits_and_hides_nobody(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(gpu=1))
+    ran: list[str] = []
+
+    @engine.task
+    async def note(name: str) -> None:
+        ran.append(name)
+
+    async with engine.worker():
+        impossible = note.with_options(cost=Resources(gpu=2))
+        waiting = [await impossible.enqueue("impossible") for _ in range(20)]
+        labelled = await note.with_options(needs={"moon"}, priority=9).enqueue("on the moon")
+        handle = await note.enqueue("possible")
+        await handle.result(timeout=8)
+        for handle in (*waiting, labelled):
+            assert (await handle.status()).state is State.READY
+    assert ran == ["possible"]
+
+
+async def test_the_end_of_a_pipeline_goes_before_its_beginning(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    ran: list[str] = []
+
+    @engine.task(downstream_of=["middle"])
+    async def end() -> None:
+        ran.append("end")
+
+    @engine.task(downstream_of=["beginning"])
+    async def middle() -> None:
+        ran.append("middle")
+
+    @engine.task
+    async def beginning() -> None:
+        ran.append("beginning")
+
+    async with engine:
+        for kind in (beginning, middle, end, beginning, middle, end):
+            await kind.enqueue()
+        await beginning.with_options(priority=1).enqueue()
+        async with engine.worker(drain=True):
+            pass
+    assert ran == ["beginning", "end", "end", "middle", "middle", "beginning", "beginning"]
+
+
+async def test_a_failed_a_cancelled_and_a_handed_back_task_give_back_what_they_used(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, resources=Resources(cpu=3, ram="1GiB", gpu=0))
+    gate = Gate()
+
+    @engine.task(cost=Resources(cpu=1))
+    async def hold() -> None:
+        await gate.hold()
+
+    @engine.task(cost=Resources(cpu=1))
+    async def fail() -> None:
+        raise ValueError("as it must")
+
+    async with engine.worker():
+        held, cancelled = await hold.enqueue(), await hold.enqueue()
+        failed = await fail.enqueue()
+        node = node_of(engine)
+        await engine.wait(failed.id, timeout=8)
+        await cancelled.cancel()
+        await engine.wait(cancelled.id, timeout=8)
+        await until(lambda: node.state().free["cpu"] == 2_000_000)
+        assert node.state().holders == {"cpu": (held.id,)}
+        await engine.stop_node(grace=0)
+        assert node.state().free == node.state().totals
+        assert (await held.status()).state is State.READY
