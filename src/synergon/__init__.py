@@ -1,5 +1,6 @@
 """synergon: a durable task engine. One file to start with, one database to share."""
 
+from synergon.candidates import Candidate
 from synergon.context import Context, injected
 from synergon.control_records import GroupRecord, OrderRecord
 from synergon.engine import Engine
@@ -43,6 +44,7 @@ from synergon.task import Call, TaskType
 __all__ = [
     "Call",
     "Cancel",
+    "Candidate",
     "Command",
     "CommandsFailed",
     "ConfigurationError",

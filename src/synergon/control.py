@@ -10,10 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from synergon.calls import listed_calls
-from synergon.control_records import NewGroup, NewOrder, OrderRecord
+from synergon.control_records import REFUSED, NewGroup, NewOrder, OrderRecord, Verb
 from synergon.durations import Duration
 from synergon.errors import OptionError
 from synergon.group import Group
+from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.operations import Operations
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
@@ -25,6 +26,7 @@ from synergon.records import Insertion, Moved, NewTask, storable
 from synergon.settings import UNSET
 from synergon.stores.ordering import cancelled
 from synergon.task import Call
+from synergon.this_process import is_gone
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -45,6 +47,7 @@ class Control(Operations):
 
     registry: Registry
     outlook: Outlook
+    idle_hooks: list[IdleHook]
 
     @property
     def origin(self) -> str | None:
@@ -80,6 +83,12 @@ class Control(Operations):
         return Provider(
             cast("Engine", self), name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks
         )
+
+    @property
+    def when_idle(self) -> WhenIdle:
+        """Have a function called when a node has room and nothing to run; it may enqueue any number of tasks. With or
+        without options: `every` (5 seconds) and `timeout`."""
+        return registrar(self)
 
     # ------------------------------------------------------------ changed while in force
 
@@ -131,28 +140,40 @@ class Control(Operations):
     # ------------------------------------------------------------ nodes
 
     async def cordon(self, node_id: str) -> None:
-        """Let a node start nothing new; what runs there goes on."""
+        """Let a node start nothing new, from this moment on; what runs there goes on."""
         await self._order_node("cordon", node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """Undo `cordon`."""
+        """Undo `cordon`, and also `drain` and `restart` as long as the node has not stopped."""
         await self._order_node("uncordon", node_id)
+
+    async def drain(self, node_id: str) -> None:
+        """Cordon a node, and have it stop when nothing runs there; a worker's process ends with code 0."""
+        await self._order_node("drain", node_id)
+
+    async def restart(self, node_id: str) -> None:
+        """The same, but a worker's process ends with code 86, so that whatever watches over it starts it again."""
+        await self._order_node("restart", node_id)
 
     async def shut_down(self, node_id: str) -> None:
         """Have a node stop in order, with its own grace; its process ends if it was a worker."""
         await self._order_node("stop", node_id)
 
-    async def _order_node(self, verb: Any, node_id: str) -> None:
-        known = {node.id for node in await self.nodes()}
-        if node_id not in known:
+    async def _order_node(self, verb: Verb, node_id: str) -> None:
+        known = {node.id: node for node in await self.nodes()}
+        order = await self._order(verb, storable(str(node_id)))
+        node = known.get(node_id)
+        if node is not None and is_gone(node.process):
+            await self.store.order_done(order.id, f"{REFUSED}its process is gone")
+            raise OptionError(f"node {node_id!r} ({node.name}) is dead: its process {node.process.pid} is gone")
+        if order.is_refused:
             raise OptionError(f"there is no node {node_id!r}; registered are: {', '.join(sorted(known)) or 'none'}")
-        await self._order(verb, node_id)
 
     async def orders(self, limit: int = 100) -> list[OrderRecord]:
         """What was ordered, newest first: who, when, what, and what came of it."""
         return await self.store.orders(limit)
 
-    async def _order(self, verb: Any, subject: str, value: Any = None) -> OrderRecord:
+    async def _order(self, verb: Verb, subject: str, value: Any = None) -> OrderRecord:
         order = await self.store.order(NewOrder(verb=verb, subject=subject, value=value, who=this_person()))
         self._announce_change()
         return order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from synergon.lifecycle import FINAL, State
 from synergon.records import Insertion, NewTask, Record
@@ -13,6 +13,10 @@ Verb = Literal[
 ]
 """What can be ordered. The last five are carried out by the node that they name, the others by the store at once; but
 no store lets a node claim from the moment on in which a cordon, drain or restart was written down."""
+
+
+REFUSED: Final = "refused: "
+"""How the outcome of an order begins that made no sense."""
 
 
 class NewGroup(Record, frozen=True, kw_only=True):
@@ -74,5 +78,5 @@ class OrderRecord(Record, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """It made no sense, and was not written down; `outcome` says why."""
-        return not self.id
+        """It made no sense and nothing was done; `outcome` says why."""
+        return self.outcome is not None and self.outcome.startswith(REFUSED)

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-import msgspec
-
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
-from synergon.control import Control
 from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
@@ -24,11 +21,9 @@ from synergon.errors import (
     NotAvailable,
     NotConnected,
     OptionError,
-    ResultTimeout,
-    TaskCancelled,
-    TaskFailed,
 )
 from synergon.handle import Handle
+from synergon.idle import IdleHook
 from synergon.lifecycle import State
 from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
@@ -50,8 +45,8 @@ from synergon.providers.registry import Registry
 from synergon.records import (
     Insertion,
     NewTask,
-    TaskRecord,
 )
+from synergon.results import Results
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store, shown
@@ -59,6 +54,7 @@ from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.this_process import this_process
+from synergon.turns import made_in_turns
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
@@ -70,14 +66,12 @@ Value = TypeVar("Value")
 
 LATER: Final = {
     "explain": "why a task waits",
-    "drain": "taking nodes out; worker(drain=True) ends when nothing is left to do",
-    "when_idle": "idle work",
     "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine(Control):
+class Engine(Results):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -134,6 +128,7 @@ class Engine(Control):
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
+        self.idle_hooks: list[IdleHook] = []
         self.clock: Clock = SystemClock()
         self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
         self.portal = Portal(self.connect, self.stop)
@@ -378,19 +373,22 @@ class Engine(Control):
         )
         return Worker(self, settings, drain=drain)
 
-    async def run(self, *, drain: bool = False, **node_options: Any) -> None:
-        """Run a node until SIGINT or SIGTERM, `stop()`, or, with `drain`, until nothing is left to do."""
-        await run_until_stopped(self.worker(drain=drain, **node_options))
+    async def run(self, *, drain: bool = False, **node_options: Any) -> int:
+        """Run a node until SIGINT or SIGTERM, `stop()`, an order, or, with `drain`, until nothing is left to do.
 
-    def run_sync(self, *, drain: bool = False, **node_options: Any) -> None:
+        Returns what the process should end with: 0, or 86 if somebody has ordered a restart.
+        """
+        return await run_until_stopped(self.worker(drain=drain, **node_options))
+
+    def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
         """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
         if not self.portal.is_attached:
-            asyncio.run(self.run(drain=drain, **node_options))
-            return
+            return asyncio.run(self.run(drain=drain, **node_options))
         try:
-            self.portal.call(lambda: self.run(drain=drain, **node_options))
+            return self.portal.call(lambda: self.run(drain=drain, **node_options))
         except KeyboardInterrupt:
             self.portal.call(self._stop_node)
+            return 0
 
     async def start_node(self, settings: Settings, *, may_exit: bool = False) -> Node:
         """What `worker()` starts."""
@@ -409,6 +407,7 @@ class Engine(Control):
             on_ended=self.waiters.tell,
             peers=self._peers,
             timeout_for=self.timeout_for,
+            idle_hooks=self.idle_hooks,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )
@@ -466,7 +465,8 @@ class Engine(Control):
         listed = listed_calls(calls)
         conn = one_connection(listed, conn)
         await self._declare()
-        tasks = [call.to_new_task(self.origin) for call in listed]
+        origin = self.origin
+        tasks = await made_in_turns(lambda call: call.to_new_task(origin), listed)
         if conn is not None:
             await self._announce_queues(tasks)
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
@@ -475,7 +475,8 @@ class Engine(Control):
             inserted = await self.store.insert(tasks) if tasks else []
             self._announce(tasks, inserted)
         await self.outlook.consider(self.store, tasks)
-        return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
+        pairs = list(zip(listed, inserted, strict=True))
+        return await made_in_turns(lambda pair: self._handle(*pair), pairs)
 
     async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
         """`enqueue` for a single call."""
@@ -560,37 +561,3 @@ class Engine(Control):
         self._announce_ready(ready)
         if later:
             self._announce_later(later)
-
-    # ------------------------------------------------------------ waiting
-
-    async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
-        """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
-        return await self.wait_for(task_id, timeout, is_ours=False)
-
-    async def wait_for(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
-        """The same; `is_ours`: this engine has enqueued the task, and is told of its end without asking."""
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        try:
-            async with asyncio.timeout(limit):
-                if self._node is None and self._doorplate is not None:
-                    self._doorplate.put_up()
-                if self._peers is not None and not is_ours:
-                    self.waiters.expect_of_others(task_id)
-                return await self.waiters.wait(task_id)
-        except ResultTimeout:  # whoever waited knew before that there was no use in it
-            raise
-        except TimeoutError:
-            raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
-
-    def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
-        if record.state is State.CANCELLED:
-            raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
-        if record.state is State.FAILED:
-            error = record.error
-            detail = f": {error.type}: {error.message}" if error is not None else ""
-            raise TaskFailed(f"task {record.id} ({record.kind}) failed ({record.reason}){detail}", record)
-        task_type = task_type or self.kinds.get(record.kind)
-        if task_type is None:
-            return record.result
-        return task_type.signature.decode_result(msgspec.json.encode(record.result))

@@ -13,7 +13,8 @@ from synergon.addresses import normal_address
 from synergon.asking import SILENT, Words, demand_of_kind, words
 from synergon.demands import NOTHING, Demand
 from synergon.durations import Duration, microseconds, seconds
-from synergon.errors import NotAvailable, OptionError
+from synergon.errors import OptionError
+from synergon.haste import haste
 from synergon.payload import encode
 from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
 from synergon.records import OnConflict, from_datetime
@@ -25,13 +26,6 @@ MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """How the names of limits begin that belong to one kind."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
-
-LATER: Final = {
-    "urgent": "preemption",
-    "preemptible": "preemption",
-    "uninterruptible": "preemption",
-}
-"""Options that are coming; until they work they are refused, not ignored."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -53,6 +47,9 @@ class TaskOptions(TypedDict, total=False):
     needs: Iterable[str]
     forbids: Iterable[str]
     downstream_of: Iterable[str]
+    urgent: bool
+    preemptible: bool
+    uninterruptible: bool
     on_start: Callable[..., Any]
     on_success: Callable[..., Any]
     on_failure: Callable[..., Any]
@@ -129,8 +126,6 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
     for name in given:
         if name in names:
             continue
-        if name in LATER:
-            raise NotAvailable(f"{where}: the option {name!r} ({LATER[name]}) is not in this release of synergon")
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
         raise OptionError(f"{where} has no option {name!r}; {advice}")
@@ -297,6 +292,12 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What its tasks demand of a node, unless their calls say otherwise."""
     downstream_of: tuple[str, ...] = ()
     """Kinds that come before it in a pipeline."""
+    urgent: bool = False
+    """It starts at once: where the node is full, preemptible work yields to it."""
+    preemptible: bool = False
+    """It yields to urgent work, at no charge."""
+    uninterruptible: bool = False
+    """It never yields, and a node that stops waits for it, whatever the grace."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
 
     @property
@@ -329,6 +330,7 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     values["demand"] = demand_of_kind(words(options, where))
     if "downstream_of" in options:
         values["downstream_of"] = _kind_names(options["downstream_of"])
+    values.update(haste(options, where))
     values["hooks"] = check_hooks(options, where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)

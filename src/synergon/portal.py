@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
-from synergon.errors import SynergonError
+from synergon.errors import NotConnected, SynergonError
 
 Value = TypeVar("Value")
 
 END_SECONDS: Final = 5.0
+
+
+class Leash:
+    """What holds a function in a thread that nobody can end: once it is cut, its calls are refused."""
+
+    def __init__(self) -> None:
+        self.why_not: str | None = None
+        """Why it may call no more; None: it may."""
+
+
+LEASH: Final[ContextVar[Leash | None]] = ContextVar("synergon_leash", default=None)
 
 
 class Portal:
@@ -40,6 +52,9 @@ class Portal:
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
         self._refuse_running_loop()
+        leash = LEASH.get()
+        if leash is not None and leash.why_not is not None:
+            raise NotConnected(leash.why_not)
         loop = self._engine_loop or self._start()
         return asyncio.run_coroutine_threadsafe(self._await(function), loop).result()
 

@@ -381,11 +381,12 @@ class Reprioritizing(Record, frozen=True, kw_only=True):
 
 
 class Cutoffs(Record, frozen=True, kw_only=True):
-    """Ages in microseconds past which ended tasks leave the history; None keeps them."""
+    """Ages in microseconds past which ended tasks leave the history, and orders are forgotten; None keeps them."""
 
     succeeded: int | None = None
     failed: int | None = None
     cancelled: int | None = None
+    orders: int | None = None
 
 
 # ---------------------------------------------------------------- what users see

@@ -5,22 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from synergon.asking import demand_text
+from synergon.candidates import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
 from synergon.context import Context
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING
+from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
+from synergon.idle import WhenIdle, registrar
 from synergon.lines import LineOf
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
 from synergon.providers.server import Server
 from synergon.records import NewTask
+from synergon.turns import made_in_turns
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -138,7 +143,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
-        calls = [self._bind_entry(entry) for entry in arguments]
+        calls = await made_in_turns(self._bind_entry, list(arguments))
         return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
@@ -222,6 +227,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.demand = self.policy.demand
         self.demand_text = AS_THE_KIND_SAYS if self.demand == NOTHING else self.demand.text
         """What stands in the rows of its tasks, unless their calls say otherwise."""
+        self.acceptor: Acceptor | None = None
+        """Whom to ask before any of its tasks is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
         """What to call, the provider's first."""
         if self.policy.runs_in == "process":
@@ -241,6 +248,38 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Run the body here and now, as if it had not been decorated."""
         return self.function(*args, **kwargs)
+
+    @property
+    def when_idle(self) -> WhenIdle:
+        """Have a function called when a node has room for tasks of this kind and none is ready; it may enqueue any
+        number of them. With or without options: `every` (5 seconds) and `timeout`."""
+        return registrar(self.engine, self.kind)
+
+    @overload
+    def can_accept(self, function: Decider, /) -> Decider: ...
+    @overload
+    def can_accept(self, /, *, holds_for: Duration = ..., timeout: Duration = ...) -> Callable[[Decider], Decider]: ...
+
+    def can_accept(
+        self,
+        function: Any = None,
+        /,
+        *,
+        holds_for: Duration = DEFAULT_HOLDS_SECONDS,
+        timeout: Duration = DEFAULT_TIMEOUT_SECONDS,
+    ) -> Any:
+        """Let a function decide which tasks of this kind a node takes. It is given a list of `Candidate`, in the order
+        in which they would be taken, and returns those that it takes, or their ids; the others are left to other nodes.
+        A verdict holds for `holds_for`; a function that raises, or takes longer than `timeout`, has refused.
+        """
+        if function is None:
+            return partial(self.can_accept, holds_for=holds_for, timeout=timeout)
+        if self.acceptor is not None:
+            raise ConfigurationError(f"task {self.kind!r} has two functions for can_accept; it takes one")
+        if self.engine.node is not None:
+            raise ConfigurationError(f"can_accept of {self.kind!r} must be there before a worker starts")
+        self.acceptor = Acceptor(function, self.kind, holds_for=holds_for, timeout=timeout)
+        return function
 
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""

@@ -59,8 +59,8 @@ class Worker:
             await self._engine.close()
 
 
-async def run_until_stopped(worker: Worker) -> None:
-    """Run a node until a signal, `engine.stop()`, or, if it drains, until nothing is left.
+async def run_until_stopped(worker: Worker) -> int:
+    """Run a node until a signal, `engine.stop()`, an order, or, if it drains, until nothing is left: the exit code.
 
     The first signal stops in order; the second ends the process at once. A body that will not end in time is given
     back, and then the process ends too: nothing else can end a thread.
@@ -72,7 +72,7 @@ async def run_until_stopped(worker: Worker) -> None:
         async with contextlib.AsyncExitStack() as stack:
             node = await _start(worker, stack, stop)
             if node is None:
-                return
+                return 0
             await _wait_for_end(node, stop, drain=drain)
             if stop.is_set() and node.runner.running:
                 worker.logger.info(
@@ -81,7 +81,8 @@ async def run_until_stopped(worker: Worker) -> None:
     if node.was_abandoned:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(node.presence.exit_code)
+    return 0 if stop.is_set() else node.presence.exit_code
 
 
 async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:

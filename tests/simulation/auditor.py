@@ -159,7 +159,7 @@ class Auditor:
         self.owners[args[0].id] = process
         self._leases[args[0].id] = self.now + args[0].lease
 
-    def _check_renew(self, process: Process, args: tuple[str, int], is_known: bool, *_: Any) -> None:
+    def _check_renew(self, process: Process, args: tuple[str, int, bytes | None], is_known: bool, *_: Any) -> None:
         if is_known:
             self._leases[args[0]] = self.now + args[1]
 

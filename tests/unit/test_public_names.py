@@ -13,6 +13,7 @@ from synergon import errors
 NAMES = [
     "Call",
     "Cancel",
+    "Candidate",
     "Command",
     "CommandsFailed",
     "ConfigurationError",

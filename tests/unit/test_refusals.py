@@ -96,25 +96,6 @@ def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, gr
         greet.with_options(name="other")
 
 
-LATER = [
-    "cost",
-    "needs",
-    "forbids",
-    "urgent",
-    "preemptible",
-    "uninterruptible",
-    "downstream_of",
-]
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_an_option_that_is_coming_is_refused_and_not_ignored(engine: Engine, greet: Any, name: str) -> None:
-    options: dict[str, Any] = {name: 1}
-    for place in (lambda: engine.task(**options)(body), lambda: greet.with_options(**options)):
-        with pytest.raises(NotAvailable, match=f"the option '{name}' .* is not in this release of synergon"):
-            place()
-
-
 @pytest.mark.parametrize("name", ["resources", "labels"])
 def test_a_setting_that_is_coming_is_refused_and_not_ignored(memory_url: str, name: str) -> None:
     options: dict[str, Any] = {name: None}

@@ -8,9 +8,10 @@ import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.node.ledger import Ledger
+from synergon.node.preemption import PROCESS, SLOT, Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
 from synergon.pipelines import ranks
-from synergon.records import ClaimRequest, Claims, Kept, Room
+from synergon.records import ClaimRequest, Claims, Kept, Look, Room
 from synergon.stores.weighing import demand_of, is_suitable
 from synergon.task import AnyTask
 
@@ -27,12 +28,14 @@ class Admission:
         *,
         labels: frozenset[str] = frozenset(),
         reservation: Reservation | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self._kinds = kinds
         self._ledger = ledger
         self._queues = queues
         self.labels = labels
         self._reservation = reservation
+        self._preemption = preemption
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
 
@@ -46,23 +49,66 @@ class Admission:
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
-        free = max(self._ledger.free, 0)
-        rooms = [room for kind in wanted if (room := self._counted(kind)).count > 0]
-        in_processes = [room for room in rooms if self._kinds[room.kind].policy.runs_in == "process"]
-        if len(in_processes) > 1:  # they share the places of child processes, so they are asked for together and alone
-            rooms, free = in_processes, min(free, self._ledger.processes_free)
+        rooms = self._together([room for kind in wanted if (room := self._counted(kind)).count > 0])
         if not rooms:
             return None
+        in_processes = sum(self._is_process(room) for room in rooms)
+        free = min(self._ledger.free, self._ledger.processes_free) if in_processes > 1 else self._ledger.free
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
-            limit=free,
+            limit=max(free, 0),
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
-            free=self._ledger.available,
+            free=self._ledger.unpromised,
+            yielding=self._yielding(rooms),
         )
         return request if self._reservation is None else self._reservation.honoured(request, self._counted)
+
+    def _together(self, rooms: list[Room]) -> list[Room]:
+        """Those that can be asked for in one request, without more being taken than there is room for; the others have
+        their turn in the next one."""
+        urgent = [room for room in rooms if room.is_urgent]
+        if len(urgent) > 1:
+            return self._shares(urgent)
+        in_processes = [room for room in rooms if self._is_process(room)]
+        if len(in_processes) <= 1:
+            return rooms
+        if any(not self._is_process(room) for room in urgent):
+            return [room for room in rooms if not self._is_process(room)]
+        return in_processes  # they share the places of child processes, so they are asked for together and alone
+
+    def _shares(self, urgent: list[Room]) -> list[Room]:
+        """No limit keeps urgent tasks from being taken, only the room of their kind: so the kinds share what there is,
+        before anybody else."""
+        urgent = sorted(urgent, key=lambda room: (-self._kinds[room.kind].policy.priority, room.rank, room.kind))
+        if any(self._is_process(room) for room in urgent):
+            return urgent[:1]
+        most = max(room.count for room in urgent)
+        share = max(most // len(urgent), 1)
+        return [msgspec.structs.replace(room, count=min(room.count, share)) for room in urgent[:most]]
+
+    def _is_process(self, room: Room) -> bool:
+        return self._kinds[room.kind].policy.runs_in == "process"
+
+    def _yielding(self, rooms: list[Room]) -> dict[str, int]:
+        """What running tasks would yield to those of the rooms that are urgent."""
+        if self._preemption is None:
+            return {}
+        offers = [self._preemption.yielding(room.kind) for room in rooms if room.is_urgent]
+        return {} if not offers else {name: min(offer[name] for offer in offers) for name in self._ledger.totals}
+
+    def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> Look:
+        """The same for a node that wants to see candidates of a kind before it claims them."""
+        return Look(
+            room=self._rooms[kind],
+            queues=self._queues,
+            labels=self.labels,
+            totals=self._ledger.totals,
+            after=after,
+            limit=limit,
+        )
 
     def _counted(self, kind: str) -> Room:
         return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
@@ -71,24 +117,36 @@ class Admission:
         """Whether a task of this kind, of any kind there is, could start now."""
         return kind in self._kinds and self.expected(kind) > 0
 
+    def has_any_room(self, kind: str | None) -> bool:
+        """The same; None: whether there is a slot at all."""
+        return self._ledger.free > 0 if kind is None else self.has_room(kind)
+
     def room(self, kind: str) -> int:
-        """How many tasks of this kind could start now, as far as slots go."""
-        policy = self._kinds[kind].policy
-        room = self._ledger.commands_free if self._kinds[kind].is_command else self._ledger.free
+        """How many tasks of this kind could start now, as far as slots go; an urgent one where others yield."""
+        task_type = self._kinds[kind]
+        policy, ledger = task_type.policy, self._ledger
+        room = ledger.commands_free if task_type.is_command else ledger.free
+        processes = ledger.processes_free
+        if policy.urgent and self._preemption is not None:
+            yielding = self._preemption.yielding(kind)
+            room, processes = room + yielding[SLOT], processes + yielding[PROCESS]
         if policy.max_running is not None:
-            room = min(room, policy.max_running - self._ledger.by_kind[kind])
+            room = min(room, policy.max_running - ledger.count(kind))
         if policy.runs_in == "process":
-            room = min(room, self._ledger.processes_free)
+            room = min(room, processes)
         return room
 
     def expected(self, kind: str, text: str = AS_THE_KIND_SAYS) -> int:
-        """How many tasks of this kind, with this demand, could start now."""
+        """How many tasks of this kind, with this demand, could start now without anybody yielding: where there is room
+        elsewhere, that is better."""
         room, demand = self.room(kind), demand_of(self._rooms[kind], text)
+        if self._kinds[kind].policy.urgent:
+            room = min(room, self._ledger.free)
         if demand == NOTHING:
             return room
         if not is_suitable(demand, self.labels, self._ledger.totals):
             return 0
-        available = self._ledger.available
+        available = self._ledger.unpromised
         return min([room, *(available[name] // amount for name, amount in demand.cost.items())])
 
     # ------------------------------------------------------------ what does not fit
@@ -105,7 +163,7 @@ class Admission:
     @property
     def held(self) -> dict[str, int]:
         """How much of what is free must be left to the task that room is kept for."""
-        return {} if self._reservation is None else self._reservation.held(self._ledger.available)
+        return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
     def kept(self) -> Kept | None:
@@ -134,4 +192,5 @@ def _room(task_type: AnyTask, rank: int) -> Room:
         is_command=task_type.is_command,
         demand=task_type.demand,
         rank=rank,
+        is_urgent=task_type.policy.urgent,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
@@ -31,6 +31,9 @@ class Stop(Enum):
     CANCEL = auto()
     SHUTDOWN = auto()
     LEASE_LOST = auto()
+    CORDON = auto()
+    PREEMPTED = auto()
+    """It yields to an urgent task."""
 
 
 class Attempt:
@@ -49,8 +52,10 @@ class Attempt:
         "misfit",
         "progress",
         "retry",
+        "room",
         "runs_in",
         "server",
+        "spared_until",
         "started_at",
         "stop",
         "task_type",
@@ -77,6 +82,10 @@ class Attempt:
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
         self.server: Server | None = None
+        self.room: asyncio.Future[None] | None = None
+        """While it is claimed and there is no room for its body yet."""
+        self.spared_until = 0.0
+        """By the monotonic clock; it has yielded lately, and need not again before that."""
         self.started_at = 0.0
         """By the monotonic clock; only where somebody wants to know how long it took."""
         self.transaction: NodeTransaction | None = None
@@ -100,14 +109,21 @@ class Attempt:
         return self.claim.max_attempts or self.retry.attempts
 
     def ask_to_stop(self, why: Stop) -> None:
-        """End the body if that can be done; a thread can only be told. The first reason given stands."""
-        if self.stop is not None:
+        """End the body if that can be done; a thread can only be told. The first reason given stands; but one that was
+        told to leave a cordoned node, or to yield, and has not, can be made to end for a better reason."""
+        if self.stop not in (None, Stop.CORDON, Stop.PREEMPTED) or self.stop is why:
             return
         self.stop = why
         if self.asyncio_task is not None:
             self.asyncio_task.cancel()
         if self.child is not None:
             self.child.kill()
+
+    def ask_to_leave(self) -> None:
+        """The body has asked, and is told to end; nothing ends it. What it returns then is not a result."""
+        if self.stop is None:
+            self.stop = Stop.CORDON
+        self.has_seen_stop = True
 
 
 class LocalLink(AttemptLink):
@@ -133,11 +149,17 @@ class LocalLink(AttemptLink):
 
     async def still_owned(self) -> bool:
         """Whether the claim is still the one in the store."""
-        return await self._node.still_owned(self._attempt)
+        return await self._node.still_owned(self._attempt) or self._is_told_to_end()
 
     def still_owned_sync(self) -> bool:
         """The same from a thread."""
-        return self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
+        is_owned = self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
+        return is_owned or self._is_told_to_end()
+
+    def _is_told_to_end(self) -> Literal[False]:
+        """A body that ends because it was told so has no result."""
+        self._attempt.has_seen_stop |= self._attempt.stop is not None
+        return False
 
     def transaction(self) -> OpenTransaction:
         """The transaction that success is committed with."""

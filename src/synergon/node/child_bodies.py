@@ -111,6 +111,8 @@ class ChildBodies:
             self._deadlines.disarm(attempt)
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        if attempt.stop is not None and attempt.has_seen_stop:  # it left because it was told to
+            return HandedBack()
         if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
             self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
             return HandedBack()

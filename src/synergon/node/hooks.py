@@ -7,16 +7,15 @@ anything: what it raises is logged, and one that will not end is given up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
+from synergon.node.daemon_threads import run_in_daemon_thread
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
 
 LONGEST_SECONDS: Final = 30.0
@@ -110,32 +109,9 @@ class Hooks:
             await made
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Not on the threads of bodies: a hook that hangs must not keep a body from its turn, nor the process from its
-        end. Its place is taken until it has really ended."""
+        """Its place is taken until it has really ended."""
         await self._threads.acquire()
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[Any] = loop.create_future()
-
-        def settle(value: Any, error: Exception | None) -> None:
-            self._threads.release()
-            if over.done():
-                return
-            if error is None:
-                over.set_result(value)
-            else:
-                over.set_exception(error)
-
-        def run() -> None:
-            value, error = None, None
-            try:
-                value = function()
-            except Exception as raised:  # noqa: BLE001  told where it is awaited
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(settle, value, error)
-
-        threading.Thread(target=run, name="synergon-hook", daemon=True).start()
-        return await over
+        return await run_in_daemon_thread(function, "synergon-hook", self._threads.release)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:

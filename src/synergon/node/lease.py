@@ -9,6 +9,7 @@ killed. Bodies that have not ended when the lease is over take the process with 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -16,11 +17,14 @@ from typing import Final
 from synergon.clock import Clock
 from synergon.durations import microseconds
 from synergon.errors import StoreError
+from synergon.node.noticeboard import Noticeboard
 from synergon.stores.base import LeaseKeeper
 
 PARTS: Final = 6
 TRY_BEATS: Final = 2
 """How long one try may take: a single stuck connection does not use up the patience for all of them."""
+ASK_SECONDS: Final = 0.01
+"""How long the loop may take to say how things are; if it takes longer, what it said before is published again."""
 LEAST_END_SECONDS: Final = 1.0
 """A process that was stopped past its lease finds it over when it goes on; its bodies still get this long."""
 
@@ -43,6 +47,7 @@ class Lease:
         on_lost: Callable[[str], None],
         is_quiet: Callable[[], bool],
         exit_process: Callable[[int], None],
+        board: Noticeboard | None = None,
     ) -> None:
         self._open_keeper = open_keeper
         self._node_id = node_id
@@ -52,6 +57,9 @@ class Lease:
         self._on_lost = on_lost
         self._is_quiet = is_quiet
         self._exit_process = exit_process
+        self._board = board
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_wanted = asyncio.Event()
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
@@ -69,34 +77,50 @@ class Lease:
     async def keep(self, end: asyncio.Event) -> None:
         """Renew until told to end; then, or when the lease is lost, return."""
         keeper = await self._open_keeper()
+        self._loop = asyncio.get_running_loop()
+        ending = self._loop.create_task(self._rest_no_more(end))
         try:
             while not end.is_set():
                 if not await self._renew(keeper):
                     await self._lose(end)
                     return
-                await self._rest(end)
+                await self._rest()
         finally:
+            ending.cancel()
             await keeper.close()
 
-    async def _rest(self, end: asyncio.Event) -> None:
+    def renew_soon(self) -> None:
+        """There is something to publish that should not wait for the next beat; from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._is_wanted.set)
+
+    async def _rest_no_more(self, end: asyncio.Event) -> None:
+        await end.wait()
+        self._is_wanted.set()
+
+    async def _rest(self) -> None:
         now = self._clock.monotonic()
         next_beat = min(self._asked_at + self.beat_seconds, self._valid_until - self.beat_seconds)
         pause = max(next_beat - now, 0.01)
         try:
             async with asyncio.timeout(pause):
-                await end.wait()
+                await self._is_wanted.wait()
         except TimeoutError:
             return
+        finally:
+            self._is_wanted.clear()
 
     async def _renew(self, keeper: LeaseKeeper) -> bool:
         """False: the lease is lost, or so nearly over that it must be treated so."""
+        published = await self._published()
         self._asked_at = asked_at = self._clock.monotonic()
         patience = self._valid_until - self.beat_seconds - asked_at
         if patience <= 0:  # a longer wait would be at the cost of the bodies that have to end before the lease does
             return False
         try:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
-                is_known = await keeper.renew(self._node_id, microseconds(self._seconds))
+                is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
         except (StoreError, TimeoutError) as error:
             self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")
             return self._clock.monotonic() < self._valid_until - self.beat_seconds
@@ -105,6 +129,14 @@ class Lease:
         # Counted from before the question: the store cannot have counted from earlier.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until
+
+    async def _published(self) -> bytes | None:
+        """What the node says of itself, as new as it can be had without waiting for the loop."""
+        if self._board is None:
+            return None
+        self._board.ask()
+        await self._clock.sleep(ASK_SECONDS)
+        return self._board.latest
 
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True

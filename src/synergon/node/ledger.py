@@ -13,48 +13,17 @@ COMMANDS_AT_ONCE: Final = 16
 NO_COST: Final[Mapping[str, int]] = {}
 
 
-class Ledger:
-    """Counts running attempts: all, by kind, and those in child processes; and what they use of each resource.
-    Commands have places of their own, so that a full node still obeys.
+class Tally:
+    """How many attempts, all, by kind, and those in child processes; and what they use of each resource."""
 
-    What is available of a resource is its total less what running attempts use, and it is never negative: an attempt
-    is taken only if a claim has weighed it against what was available. (An urgent one is taken before those have ended
-    that yield to it; until then there may be less than nothing.)
-    """
-
-    def __init__(self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST) -> None:
-        self.concurrency = concurrency
-        self.processes = processes
-        self.totals = dict(totals)
-        """What the node has of each resource (`demands`)."""
+    def __init__(self) -> None:
         self.in_use = 0
         self.processes_in_use = 0
         self.commands_in_use = 0
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
-        """What running attempts use of each resource."""
         self.returns = 0
         """How often something of a resource was given back."""
-
-    @property
-    def free(self) -> int:
-        """How many attempts could start."""
-        return self.concurrency - self.in_use
-
-    @property
-    def processes_free(self) -> int:
-        """How many attempts could start in child processes."""
-        return max(self.processes - self.processes_in_use, 0)
-
-    @property
-    def commands_free(self) -> int:
-        """How many commands could start."""
-        return max(COMMANDS_AT_ONCE - self.commands_in_use, 0)
-
-    @property
-    def available(self) -> dict[str, int]:
-        """What no running attempt uses of each resource."""
-        return {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
 
     def take(self, kind: str, *, is_process: bool, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt starts."""
@@ -78,3 +47,50 @@ class Ledger:
             self.used[name] -= amount
             assert self.used[name] >= 0, f"{name} was given back twice"
         self.returns += bool(cost)
+
+
+class Ledger(Tally):
+    """What running attempts use. Commands have places of their own, so that a full node still obeys.
+
+    What is available of a resource is its total less what running attempts use, and it is never negative: an attempt
+    is taken only if a claim has weighed it against what was available. An urgent one that was claimed before there is
+    room for it is promised the room instead: it is not running yet, and nobody else is given what is promised to it.
+    """
+
+    def __init__(self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST) -> None:
+        super().__init__()
+        self.concurrency = concurrency
+        self.processes = processes
+        self.totals = dict(totals)
+        """What the node has of each resource (`demands`)."""
+        self.promised = Tally()
+
+    @property
+    def free(self) -> int:
+        """How many attempts could start; less than none, while promised ones wait for others to yield."""
+        return self.concurrency - self.in_use - self.promised.in_use
+
+    @property
+    def processes_free(self) -> int:
+        """How many attempts could start in child processes."""
+        return max(self.processes - self.processes_in_use - self.promised.processes_in_use, 0)
+
+    @property
+    def commands_free(self) -> int:
+        """How many commands could start."""
+        return max(COMMANDS_AT_ONCE - self.commands_in_use, 0)
+
+    @property
+    def available(self) -> dict[str, int]:
+        """What no running attempt uses of each resource."""
+        return {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
+
+    @property
+    def unpromised(self) -> dict[str, int]:
+        """The same without what is promised; less than nothing, while others have to yield for that."""
+        promised = self.promised.used
+        return {name: amount - promised.get(name, 0) for name, amount in self.available.items()}
+
+    def count(self, kind: str) -> int:
+        """How many of the kind run, or are promised to."""
+        return self.by_kind[kind] + self.promised.by_kind[kind]

@@ -7,31 +7,39 @@ node's row. Idempotent; a second call waits for the first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from synergon.clock import Clock, new_id
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable, SynergonError
-from synergon.lifecycle import LIVE, State
+from synergon.idle import IdleHook
+from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
-from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.attempt import Attempt, Stop
+from synergon.node.backlog import Backlog
+from synergon.node.body_services import BodyServices
 from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
+from synergon.node.freeing import Freeing
 from synergon.node.hooks import Hooks
+from synergon.node.idle import Idle
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
+from synergon.node.logger import NodeLogger
 from synergon.node.neighbours import Neighbours
+from synergon.node.noticeboard import Noticeboard
 from synergon.node.orders import Orders
 from synergon.node.pace import Pace
+from synergon.node.presence import Presence
 from synergon.node.pruner import Pruner
+from synergon.node.quiet import Quiet
 from synergon.node.reaper import Reaper
 from synergon.node.reservation import Reservation
 from synergon.node.runner import Runner
@@ -43,25 +51,21 @@ from synergon.node.standing import state_of
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
-from synergon.node_state import NodeState, encode_state
+from synergon.node_state import NodeState
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewNode, Progress, Settlement
+from synergon.records import Claim, NewNode, NodeRecord
 from synergon.settings import Settings
-from synergon.stores.base import BodyTransaction, Store
+from synergon.stores.base import Store
 from synergon.task import AnyTask
 from synergon.version import VERSION
 
 LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
 
-DRAIN_LOOK_SECONDS: Final = 0.05
-DRAIN_LOOK_SHARE: Final = 0.1
-"""How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
 
-
-class Node(Services):
+class Node:
     """Runs tasks of an engine's kinds until it is stopped."""
 
     def __init__(
@@ -76,6 +80,7 @@ class Node(Services):
         on_ended: Callable[[Iterable[int]], None],
         peers: Peers | None = None,
         timeout_for: TimeoutFor | None = None,
+        idle_hooks: Sequence[IdleHook] = (),
         on_stop: Callable[[], None] = lambda: None,
         may_exit: bool = False,
     ) -> None:
@@ -90,6 +95,7 @@ class Node(Services):
         self._peers = peers
         self._on_stop = on_stop
         self._may_exit = may_exit
+        self._idle_hooks = idle_hooks
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
         self._sharing = Sharing(self._kinds)
@@ -97,10 +103,9 @@ class Node(Services):
         self._pace = Pace(settings.sweep, clock)
         self._address: str | None = None
         self._taken: list[Claim] = []
-        self._build()
         self._lease: Lease | None = None
+        self._build()
         self._keeper: Keeper | None = None
-        self._freed = asyncio.Event()
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -110,6 +115,7 @@ class Node(Services):
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
         self._hooks = Hooks(clock, logger)
+        freeing = Freeing(self._sharing, lambda: self.scheduler, is_in_order=store.capabilities.in_order)
         self.completer = Completer(
             store,
             clock,
@@ -117,14 +123,21 @@ class Node(Services):
             on_ended=self._tell_ended,
             on_ready=self.made_ready,
             on_scheduled=self.due_in,
-            on_freed=self._places_freed,
-            on_writing=self._outcomes_leave,
-            on_written=self._outcomes_written,
+            on_freed=freeing.ended,
+            on_writing=freeing.leaving,
+            on_written=freeing.written,
             hooks=self._hooks,
+        )
+        services = BodyServices(
+            self.loop,
+            store,
+            self.completer,
+            may_go_on=self._may_go_on,
+            hold_seconds=settings.lease / 3,
         )
         self.runner = Runner(
             self._kinds,
-            self,
+            services,
             self._ledger,
             self.completer,
             self._executor,
@@ -146,16 +159,53 @@ class Node(Services):
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
         )
         self._admission = Admission(
-            self._kinds, self._ledger, settings.queues, labels=settings.labels, reservation=self.reservation
+            self._kinds,
+            self._ledger,
+            settings.queues,
+            labels=settings.labels,
+            reservation=self.reservation,
+            preemption=self.runner.preemption,
         )
         self._neighbours = Neighbours(self._peers, self._admission)
+        self.acceptance = Acceptance(
+            inquiries(
+                store,
+                self._admission,
+                self._kinds,
+                clock,
+                logger,
+                on_accepted=lambda kind: self.scheduler.accepted(kind),
+                on_refused=self._neighbours.offer_surplus,
+                may_ask=lambda: self.scheduler.may_claim,
+            )
+        )
         self.scheduler = Scheduler(
             store,
             self._admission,
             self._kinds,
             self._start,
             on_surplus=self._neighbours.offer_surplus,
+            acceptance=self.acceptance,
+            on_cordoned=lambda: self.presence.found_cordoned(),
             sleep=clock.sleep,
+        )
+        self.runner.preemption.on_rested = self.scheduler.capacity_freed
+        self._quiet = Quiet(lambda: bool(self.runner.running))
+        self._board = Noticeboard(self.loop, self.state)
+        self.presence = Presence(
+            store,
+            self.scheduler,
+            logger,
+            quiet=self._nothing_runs,
+            stop=self._on_stop,
+            on_change=self._presence_changed,
+            on_found=self._pace.look_now,
+        )
+        self._idle = Idle(
+            self._idle_hooks,
+            clock,
+            logger,
+            has_nothing_to_do=lambda kind: self.scheduler.is_at_rest(kind) and self._admission.has_any_room(kind),
         )
         self._strays = Strays(
             store,
@@ -164,14 +214,14 @@ class Node(Services):
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self._orders = Orders(store, self.scheduler, logger, on_stop=self._on_stop)
+        self._orders = Orders(store, self.presence, logger, on_stop=self._on_stop)
         self.alarm = Alarm(
             store,
             clock,
             logger,
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
-            on_moment=self._moment_passed,
+            on_moment=freeing.moment_passed,
             rated=self._sharing.rated,
         )
         self.reaper = Reaper(
@@ -182,7 +232,7 @@ class Node(Services):
             beat_seconds=settings.lease / PARTS,
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
-            on_nodes=self._neighbours.learn,
+            on_nodes=self._meet,
         )
         steps = {
             "completer": self.completer.step,
@@ -194,9 +244,12 @@ class Node(Services):
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
+            **self.acceptance.steps,
         }
         if store.capabilities.listens:
             steps["listener"] = self._listen
+        if self._idle_hooks:
+            steps["idle hooks"] = self._idle.step
         self._duties = [Duty(name, step, clock, logger) for name, step in steps.items()]
 
     # ------------------------------------------------------------ start
@@ -234,7 +287,8 @@ class Node(Services):
                 lease=microseconds(settings.lease),
                 version=VERSION,
                 address=self._address,
-                published=encode_state(self.state()),
+                is_cordoned=self.presence.is_cordoned,
+                published=self._board.write(),
             )
         )
         if self._peers is not None:
@@ -251,20 +305,10 @@ class Node(Services):
             # What runs after the node has joined again, under another id, is not this lease's business.
             is_quiet=lambda: self.id != node_id or not self.runner.running,
             exit_process=self._executor.exit_process,
+            board=self._board,
         )
-        self._keeper = self._executor.start_keeper(self._keep(self._lease))
-
-    def _keep(self, lease: Lease) -> Callable[[asyncio.Event], Any]:
         watchdog = Watchdog(self.loop, self._clock, self._logger, lambda: list(self.runner.running.values()))
-
-        async def keep(end: asyncio.Event) -> None:
-            watching = asyncio.ensure_future(watchdog.watch(end))
-            try:
-                await lease.keep(end)
-            finally:
-                watching.cancel()
-
-        return keep
+        self._keeper = self._executor.start_keeper(watchdog.beside(self._lease.keep))
 
     # ------------------------------------------------------------ work
 
@@ -283,45 +327,27 @@ class Node(Services):
         self._neighbours.freed(self._sharing.left_over(self._taken))
         self._taken = []
         self._canceller.claim_is_over()
+        self._idle.look()
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
         self._taken = claims
         if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
             self.alarm.look()  # the next one has its turn now
-        if self.scheduler.is_open and self._lease is not None and not self._lease.is_over:
+        if self.scheduler.may_claim and self._lease is not None and not self._lease.is_over:
             self._slots.submit(self.runner.admit(claims))
             self._canceller.claimed(claim.id for claim in claims)
-        else:  # the node was told to stop, or lost its lease or stood still, while the claim was under way
+        else:  # it was cordoned or told to stop, or lost its lease or stood still, while the claim was under way
             self._give_back(claims)
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
             self.completer.add(handed_back(claim))
 
-    def _places_freed(self, kinds: Iterable[str | None]) -> None:
-        """Tasks of these kinds have ended, and the store knows."""
-        self.scheduler.wake(self._sharing.freed(kinds))
-
-    def _outcomes_leave(self, batch: Iterable[Settlement]) -> None:
-        """Where writes are done in order, the next claim may be asked for now, and share the commit of these."""
-        if self._store.capabilities.in_order and self._sharing.is_any:
-            self.scheduler.wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
-
-    def _outcomes_written(self, kinds: Iterable[str | None]) -> None:
-        freed = self._sharing.freed(kinds)
-        # A claim in flight came after these outcomes, and has seen what they freed; without one, somebody has to look.
-        if not (self._store.capabilities.in_order and self.scheduler.is_claiming):
-            self.scheduler.wake(freed)
-
-    def _moment_passed(self) -> None:
-        """The store's clock has reached a moment at which something may be possible that was not."""
-        self.scheduler.wake(self._sharing.pooled)
-
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
-        if not self.runner.running:
-            self._freed.set()
+        self._quiet.look()
+        self._idle.look()
 
     async def _sweep(self) -> None:
         await self._pace.rest()
@@ -329,6 +355,7 @@ class Node(Services):
         self.scheduler.wake_all()
         self.alarm.look()
         await self._orders.obey(self.id)
+        await self.presence.check(self.id)
         if self.runner.running:
             self._canceller.look()
 
@@ -349,6 +376,33 @@ class Node(Services):
     def watch(self) -> None:
         """Somebody's own transaction may bring tasks, and nobody will tell."""
         self._pace.watch()
+
+    # ------------------------------------------------------------ what others say of it, and what it says
+
+    def _meet(self, nodes: list[NodeRecord]) -> None:
+        """The node table, as it has just been read."""
+        self._neighbours.learn(nodes)
+        self.presence.learn(nodes, self.id)
+
+    def _presence_changed(self) -> None:
+        """Say so at once; and what is claimed and has not begun is not begun any more."""
+        if self.presence.is_cordoned:
+            self.runner.stop_waiting(Stop.CORDON)
+        if self._lease is not None:
+            self._lease.renew_soon()
+
+    def _may_go_on(self, attempt: Attempt) -> bool:
+        """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
+        told to leave, and goes back at no cost when it does."""
+        if self.presence.is_cordoned and attempt.task_type.policy.preemptible:
+            attempt.ask_to_leave()
+        return self._lease is not None and not self._lease.is_lost and attempt.stop is None
+
+    async def _nothing_runs(self) -> None:
+        """Return when nothing runs here, and the store knows what came of all that did."""
+        await self.scheduler.settled()
+        await self._quiet.comes()
+        await self.completer.flushed()
 
     # ------------------------------------------------------------ peers
 
@@ -418,32 +472,6 @@ class Node(Services):
         """If it runs here, ask its body to end, provided that the store says so too."""
         self._canceller.wish(task_id)
 
-    # ------------------------------------------------------------ services for bodies
-
-    def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store it soon; safe from any thread."""
-        is_waiting = attempt.progress is not None
-        attempt.progress = progress
-        if not is_waiting:  # one that is not written yet has told the completer already
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                self.loop.call_soon_threadsafe(self.completer.progressed, attempt)
-
-    async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still the one in the store, and nobody wants the body to end."""
-        if self._lease is None or self._lease.is_lost or attempt.stop is not None:
-            return False
-        (record,) = await self._store.get([attempt.claim.id])
-        return (
-            record is not None
-            and record.state is State.RUNNING
-            and record.claim_no == attempt.claim.claim_no
-            and not record.cancel_requested
-        )
-
-    async def begin(self) -> BodyTransaction:
-        """A store transaction; it may not be held so long that the lease is in danger."""
-        return await self._store.begin(self._settings.lease / 3)
-
     # ------------------------------------------------------------ the lease is lost
 
     def _fence(self, node_id: str) -> None:
@@ -460,10 +488,11 @@ class Node(Services):
 
     async def _rejoin(self) -> None:
         await self.scheduler.settled()
-        await self._until_idle()
+        await self._quiet.comes()
         failures = 0
         while True:
             try:
+                await self._orders.obey(self.id)  # what nobody could tell it is meant for it, whatever its next id
                 await self._join()
                 break
             except StoreError as error:
@@ -477,26 +506,12 @@ class Node(Services):
     # ------------------------------------------------------------ stop
 
     async def drained(self) -> None:
-        """Return when no live task is left that this node could run."""
-        while not self._has_stopped.is_set():
-            asked_at = self._clock.monotonic()
-            if not self.runner.running and not await self._has_work():
-                break
-            taken = self._clock.monotonic() - asked_at
-            await self._clock.sleep(max(DRAIN_LOOK_SECONDS, taken / DRAIN_LOOK_SHARE))
+        """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
+        self._idle.close()
+        await self._idle.ended()
+        backlog = Backlog(self._store, self._kinds, self._settings.queues)
+        await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
         await self.completer.flushed()
-
-    async def _has_work(self) -> bool:
-        try:
-            paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
-            counts = await self._store.counts()
-        except StoreError:
-            return True
-        queues = self._settings.queues
-        return any(
-            state in LIVE and kind in self._kinds and queue not in paused and (queues is None or queue in queues)
-            for queue, kind, state in counts
-        )
 
     def refuse_stop_from_inside(self) -> None:
         """A body that stops its own node, and gives running bodies all the time they want, would wait for itself."""
@@ -519,9 +534,12 @@ class Node(Services):
     async def _stop(self, grace: float | None) -> None:
         if self._rejoining is not None:  # it would open the scheduler again
             self._rejoining.cancel()
+        self.presence.close()
         self.scheduler.close()
+        self.acceptance.close()
+        self._idle.close()
         await self.scheduler.settled()
-        if not await self._idle_within(grace):
+        if not await self._quiet.comes_within(grace):
             self.runner.stop_all(Stop.SHUTDOWN)
             await self._wait_for_the_last()
         try:
@@ -530,6 +548,7 @@ class Node(Services):
         except TimeoutError:
             self._logger.error("some outcomes could not be written before the lease was over; their tasks run again")
         await self._hooks.ended()
+        await self._idle.ended()
         for duty in self._duties:
             await duty.stop()
         await self._leave_for_good()
@@ -552,7 +571,7 @@ class Node(Services):
 
     async def _wait_for_the_last(self) -> None:
         """Coroutines and children end soon; a thread ends when it ends."""
-        if await self._idle_within(LAST_SECONDS):
+        if await self._quiet.comes_within(LAST_SECONDS):
             return
         left = [f"{attempt.claim.id} ({attempt.claim.kind})" for attempt in self.runner.running.values()]
         if self._may_exit:
@@ -561,26 +580,4 @@ class Node(Services):
             self._give_back(attempt.claim for attempt in self.runner.running.values())
             return
         self._logger.warning("waits for bodies that will not end: %s", ", ".join(left))
-        await self._until_idle()
-
-    async def _idle_within(self, seconds: float | None) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._until_idle()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _until_idle(self) -> None:
-        while self.runner.running:
-            self._freed.clear()
-            await self._freed.wait()
-
-
-class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the node's name to every record, beside what the call adds."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Join what the node and the call add."""
-        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
-        return msg, kwargs
+        await self._quiet.comes()

@@ -1,4 +1,4 @@
-"""Orders for this node: read when somebody hints at them or at the sweep, obeyed once, and answered."""
+"""Orders for this node: read when somebody hints at them or at the sweep, obeyed, and answered."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ from collections.abc import Callable
 from typing import Final
 
 from synergon.control_records import OrderRecord
-from synergon.node.scheduler import Scheduler
+from synergon.errors import StoreError
+from synergon.node.presence import Leaving, Presence
 from synergon.stores.base import Store
 
 AT_ONCE: Final = 100
 
+OUTCOMES: Final = {
+    "cordon": "cordoned",
+    "uncordon": "takes work again",
+    "drain": "ends when nothing runs there",
+    "restart": "restarts when nothing runs there",
+    "stop": "stops",
+}
+
 
 class Orders:
-    """Obeys cordon, uncordon and stop."""
+    """Obeys cordon, uncordon, drain, restart and stop."""
 
     def __init__(
         self,
         store: Store,
-        scheduler: Scheduler,
+        presence: Presence,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         on_stop: Callable[[], None],
     ) -> None:
         self._store = store
-        self._scheduler = scheduler
+        self._presence = presence
         self._logger = logger
         self._on_stop = on_stop
 
@@ -33,19 +42,23 @@ class Orders:
         """Carry out what was ordered and not done yet, in order."""
         for order in await self._store.orders(AT_ONCE, node_id):
             self._logger.info("%s orders: %s", order.who, order.verb)
-            if await self._store.order_done(order.id, self._outcome(order)):
+            try:
+                await self._store.order_done(order.id, OUTCOMES.get(order.verb, "not understood"))
+            except StoreError:
+                # It may be written down as done all the same, and nobody would ever read it again. To obey twice does
+                # no harm.
                 self._carry_out(order)
-
-    @staticmethod
-    def _outcome(order: OrderRecord) -> str:
-        return {"cordon": "cordoned", "uncordon": "takes work again", "stop": "stops"}.get(order.verb, "not understood")
+                raise
+            self._carry_out(order)
 
     def _carry_out(self, order: OrderRecord) -> None:
         match order.verb:
             case "cordon":
-                self._scheduler.cordon()
+                self._presence.cordon()
             case "uncordon":
-                self._scheduler.uncordon()
+                self._presence.uncordon()
+            case "drain" | "restart":
+                self._presence.leave(Leaving(order.verb))
             case "stop":
                 self._on_stop()
             case _:

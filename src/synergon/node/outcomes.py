@@ -21,6 +21,9 @@ _ENGINE: Final = Path(__file__).parent
 TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
 
+SPARED_SECONDS: Final = 60.0
+"""For how long a task that has yielded need not yield again."""
+
 
 def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
     """The outcome of a body that ended because it was asked to."""
@@ -35,6 +38,8 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
             return _failure(attempt, error, chance, last_reason=Reason.TIMEOUT)
         case Stop.CANCEL:
             return Cancelled()
+        case Stop.PREEMPTED:
+            return HandedBack(spared_for=microseconds(SPARED_SECONDS))
         case _:
             return HandedBack()
 

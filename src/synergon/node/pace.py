@@ -29,12 +29,13 @@ class Pace:
 
     async def rest(self) -> None:
         """Return when it is time to look, or when somebody says so."""
-        self._event.clear()
         try:
             async with asyncio.timeout(self._given or self._seconds):
                 await self._event.wait()
         except TimeoutError:
             return
+        finally:  # not before: what is said during a look is a reason for another one
+            self._event.clear()
 
     def adapt(self, *, is_restless: bool) -> None:
         """After a look: look again soon, or later than the last time."""

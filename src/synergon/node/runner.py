@@ -28,6 +28,7 @@ from synergon.node.deadlines import Deadlines
 from synergon.node.executors import Executor
 from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
+from synergon.node.preemption import Preemption
 from synergon.node.settlements import settlement_of
 from synergon.node.timeouts import Timeouts
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
@@ -86,7 +87,6 @@ class Runner:
     ) -> None:
         self._kinds = kinds
         self._services = services
-        self._ledger = ledger
         self._completer = completer
         self._executor = executor
         self._clock = clock
@@ -101,19 +101,14 @@ class Runner:
             services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
         )
         self.running: dict[int, Attempt] = {}
+        self.preemption = Preemption(ledger, self.running, clock, logger)
         self.node_id = ""
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
         """Take a slot for each claim."""
         attempts = [self._prepare(claim) for claim in claims]
-        for attempt in attempts:
-            self._ledger.take(
-                attempt.claim.kind,
-                is_process=attempt.takes_place,
-                is_command=attempt.task_type.is_command,
-                cost=attempt.cost,
-            )
-            self.running[attempt.claim.id] = attempt
+        self.preemption.admit(attempts)
+        self.running.update((attempt.claim.id, attempt) for attempt in attempts)
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
@@ -128,17 +123,22 @@ class Runner:
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self._log(attempt, outcome)
         self.running.pop(claim.id, None)
-        self._ledger.release(
-            claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command, cost=attempt.cost
-        )
+        self.preemption.release(attempt)
         if outcome is not None:
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
 
     def stop_all(self, why: Stop) -> None:
-        """Ask every running body to end."""
+        """Ask every running body to end; one that is uninterruptible does not end because the node wants to."""
         for attempt in list(self.running.values()):
-            attempt.ask_to_stop(why)
+            if why is not Stop.SHUTDOWN or not attempt.task_type.policy.uninterruptible:
+                attempt.ask_to_stop(why)
+
+    def stop_waiting(self, why: Stop) -> None:
+        """The same for those that are claimed and for whose bodies there is no room yet."""
+        for attempt in list(self.running.values()):
+            if attempt.room is not None:
+                attempt.ask_to_stop(why)
 
     def stop_one(self, task_id: int, why: Stop) -> None:
         """Ask one running body to end."""
@@ -160,6 +160,8 @@ class Runner:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
             except (msgspec.MsgspecError, ValueError) as error:  # its neighbours of the same claim can run
                 attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
+        if claim.spared_for:
+            attempt.spared_until = self._clock.monotonic() + claim.spared_for / 1_000_000
         if claim.crashes:
             self._isolate(attempt)
         return attempt
@@ -202,8 +204,11 @@ class Runner:
     # ------------------------------------------------------------ the body
 
     async def _execute(self, attempt: Attempt) -> Outcome:
+        is_given_up = attempt.room is not None and attempt.stop is None and not await self._gets_room(attempt)
         if attempt.stop is not None:  # asked to end before it began
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if is_given_up:
+            return HandedBack()
         if attempt.misfit is not None:
             return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.line is not None:
@@ -216,6 +221,17 @@ class Runner:
             return await self._in_process(attempt)
         finally:
             self._deadlines.disarm(attempt)
+
+    async def _gets_room(self, attempt: Attempt) -> bool:
+        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        try:
+            return await self.preemption.room_for(attempt)
+        except asyncio.CancelledError:
+            if attempt.stop is None:
+                raise
+            return False
+        finally:
+            attempt.asyncio_task = None
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
@@ -263,8 +279,8 @@ class Runner:
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if attempt.stop is not None and (error is not None or attempt.has_seen_stop):
-            # The node stops, and the body ended because of that: what it returned is not a result.
-            return HandedBack()
+            # The node stops or has better to do, and the body ended because of that: what it returned is not a result.
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if error is not None:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         try:

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
+from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
@@ -28,6 +29,8 @@ class Scheduler:
         start: Callable[[list[Claim]], None],
         *,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
+        acceptance: Acceptance | None = None,
+        on_cordoned: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
@@ -35,6 +38,8 @@ class Scheduler:
         self._kinds = frozenset(kinds)
         self._start = start
         self._on_surplus = on_surplus
+        self._acceptance = acceptance or Acceptance()
+        self._on_cordoned = on_cordoned
         self._sleep = sleep
         self._returns = 0
         """How often resources had been given back when the last claim was asked for."""
@@ -59,8 +64,16 @@ class Scheduler:
         """There may be ready tasks of these kinds."""
         known = self._kinds.intersection(kinds)
         if known:
-            self._dirty |= known
-            self._event.set()
+            self._acceptance.note_news(known)
+            self._look_at(known)
+
+    def accepted(self, kind: str) -> None:
+        """Something of this kind was accepted, or is to be asked about again."""
+        self._look_at({kind})
+
+    def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
+        self._dirty |= kinds
+        self._event.set()
 
     def wake_all(self) -> None:
         """There may be ready tasks of any kind."""
@@ -68,7 +81,8 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """There is room again."""
-        if self._unfit and self._admission.returns != self._returns:
+        is_any = self._unfit or self._admission.kept is not None
+        if is_any and self._admission.returns != self._returns:
             self.look_at_unfit()
         if self._dirty:
             self._event.set()
@@ -118,14 +132,23 @@ class Scheduler:
     async def step(self) -> None:
         """Claim once, for every reason there was."""
         self._event.clear()
-        request = self._admission.request(self.node_id, self._dirty) if self.may_claim else None
+        if not self.may_claim:
+            return
+        self._dirty -= self._acceptance.begin(self._dirty)
+        request = self._admission.request(self.node_id, self._dirty)
         if request is not None:
-            await self._claim(request)
+            await self._claim(self._acceptance.narrowed(request))
 
     @property
     def is_claiming(self) -> bool:
         """Whether a claim is in flight."""
         return not self._is_idle.is_set()
+
+    def is_at_rest(self, kind: str | None) -> bool:
+        """Whether the last claim has left nothing to run; of this kind, if one is given."""
+        if not self.may_claim or self.is_claiming:
+            return False
+        return kind not in self._dirty if kind is not None else not self._dirty
 
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
@@ -144,6 +167,10 @@ class Scheduler:
             raise
         finally:
             self._is_idle.set()
+        if claims.is_cordoned:  # so it knows no more than before
+            self._dirty |= asked
+            self._on_cordoned()
+            return
         self._note_unfit(request, claims)
         self._note_leftovers(request, claims)
         if claims:
@@ -168,11 +195,14 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: Claims) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         taken = Counter(claim.kind for claim in claims)
-        # Commands do not count for the limit, nor does it hold them back: a full node would ask for them for ever.
+        # Commands do not count for the limit, and it holds neither them nor urgent ones back: a full node would ask for
+        # them for ever.
         commands = {room.kind for room in request.rooms if room.is_command}
         is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
         leftover = {
-            room.kind for room in request.rooms if taken[room.kind] >= room.count or (is_full and not room.is_command)
+            room.kind
+            for room in request.rooms
+            if taken[room.kind] >= room.count or (is_full and not room.is_command and not room.is_urgent)
         }
         more = leftover | claims.unfit
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
@@ -180,6 +210,6 @@ class Scheduler:
             self._on_surplus(more)
         self._has_surplus = bool(more)
         self.leftover = more
-        self._dirty |= leftover
+        self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()

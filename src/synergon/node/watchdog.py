@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from synergon.clock import Clock
@@ -34,6 +34,18 @@ class Watchdog:
         self._running = running
         self._asked_at: float | None = None
         self._has_named = False
+
+    def beside(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Callable[[asyncio.Event], Awaitable[None]]:
+        """What keeps something, and watches as long as that goes on."""
+
+        async def both(end: asyncio.Event) -> None:
+            watching = asyncio.ensure_future(self.watch(end))
+            try:
+                await keep(end)
+            finally:
+                watching.cancel()
+
+        return both
 
     async def watch(self, end: asyncio.Event) -> None:
         """Ask until told to end. Runs on another loop than the one it watches."""

@@ -25,7 +25,7 @@ from synergon.node.duty import Duty
 from synergon.node.executors import LocalExecutor
 from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
-from synergon.node.node import NodeLogger
+from synergon.node.logger import NodeLogger
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.records import NewNode, Progress, Report
 from synergon.settings import Settings

@@ -141,6 +141,7 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
         [msgspec.json.encode(task.tags).decode() if task.tags else None for task in tasks],
         [_text(task.meta) for task in tasks],
         [task.origin for task in tasks],
+        [task.demand for task in tasks],
     )
 
 
@@ -212,6 +213,7 @@ async def _replace(session: Session, task: NewTask, holder: int, limit_key: str 
         task.target,
         task.provider,
         _first_state(session),
+        task.demand,
     )
     _touch(session, task, state)
     return State(state)

@@ -21,15 +21,16 @@ class ConnectionLeaseKeeper:
         self._check_open = check_open
         self._connection: asyncpg.Connection[Any] | None = None
 
-    async def renew(self, node_id: str, lease: int) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Lease from now on; False: the row is gone."""
+        says = published.decode() if published is not None else None
         self._check_open()
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
         try:
             with translated(self._address):
                 await self._connection.execute("BEGIN")  # a pooler gives each transaction a server, and no less
-                status: str = await self._connection.execute(self._renew_sql, node_id, lease)
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says)
                 await self._connection.execute("COMMIT")
         except BaseException:
             # Whatever it was, also a caller who waits no longer, the next beat has a better chance with a new one. And

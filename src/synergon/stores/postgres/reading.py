@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,11 +20,13 @@ from synergon.records import (
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.settling import decode_errors
 
+_KEEPER: Final = "CASE WHEN kept_until > now() THEN kept_by END AS keeper"
+
 
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
     """These tasks, wherever they are."""
     rows = await session.rows("get_live", list(ids)) + await session.rows("get_ended", list(ids))
-    found = {row["id"]: _record(row) for row in rows}
+    found = {row["id"]: record_of(row) for row in rows}
     return [found.get(task_id) for task_id in ids]
 
 
@@ -32,14 +34,18 @@ async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
-    live = f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.* FROM {schema}.task"
+    live = (
+        f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*, {_KEEPER} FROM {schema}.task"
+    )
     for table, its_states in ((live, LIVE), (f"SELECT * FROM {schema}.history", FINAL)):
         wanted = states & its_states
         if wanted:
             rows += await _newest(connection, table, query, wanted if wanted != its_states else None)
     rows.sort(key=lambda row: -int(row["id"]))
     page = rows[: query.limit]
-    return TaskPage(tasks=tuple(_record(row) for row in page), next=page[-1]["id"] if len(rows) > query.limit else None)
+    return TaskPage(
+        tasks=tuple(record_of(row) for row in page), next=page[-1]["id"] if len(rows) > query.limit else None
+    )
 
 
 async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
@@ -99,12 +105,16 @@ async def nodes(session: Session) -> list[NodeRecord]:
             address=row["address"],
             registered_at=row["registered_at"],
             lease_left=row["lease_left"],
+            cordoned_at=row["cordoned_at"],
+            published=msgspec.Raw(row["published"].encode()),
+            published_ago=row["published_ago"],
         )
         for row in await session.rows("nodes")
     ]
 
 
-def _record(row: Any) -> TaskRecord:
+def record_of(row: Any) -> TaskRecord:
+    """A row of either table."""
     return TaskRecord(
         id=row["id"],
         kind=row["kind"],
@@ -136,6 +146,8 @@ def _record(row: Any) -> TaskRecord:
         after_group=row.get("after_group"),
         is_command=row["is_command"],
         target=row["target"],
+        demand=row["demand"],
+        kept_by=row.get("keeper"),
         tags=tuple(row["tags"] or ()),
         meta=msgspec.json.decode(row["meta"]) if row["meta"] else {},
     )

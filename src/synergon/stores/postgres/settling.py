@@ -160,6 +160,8 @@ async def _apply(session: Session, row: Any, outcome: Outcome) -> State:
             return await release(session, row, delay, by_owner=True)
         case Lined(limit_key=limit_key):
             return await release(session, row, None, limit_key, by_owner=True)
+        case HandedBack(spared_for=spared_for):
+            return await release(session, row, None, by_owner=True, spared_for=spared_for)
     return await release(session, row, None, by_owner=True)
 
 
@@ -200,11 +202,17 @@ async def end(
 
 
 async def release(
-    session: Session, row: Any, delay: int | None, limit_key: str | None = None, *, by_owner: bool = False
+    session: Session,
+    row: Any,
+    delay: int | None,
+    limit_key: str | None = None,
+    *,
+    by_owner: bool = False,
+    spared_for: int = 0,
 ) -> State:
     """Put a running task back: `scheduled` if it has to wait, else `ready`, or into its line, perhaps a new one."""
     session.touch(row["kind"], limit_key)
-    return State(await session.value("release", row["id"], delay, by_owner, limit_key))
+    return State(await session.value("release", row["id"], delay, by_owner, limit_key, spared_for))
 
 
 async def charge(

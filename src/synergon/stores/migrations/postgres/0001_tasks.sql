@@ -18,10 +18,14 @@ CREATE TABLE {schema}.task (
     after_group      bigint, -- the group whose end it waits for
     is_command       boolean     NOT NULL DEFAULT false,
     target           text,   -- the one server that will do
+    demand           text        NOT NULL DEFAULT '', -- of a node; empty: as the kind says where it runs
     provider         text,
     server           text,   -- the last one that it was given
     slot             integer,
     holds            text,   -- the names of the limits that it has a place in, one per line
+    kept_by          text,   -- the node that keeps room for it
+    kept_until       timestamptz,
+    spared_until     timestamptz, -- it is not asked to yield before
     key              text,
     cancel_requested boolean     NOT NULL DEFAULT false,
     overdue          boolean     NOT NULL DEFAULT false,
@@ -37,6 +41,8 @@ CREATE TABLE {schema}.task (
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (kept_by IS NULL OR state = 'ready'),
+    CHECK ((kept_by IS NULL) = (kept_until IS NULL)),
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 ) WITH (
@@ -47,7 +53,7 @@ CREATE TABLE {schema}.task (
     autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.05
 );
-CREATE INDEX task_ready ON {schema}.task (kind, queue, priority DESC, id) WHERE state = 'ready';
+CREATE INDEX task_ready ON {schema}.task (kind, queue, demand, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX task_due ON {schema}.task (run_at, kind, queue) WHERE state = 'scheduled';
 CREATE INDEX task_running ON {schema}.task (node_id, kind, queue) WHERE state = 'running';
 CREATE INDEX task_expiry ON {schema}.task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
@@ -87,6 +93,7 @@ CREATE TABLE {schema}.history (
     group_id         bigint,
     is_command       boolean     NOT NULL,
     target           text,
+    demand           text        NOT NULL,
     provider         text,
     server           text,
     key              text,
@@ -132,7 +139,10 @@ CREATE TABLE {schema}.node (
     version       text        NOT NULL,
     address       text,
     registered_at timestamptz NOT NULL,
-    leased_until  timestamptz NOT NULL
+    leased_until  timestamptz NOT NULL,
+    cordoned_at   timestamptz, -- it may take nothing
+    published     text        NOT NULL, -- JSON of what it says of itself
+    published_at  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
 -- Limits, with the JSON of what the code said last: only what it says otherwise changes anything. Whoever counts or

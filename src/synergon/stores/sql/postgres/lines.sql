@@ -84,7 +84,7 @@ WHERE task.id <> ALL (ARRAY(
 
 -- name: demote
 -- A claimer is quicker, or is not: one whose row is locked keeps its place.
-UPDATE {schema}.task SET state = 'waiting'
+UPDATE {schema}.task SET state = 'waiting', kept_by = NULL, kept_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE SKIP LOCKED
 ))

@@ -1,16 +1,24 @@
 -- name: register
 INSERT INTO {schema}.node (
-    id, name, process, kinds, queues, concurrency, version, address, registered_at, leased_until
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now(), now() + $9::bigint * interval '1 microsecond')
+    id, name, process, kinds, queues, concurrency, version, address, registered_at, leased_until, cordoned_at,
+    published, published_at
+) VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, now(), now() + $9::bigint * interval '1 microsecond',
+    CASE WHEN $10::boolean THEN now() END, $11, now()
+)
 
 -- name: renew
-UPDATE {schema}.node SET leased_until = now() + $2::bigint * interval '1 microsecond' WHERE id = $1
+UPDATE {schema}.node
+SET leased_until = now() + $2::bigint * interval '1 microsecond', published = coalesce($3::text, published),
+    published_at = CASE WHEN $3::text IS NULL THEN published_at ELSE now() END
+WHERE id = $1
 
 -- name: unregister
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
-SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_left
+SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_left,
+    extract(epoch FROM now() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 
 -- name: running_by_node

@@ -20,12 +20,12 @@ UPDATE {schema}.task SET errors = $2 WHERE id = $1
 -- name: revive
 INSERT INTO {schema}.task (
     id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider
+    tags, meta, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
     claim_no, settled_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
-    provider
+    provider, demand
 FROM {schema}.history WHERE id = $1
 ON CONFLICT DO NOTHING
 RETURNING state
@@ -42,7 +42,8 @@ DELETE FROM {schema}.history WHERE id = $1
 -- name: reschedule
 UPDATE {schema}.task
 SET run_at = due,
-    state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
+    state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END,
+    kept_by = NULL, kept_until = NULL
 FROM (
     SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT now() AS now) AS moment
@@ -81,7 +82,9 @@ UNION ALL
 SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue, kind, state HAVING sum(count) <> 0
 
 -- name: get_live
-SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.* FROM {schema}.task WHERE id = ANY ($1)
+SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
+    CASE WHEN kept_until > now() THEN kept_by END AS keeper
+FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: get_ended
 SELECT * FROM {schema}.history WHERE id = ANY ($1)

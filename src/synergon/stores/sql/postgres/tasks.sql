@@ -30,19 +30,19 @@ SELECT pg_notify($1, $2)
 -- may have begun long ago.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin
+    origin, demand
 )
 SELECT
     kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
     clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    position
+    demand, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -51,31 +51,31 @@ ORDER BY position
 RETURNING id, state
 
 -- name: insert_bound
--- The same for tasks that stand in a line ($20: where they begin there), belong to a group, wait for one, or are for a
+-- The same for tasks that stand in a line ($21: where they begin there), belong to a group, wait for one, or are for a
 -- certain server.
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider
+    origin, demand, limit_key, group_id, after_group, is_command, target, provider
 )
 SELECT
     kind, queue,
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $20
+        WHEN limit_key IS NOT NULL THEN $21
         ELSE 'ready'
     END,
     priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
-    group_id, after_group, is_command, target, provider
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand,
+    limit_key, group_id, after_group, is_command, target, provider
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
-    $17::boolean[], $18::text[], $19::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    limit_key, group_id, after_group, is_command, target, provider, position
+    demand, limit_key, group_id, after_group, is_command, target, provider, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -86,27 +86,27 @@ RETURNING id, state
 -- name: insert_keyed
 INSERT INTO {schema}.task (
     kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider
+    origin, demand, limit_key, group_id, after_group, is_command, target, provider
 )
 SELECT
     kind, queue,
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $20
+        WHEN limit_key IS NOT NULL THEN $21
         ELSE 'ready'
     END,
     priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, limit_key,
-    group_id, after_group, is_command, target, provider
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, demand,
+    limit_key, group_id, after_group, is_command, target, provider
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
     $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::bigint[],
-    $17::boolean[], $18::text[], $19::text[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
 ) WITH ORDINALITY AS new (
     kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    limit_key, group_id, after_group, is_command, target, provider, position
+    demand, limit_key, group_id, after_group, is_command, target, provider, position
 )
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
@@ -132,6 +132,7 @@ SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = cl
     END,
     expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
     origin = $12, limit_key = $13, after_group = $14, is_command = $15, target = $16, provider = $17,
+    demand = $19, kept_by = NULL, kept_until = NULL, spared_until = NULL,
     attempts = 0, crashes = 0, errors = NULL, progress = NULL, server = NULL
 FROM (
     SELECT now, coalesce($4::timestamptz, now + $5::bigint * interval '1 microsecond', now) AS due
@@ -141,48 +142,58 @@ WHERE id = $1 AND state <> 'running'
 RETURNING state
 
 -- name: claim
--- One index probe per kind and open queue; tasks that nobody asked for are never looked at. The guard is the state in
--- the UPDATE; skipping locked rows only keeps claimers out of each other's way.
+-- One index probe per kind and open queue, and one more for ready tasks that demand something of their own: if there are
+-- any, nothing is taken, and it is told of which kinds they are. Tasks that nobody asked for are never looked at. The
+-- guard is the state in the UPDATE; skipping locked rows only keeps claimers out of each other's way.
 -- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
 -- all rows in that state, which it likes to do when it believes that there are few.
 WITH lane AS MATERIALIZED (
-    SELECT room.kind, room.count, queue.name AS queue
-    FROM unnest($2::text[], $3::integer[]) AS room (kind, count)
+    SELECT room.kind, room.count, room.rank, queue.name AS queue, (
+        SELECT true FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND demand > '' LIMIT 1
+    ) AS is_demanding
+    FROM unnest($2::text[], $3::integer[], $6::integer[]) AS room (kind, count, rank)
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
+demanding AS MATERIALIZED (
+    SELECT DISTINCT kind FROM lane WHERE is_demanding
+),
 candidate AS MATERIALIZED (
-    SELECT found.id, lane.kind, found.priority, lane.count
+    SELECT found.id, lane.kind, lane.rank, found.priority, lane.count
     FROM lane CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue
+        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = ''
             AND (expires_at IS NULL OR expires_at > now())
         ORDER BY priority DESC, id
         LIMIT least(lane.count, $4)
         FOR UPDATE SKIP LOCKED
     ) AS found
+    WHERE NOT EXISTS (SELECT 1 FROM demanding)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
         FROM candidate
     ) AS ranked
     WHERE place <= count
-    ORDER BY priority DESC, id
+    ORDER BY priority DESC, rank, id
     LIMIT $4
 ),
 lease AS MATERIALIZED (
-    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE
+    SELECT cordoned_at IS NULL AS is_open FROM {schema}.node WHERE id = $1 AND leased_until > now() FOR KEY SHARE
 ),
 claimed AS (
     UPDATE {schema}.task
     SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
-        started_at = now(), overdue = false
-    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready' AND EXISTS (SELECT 1 FROM lease)
+        started_at = now(), overdue = false, kept_by = NULL, kept_until = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
+        AND EXISTS (SELECT 1 FROM lease WHERE is_open)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, server, slot, priority
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
 )
-SELECT EXISTS (SELECT 1 FROM lease), claimed.*
+SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: running_bonds
@@ -206,13 +217,13 @@ WITH ended AS (
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
     ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
     CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
     started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
-    is_command, target, provider
+    is_command, target, provider, demand
 FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
 RETURNING queue, kind
 
@@ -243,7 +254,10 @@ SET state = CASE
     END,
     limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
-    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END
+    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END,
+    spared_until = CASE
+        WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', spared_until) ELSE spared_until
+    END
 WHERE id = $1 AND state || '' = 'running'
 RETURNING state
 

@@ -1,6 +1,6 @@
 -- name: demote
 -- Waits for a claimer, and leaves it what it has taken.
-UPDATE {schema}.task SET state = 'waiting'
+UPDATE {schema}.task SET state = 'waiting', kept_by = NULL, kept_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
 ))

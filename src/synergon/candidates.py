@@ -1,0 +1,67 @@
+"""Candidates, and the functions that say which of them a node takes (`@kind.can_accept`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from synergon.durations import Duration, seconds
+from synergon.errors import ConfigurationError, OptionError
+from synergon.records import Record
+
+DEFAULT_HOLDS_SECONDS: Final = 10.0
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """A task that is ready, as a function sees it that is asked whether to take it."""
+
+    id: int
+    kind: str
+    queue: str
+    priority: int
+    arguments: dict[str, Any]
+    """As the body would get them."""
+    attempts: int
+    """How many of its bodies have started so far."""
+    enqueued_at: datetime
+    tags: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+Decider = TypeVar("Decider", bound=Callable[[list[Candidate]], Any])
+
+
+class Acceptor:
+    """What decides for one kind, for how long a verdict holds, and how long it may take."""
+
+    def __init__(self, function: Callable[..., Any], kind: str, *, holds_for: Duration, timeout: Duration) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
+        is_coroutine = inspect.iscoroutinefunction(function)
+        self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
+        self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
+        self.timeout_seconds = seconds(timeout, "timeout", positive=True)
+
+
+def _looked_through(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
+    """A generator does its work when somebody looks at it, which belongs where the function itself is called."""
+    said = function(candidates)
+    return list(said) if inspect.isgenerator(said) else said
+
+
+def accepted_ids(said: Any, candidates: list[Candidate]) -> set[int]:
+    """The candidates that were named; OptionError if what was said cannot mean any."""
+    if isinstance(said, str | bytes) or not isinstance(said, Iterable):
+        raise OptionError(f"can_accept must return a list of candidates or of their ids, got {said!r}")
+    shown = {candidate.id for candidate in candidates}
+    accepted: set[int] = set()
+    for entry in said:
+        task_id = entry.id if isinstance(entry, Candidate) else entry
+        if isinstance(task_id, bool) or not isinstance(task_id, int) or task_id not in shown:
+            raise OptionError(f"can_accept returned {entry!r}, which is none of the candidates that it was shown")
+        accepted.add(task_id)
+    return accepted

@@ -1,0 +1,114 @@
+"""Kinds with `can_accept`: looked at first, asked about, then claimed by id. What is refused here is left to others.
+
+None of it happens on the scheduler: a kind that has to be asked leaves its set of kinds, and comes back when something
+of it was accepted. For other kinds it costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from synergon.clock import Clock
+from synergon.node.admission import Admission
+from synergon.node.inquiry import Inquiry
+from synergon.records import ClaimRequest, Claims
+from synergon.stores.base import Store
+from synergon.task import AnyTask
+
+NONE: Final[Mapping[str, Inquiry]] = {}
+
+
+class Acceptance:
+    """Stands between the scheduler and its claims."""
+
+    def __init__(self, inquiries: Mapping[str, Inquiry] = NONE) -> None:
+        self._inquiries = inquiries
+        """By kind."""
+
+    @property
+    def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What has to be done over and over, by a name for each."""
+        return {f"acceptance of {kind}": inquiry.step for kind, inquiry in self._inquiries.items()}
+
+    def note_news(self, kinds: Collection[str]) -> None:
+        """There may be new candidates of these kinds."""
+        for kind, inquiry in self._inquiries.items():
+            if kind in kinds:
+                inquiry.note_news()
+
+    def begin(self, kinds: Collection[str]) -> set[str]:
+        """Those of the kinds that have to be asked about before they can be claimed; it is done from now on."""
+        return {kind for kind, inquiry in self._inquiries.items() if kind in kinds and inquiry.begin()}
+
+    def narrowed(self, request: ClaimRequest) -> ClaimRequest:
+        """The same request, for nothing but what was accepted."""
+        if not self._inquiries:
+            return request
+        rooms = tuple(
+            msgspec.structs.replace(room, only=self._inquiries[room.kind].offers())
+            if room.kind in self._inquiries
+            else room
+            for room in request.rooms
+        )
+        return msgspec.structs.replace(request, rooms=rooms)
+
+    def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
+        """What the claim took; the kinds of which it may be worth to look at more. Of the `leftover` ones there may be
+        more than there was room for."""
+        return {
+            room.kind
+            for room in request.rooms
+            if room.kind in self._inquiries
+            and self._inquiries[room.kind].tried(
+                (claim.id for claim in claims if claim.kind == room.kind),
+                was_enough=room.kind not in leftover and claims.kept is None,
+                is_any_unfit=room.kind in claims.unfit,
+            )
+        }
+
+    async def ask_now(self) -> None:
+        """Ask about all there is room for, and return when that is done."""
+        for inquiry in self._inquiries.values():
+            inquiry.note_news()
+            await inquiry.go_through()
+
+    def is_refused(self, kind: str, task_id: int) -> bool:
+        """Whether this node has said no to the task, and still means it."""
+        return kind in self._inquiries and self._inquiries[kind].is_refused(task_id)
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        for inquiry in self._inquiries.values():
+            inquiry.close()
+
+
+def inquiries(
+    store: Store,
+    admission: Admission,
+    kinds: Mapping[str, AnyTask],
+    clock: Clock,
+    logger: logging.LoggerAdapter[logging.Logger],
+    *,
+    on_accepted: Callable[[str], None] = lambda _: None,
+    on_refused: Callable[[Iterable[str]], None] = lambda _: None,
+    may_ask: Callable[[], bool] = lambda: True,
+) -> dict[str, Inquiry]:
+    """One for each kind that wants to be asked."""
+
+    def inquiry(kind: str, task_type: AnyTask) -> Inquiry:
+        return Inquiry(
+            task_type,
+            store,
+            clock,
+            logger,
+            room=lambda: admission.room(kind) if may_ask() else 0,
+            look=lambda after, limit: admission.look(kind, after, limit),
+            on_accepted=lambda: on_accepted(kind),
+            on_refused=lambda: on_refused([kind]),
+        )
+
+    return {kind: inquiry(kind, task_type) for kind, task_type in kinds.items() if task_type.acceptor is not None}

@@ -1,0 +1,283 @@
+"""One kind that wants to be asked: which of its ready tasks this node takes.
+
+Promise: every candidate is seen, however many are refused in front of it, and none is asked about twice while a verdict
+holds. One question at a time. What raises, takes too long or answers nonsense has refused, and is reported; nothing
+waits for it but the kind itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from synergon.candidates import Candidate, accepted_ids
+from synergon.clock import Clock
+from synergon.errors import PayloadError
+from synergon.node.daemon_threads import run_in_daemon_thread, tellable
+from synergon.records import Look, TaskRecord
+from synergon.stores.base import Store
+from synergon.task import AnyTask
+
+PAGE: Final = 100
+"""How many candidates a function is shown at once."""
+LONGEST_PAGE: Final = 1000
+"""How many are looked at together where all of them were refused before."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was said of a task, and until when that holds, by the monotonic clock."""
+
+    is_accepted: bool
+    until: float
+
+
+class Inquiry:
+    """Looks through the candidates of one kind from the front whenever there is news, and goes on behind those that it
+    has tried. The scheduler says when (`begin`), and what became of what was accepted (`tried`)."""
+
+    def __init__(
+        self,
+        task_type: AnyTask,
+        store: Store,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        room: Callable[[], int],
+        look: Callable[[tuple[int, int] | None, int], Look],
+        on_accepted: Callable[[], None],
+        on_refused: Callable[[], None],
+    ) -> None:
+        assert task_type.acceptor is not None
+        self._task_type = task_type
+        self._acceptor = task_type.acceptor
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._room = room
+        self._look = look
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
+        self._verdicts: dict[int, Verdict] = {}
+        """Oldest first."""
+        self._accepted: dict[int, float] = {}
+        """Candidates to be claimed next, and until when they may be."""
+        self._cursor: tuple[int, int] | None = None
+        self._is_at_end = False
+        self._has_news = True
+        self._is_any_unfit = False
+        self._has_complained = False
+        self._wanted = asyncio.Event()
+        self._lingering: asyncio.Task[Any] | None = None
+        self._thread_is_gone = asyncio.Event()
+        self._thread_is_gone.set()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ what the scheduler says and asks
+
+    def note_news(self) -> None:
+        """There may be candidates that were not there before, anywhere in the order."""
+        self._has_news = True
+
+    def begin(self) -> bool:
+        """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
+        when it is (`on_accepted`)."""
+        if self.offers() or self._room() <= 0:
+            return False
+        if self._has_news or self._is_any_unfit or not self._is_at_end:
+            self._wanted.set()
+        return True
+
+    def offers(self) -> tuple[int, ...]:
+        """The accepted candidates that have not been tried yet."""
+        now = self._clock.monotonic()
+        if any(until <= now for until in self._accepted.values()):
+            self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
+            self._has_news = True
+        return tuple(self._accepted)
+
+    def tried(self, taken: Iterable[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
+        """A claim has taken these of the accepted; whether there is reason for another one.
+
+        `was_enough`: there was room for more than it took. Then the others have gone elsewhere, or do not fit, and must
+        not stand in the way of those behind them; they are met again if they are still there at the next news.
+        """
+        for task_id in taken:
+            self._accepted.pop(task_id, None)
+        if was_enough:
+            self._accepted.clear()
+        self._is_any_unfit |= is_any_unfit
+        return bool(self._accepted) or self._has_news or not self._is_at_end
+
+    def is_refused(self, task_id: int) -> bool:
+        """Whether this node has refused the task, as far as that still holds."""
+        verdict = self._verdicts.get(task_id)
+        return verdict is not None and not verdict.is_accepted and verdict.until > self._clock.monotonic()
+
+    # ------------------------------------------------------------ looking through the candidates
+
+    async def step(self) -> None:
+        """Wait until it is wanted, and look for as many as there is room for."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        try:
+            await self.go_through()
+        except BaseException:
+            self._has_news = True
+            self._wanted.set()
+            raise
+        if self._accepted or self._has_news or not self._is_at_end:
+            self._on_accepted()
+
+    async def go_through(self) -> None:
+        """Look until there are enough, or no more."""
+        if self._has_news or (self._is_at_end and self._is_any_unfit):
+            self._has_news = self._is_any_unfit = self._is_at_end = False
+            self._cursor = None
+        began_at = self._clock.monotonic()
+        self._has_complained = False
+        self._forget_expired()
+        limit = PAGE
+        while not self._is_at_end and len(self._accepted) < self._room():
+            page = await self._store.look(self._look(self._cursor, limit))
+            was_known = await self._judge(page)
+            self._is_at_end = len(page) < limit
+            if page:
+                self._cursor = page[-1].priority, page[-1].id
+            limit = min(limit * 2, LONGEST_PAGE) if was_known else PAGE
+        self._wait_for_expiry(self._clock.monotonic() - began_at)
+
+    async def _judge(self, page: Sequence[TaskRecord]) -> bool:
+        """Accept those of the page that are to be; whether there was nothing to ask."""
+        now = self._clock.monotonic()
+        unknown: list[TaskRecord] = []
+        for record in page:
+            verdict = self._verdicts.get(record.id)
+            if verdict is None or verdict.until <= now:
+                unknown.append(record)
+            elif verdict.is_accepted:
+                self._accepted[record.id] = verdict.until
+        for start in range(0, len(unknown), PAGE):
+            await self._ask_about(unknown[start : start + PAGE])
+        return not unknown
+
+    async def _ask_about(self, records: Sequence[TaskRecord]) -> None:
+        accepted = await self._accepted_of(records)
+        until = self._clock.monotonic() + self._acceptor.holds_seconds
+        for record in records:
+            self._verdicts.pop(record.id, None)
+            self._verdicts[record.id] = Verdict(record.id in accepted, until)
+            if record.id in accepted:
+                self._accepted[record.id] = until
+        if len(accepted) < len(records):
+            self._on_refused()
+
+    def _forget_expired(self) -> None:
+        now = self._clock.monotonic()
+        while self._verdicts and (oldest := next(iter(self._verdicts.items())))[1].until <= now:
+            del self._verdicts[oldest[0]]
+
+    def _wait_for_expiry(self, taken_seconds: float) -> None:
+        """Those that were refused may be asked about again later. Verdicts of one walk end together, so that there is
+        one walk to renew them."""
+        self.close()
+        refusals = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
+        earliest = next(refusals, None)
+        if earliest is not None:
+            delay = max(earliest - self._clock.monotonic(), 0.0) + taken_seconds
+            self._expiry = asyncio.get_running_loop().call_later(delay, self._renew)
+
+    def _renew(self) -> None:
+        self._has_news = True
+        self._on_accepted()
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    # ------------------------------------------------------------ the question
+
+    async def _accepted_of(self, records: Sequence[TaskRecord]) -> set[int]:
+        candidates: list[Candidate] = []
+        misfits: set[int] = set()
+        for record in records:
+            try:
+                candidates.append(_candidate(record, self._task_type))
+            except PayloadError:  # nobody can judge it; where it runs it fails, and says why
+                misfits.add(record.id)
+        if not candidates:
+            return misfits
+        try:
+            return misfits | accepted_ids(await self._answer(candidates), candidates)
+        except Exception:  # noqa: BLE001  it is told with its traceback
+            self._complain(len(candidates))
+            return misfits
+
+    async def _answer(self, candidates: list[Candidate]) -> Any:
+        """What the function says within its time; the next question waits until this call has really ended."""
+        if self._lingering is not None:
+            await asyncio.wait([self._lingering])
+        await self._thread_is_gone.wait()
+        self._lingering = call = asyncio.get_running_loop().create_task(self._call(candidates))
+        try:
+            done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
+        finally:
+            if not call.done():
+                call.cancel()
+                call.add_done_callback(_forget_outcome)
+        if not done:
+            raise TimeoutError(f"can_accept gave no answer within {self._acceptor.timeout_seconds:g} s")
+        return call.result()
+
+    async def _call(self, candidates: list[Candidate]) -> Any:
+        decide = partial(self._acceptor.decide, candidates)
+        if inspect.iscoroutinefunction(self._acceptor.decide):
+            made = decide()
+        else:
+            self._thread_is_gone.clear()
+            made = await run_in_daemon_thread(decide, "synergon-can-accept", self._thread_is_gone.set)
+        try:
+            return await made if inspect.isawaitable(made) else made
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as raised:
+            raise tellable(raised) from raised
+
+    def _complain(self, count: int) -> None:
+        """Once for each time that the candidates are looked through."""
+        if self._has_complained:
+            return
+        self._has_complained = True
+        kind = self._task_type.kind
+        self._logger.exception(
+            "can_accept of %s gave no verdict on %d tasks; they are left to other nodes",
+            kind,
+            count,
+            extra={"kind": kind},
+        )
+
+
+def _forget_outcome(call: asyncio.Task[Any]) -> None:
+    if not call.cancelled():
+        call.exception()
+
+
+def _candidate(record: TaskRecord, task_type: AnyTask) -> Candidate:
+    return Candidate(
+        id=record.id,
+        kind=record.kind,
+        queue=record.queue,
+        priority=record.priority,
+        arguments=task_type.signature.decode(record.payload),
+        attempts=record.attempts,
+        enqueued_at=record.enqueued_at,
+        tags=record.tags,
+        meta=record.meta,
+    )

@@ -1,0 +1,220 @@
+"""Room for urgent tasks: running work that may be preempted yields, the cheapest first.
+
+Promise: nobody is asked to yield before the urgent task is claimed, and no more are asked than it needs. It starts the
+moment that enough has really ended. Whoever yields goes back uncharged, keeps its place, and is spared for a while. If
+those who were asked do not yield in time, the urgent task goes back, nobody else is asked in their stead, and this node
+preempts nothing for its kind for a while: other nodes have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from synergon.clock import Clock
+from synergon.node.attempt import Attempt, Stop
+from synergon.node.ledger import Ledger
+
+YIELD_SECONDS: Final = 5.0
+"""How long whoever was asked to yield may take."""
+REST_SECONDS: Final = 30.0
+"""For how long nothing is preempted for a kind after nobody has yielded to a task of it."""
+
+SLOT: Final = "a slot"
+PROCESS: Final = "a child process"
+"""Beside the names of resources, which have no spaces."""
+
+
+class Preemption:
+    """Knows who would yield, and who waits for that."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        running: Mapping[int, Attempt],
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._ledger = ledger
+        self._running = running
+        self._clock = clock
+        self._logger = logger
+        self._waiting: list[Attempt] = []
+        self._leaving: dict[Attempt, float] = {}
+        """Who was asked to yield, and until when that is expected to happen."""
+        self._resting: dict[str, float] = {}
+        self.on_rested: Callable[[], None] = lambda: None
+
+    # ------------------------------------------------------------ what an urgent task may count on
+
+    def yielding(self, kind: str) -> Counter[str]:
+        """What running tasks would yield to a task of this kind: slots, child processes, resources."""
+        if self._resting.get(kind, 0.0) > self._clock.monotonic():
+            return Counter()
+        return _sum(self._victims())
+
+    def _victims(self) -> list[Attempt]:
+        """Those who would yield, the cheapest first: least work is lost with who began last."""
+        now = self._clock.monotonic()
+        return [
+            attempt
+            for attempt in reversed(list(self._running.values()))
+            if attempt.task_type.policy.preemptible and attempt.stop is None and attempt.spared_until <= now
+        ]
+
+    # ------------------------------------------------------------ a claim has come
+
+    def admit(self, attempts: Iterable[Attempt]) -> None:
+        """Take room for these, or promise it to those for whom others have to yield, who are asked now."""
+        is_any_waiting = False
+        for attempt in attempts:
+            if attempt.task_type.policy.urgent and not self._fits(attempt):
+                attempt.room = asyncio.get_running_loop().create_future()
+                self._waiting.append(attempt)
+                self._ledger.promised.take(attempt.claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+                is_any_waiting = True
+            else:
+                self._take(attempt)
+        if is_any_waiting:
+            self._ask_for(self._lacking())
+
+    def _take(self, attempt: Attempt) -> None:
+        self._ledger.take(
+            attempt.claim.kind,
+            is_process=attempt.takes_place,
+            is_command=attempt.task_type.is_command,
+            cost=attempt.cost,
+        )
+
+    def _fits(self, attempt: Attempt) -> bool:
+        room = self._room() - _sum(self._waiting)
+        return all(room[name] >= amount for name, amount in _share(attempt).items())
+
+    def _room(self) -> Counter[str]:
+        ledger = self._ledger
+        room = Counter(ledger.available)
+        room[SLOT] = ledger.concurrency - ledger.in_use
+        room[PROCESS] = ledger.processes - ledger.processes_in_use
+        return room
+
+    def _lacking(self) -> Counter[str]:
+        """What is promised and neither there nor about to be."""
+        now = self._clock.monotonic()
+        self._leaving = {attempt: until for attempt, until in self._leaving.items() if until > now}
+        lacking = _sum(self._waiting)
+        lacking.subtract(self._room())
+        lacking.subtract(_sum(self._leaving))
+        return +lacking
+
+    def _ask_for(self, lacking: Counter[str]) -> None:
+        chosen = chosen_victims(self._victims(), lacking)
+        until = self._clock.monotonic() + YIELD_SECONDS
+        for attempt in chosen:
+            claim = attempt.claim
+            self._logger.info(
+                "task %d (%s) is asked to yield to urgent work", claim.id, claim.kind, extra={"task_id": claim.id}
+            )
+            self._leaving[attempt] = until
+            attempt.ask_to_stop(Stop.PREEMPTED)
+
+    # ------------------------------------------------------------ until there is room
+
+    async def room_for(self, attempt: Attempt) -> bool:
+        """Return when there is room for it; False: nobody has yielded in time."""
+        assert attempt.room is not None
+        try:
+            async with asyncio.timeout(YIELD_SECONDS):
+                await attempt.room
+        except TimeoutError:
+            if attempt.room is not None:
+                self._give_up(attempt)
+                return False
+        return True
+
+    def _give_up(self, attempt: Attempt) -> None:
+        claim = attempt.claim
+        self._resting[claim.kind] = self._clock.monotonic() + REST_SECONDS
+        asyncio.get_running_loop().call_later(REST_SECONDS, lambda: self.on_rested())
+        self._logger.warning(
+            "urgent task %d (%s) goes back: nobody has yielded to it within %g s",
+            claim.id,
+            claim.kind,
+            YIELD_SECONDS,
+            extra={"task_id": claim.id, "kind": claim.kind},
+        )
+
+    def release(self, attempt: Attempt) -> None:
+        """It has ended; who waits may start."""
+        claim = attempt.claim
+        if attempt.room is not None:
+            self._waiting.remove(attempt)
+            attempt.room = None
+            self._ledger.promised.release(claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+        else:
+            self._ledger.release(
+                claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command, cost=attempt.cost
+            )
+        self._leaving.pop(attempt, None)
+        if self._waiting:
+            self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """In the order in which they came; who comes later takes nothing that an earlier one still waits for."""
+        room = self._room()
+        for attempt in list(self._waiting):
+            share = _share(attempt)
+            is_enough = all(room[name] >= amount for name, amount in share.items())
+            room.subtract(share)
+            if is_enough and attempt.room is not None and not attempt.room.done():
+                self._start(attempt)
+
+    def _start(self, attempt: Attempt) -> None:
+        assert attempt.room is not None
+        self._waiting.remove(attempt)
+        self._ledger.promised.release(attempt.claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+        self._take(attempt)
+        attempt.room.set_result(None)
+        attempt.room = None
+
+
+def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[Attempt]:
+    """As few of them as give what is lacking, the cheapest first; none, if all together do not."""
+    chosen: list[Attempt] = []
+    for attempt in victims:
+        left = _beyond(lacking, chosen)
+        if not left:
+            break
+        if not left.keys().isdisjoint(_share(attempt)):
+            chosen.append(attempt)
+    if _beyond(lacking, chosen):
+        return []
+    for attempt in reversed(chosen):  # one that came late may have made earlier ones superfluous
+        others = [other for other in chosen if other is not attempt]
+        if not _beyond(lacking, others):
+            chosen = others
+    return chosen
+
+
+def _beyond(lacking: Mapping[str, int], chosen: Iterable[Attempt]) -> Counter[str]:
+    left = Counter(lacking)
+    left.subtract(_sum(chosen))
+    return +left
+
+
+def _share(attempt: Attempt) -> Counter[str]:
+    """What it holds while it runs."""
+    share = Counter(attempt.cost)
+    share[SLOT] = 1
+    if attempt.takes_place:
+        share[PROCESS] = 1
+    return share
+
+
+def _sum(attempts: Iterable[Attempt]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for attempt in attempts:
+        total.update(_share(attempt))
+    return total

@@ -1,0 +1,240 @@
+-- name: lanes
+-- Whether the node has a lease, whether it is cordoned, and what the ready tasks of these kinds demand, by jumping from
+-- one demand to the next in the index. Commands come from every queue. Nothing is locked.
+WITH RECURSIVE lane (kind, queue, demand) AS (
+    SELECT room.kind, queue.name, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name ORDER BY demand LIMIT 1
+    )
+    FROM unnest($2::text[], $3::boolean[]) AS room (kind, is_command) CROSS JOIN {schema}.queue
+    WHERE room.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    UNION ALL
+    SELECT lane.kind, lane.queue, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.kind = lane.kind AND task.queue = lane.queue AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT node.is_cordoned, found.kind, found.demand
+FROM (SELECT 1) AS always
+LEFT JOIN (
+    SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
+) AS node ON true
+LEFT JOIN (SELECT DISTINCT kind, demand FROM lane WHERE demand IS NOT NULL) AS found ON true
+
+-- name: ready
+-- The first ready tasks of some kinds and demands, in open queues; without locks. $6: how long a task has to be due
+-- before room is kept for it; $7: by whom.
+WITH lane AS MATERIALIZED (
+    SELECT asked.kind, asked.demand, asked.count, queue.name AS queue
+    FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, demand, count)
+    CROSS JOIN {schema}.queue
+    WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
+)
+SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.target, found.server, found.attempts,
+    coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
+FROM lane CROSS JOIN LATERAL (
+    SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
+    WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
+        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
+    ORDER BY priority DESC, id
+    LIMIT least(lane.count, $8)
+) AS found
+
+-- name: ready_among
+-- Those of the given tasks that are ready, in open queues; without locks.
+SELECT id, priority, kind, queue, demand, target, server, attempts,
+    coalesce(run_at + $4::bigint * interval '1 microsecond' <= now(), false)
+        AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $5
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        ) AS may_be_kept
+FROM {schema}.task
+WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
+    AND (expires_at IS NULL OR expires_at > now())
+    AND ($2::text[] IS NULL OR queue = ANY ($2))
+    AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
+
+-- name: ready_commands
+-- Commands are for a provider, not for a queue. Those for a server are left out if it is not among the open ones, which
+-- are $4 (provider) and $5 (address).
+SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.target, found.server, found.attempts,
+    false AS may_be_kept
+FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
+    SELECT id, queue, demand, target, server, attempts FROM {schema}.task
+    WHERE is_command AND state = 'ready' AND kind = room.kind
+        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
+        AND (target IS NULL OR room.provider IS NULL OR (room.provider, target) IN (
+            SELECT open.provider, open.address FROM unnest($4::text[], $5::text[]) AS open (provider, address)
+        ))
+    ORDER BY id
+    LIMIT $3
+) AS found
+
+-- name: lease
+SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
+
+-- name: take_seats
+-- Asked again, because the look was a statement of its own; a row that somebody else holds is passed over, and one that
+-- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two
+-- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
+-- other.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+    overdue = false, kept_by = NULL, kept_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
+    provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
+    server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY ($2) AND state || '' = 'ready' AND demand = ($7::text[])[width_bucket(id, $2)]
+        AND (is_command OR NOT EXISTS (
+            SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL
+        ))
+    ORDER BY id FOR UPDATE SKIP LOCKED
+))
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+
+-- name: keep
+-- Room is kept for it, unless another node does so. $4: what it must demand; NULL: anything.
+UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interval '1 microsecond'
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
+        AND kind = ANY ($5) AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $2
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        )
+        AND (expires_at IS NULL OR expires_at > now())
+        AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING id, kind, demand
+
+-- name: demands
+-- What the ready tasks of a kind demand, in open queues.
+WITH RECURSIVE lane (queue, demand) AS (
+    SELECT queue.name, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND kind = $1 AND queue = queue.name ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue
+    WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = lane.queue AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT DISTINCT demand FROM lane WHERE demand IS NOT NULL
+
+-- name: first_in_lanes
+-- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues. Two
+-- questions, because the index is in order of the one down and of the other up.
+SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
+    CASE WHEN kept_until > now() THEN kept_by END AS keeper
+FROM {schema}.task
+WHERE id = ANY (ARRAY(
+    SELECT found.id
+    FROM unnest($2::text[]) AS lane (demand)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN LATERAL (
+        (
+            SELECT id, priority FROM {schema}.task
+            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND demand = lane.demand
+                AND priority = $4 AND id > $5 AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY id LIMIT $6
+        )
+        UNION ALL
+        (
+            SELECT id, priority FROM {schema}.task
+            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND demand = lane.demand
+                AND priority < $4 AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY priority DESC, id LIMIT $6
+        )
+    ) AS found
+    WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
+    ORDER BY found.priority DESC, found.id LIMIT $6
+))
+
+-- name: place_of
+SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
+WHERE id = $1 AND state || '' IN ('ready', 'waiting')
+
+-- name: ahead_ready
+-- How many ready tasks of a kind are before a place, lane by lane.
+WITH RECURSIVE lane (queue, demand) AS (
+    SELECT queue.name, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND kind = $1 AND queue = queue.name ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = lane.queue AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT count(*) FROM (
+    SELECT 1 FROM lane CROSS JOIN LATERAL (
+        (
+            SELECT id FROM {schema}.task
+            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand AND priority > $2
+            ORDER BY priority DESC LIMIT $4
+        )
+        UNION ALL
+        (
+            SELECT id FROM {schema}.task
+            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+                AND priority = $2 AND id < $3
+            ORDER BY id LIMIT $4
+        )
+    ) AS found
+    WHERE lane.demand IS NOT NULL
+    LIMIT $4
+) AS before
+
+-- name: ahead_in_line
+WITH line AS MATERIALIZED (
+    SELECT $1::text AS kind, $2::text AS limit_key, $3::text AS state
+)
+SELECT count(*) FROM (
+    SELECT 1 FROM line CROSS JOIN LATERAL (
+        (
+            SELECT id FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
+                AND priority > $4
+            ORDER BY priority DESC LIMIT $6
+        )
+        UNION ALL
+        (
+            SELECT id FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
+                AND priority = $4 AND id < $5
+            ORDER BY id LIMIT $6
+        )
+    ) AS found
+    LIMIT $6
+) AS before
+
+-- name: ahead_after_groups
+-- Among those who wait for a group, which no index has in order; it is asked for people.
+SELECT count(*) FROM (
+    SELECT 1 FROM {schema}.task
+    WHERE after_group IS NOT NULL AND kind = $1 AND limit_key IS NOT DISTINCT FROM $2
+        AND (priority > $3 OR (priority = $3 AND id < $4))
+    LIMIT $5
+) AS before

@@ -1,0 +1,175 @@
+-- name: lanes
+WITH RECURSIVE lane (kind, queue, shard, demand) AS (
+    SELECT room.kind, queue.name, shard.number, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND shard = shard.number AND kind = room.kind AND queue = queue.name
+        ORDER BY demand LIMIT 1
+    )
+    FROM unnest($2::text[], $3::boolean[]) AS room (kind, is_command) CROSS JOIN {schema}.queue
+    CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE room.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    UNION ALL
+    SELECT lane.kind, lane.queue, lane.shard, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = lane.kind AND task.queue = lane.queue
+            AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT node.is_cordoned, found.kind, found.demand
+FROM (SELECT 1) AS always
+LEFT JOIN (
+    SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
+) AS node ON true
+LEFT JOIN (SELECT DISTINCT kind, demand FROM lane WHERE demand IS NOT NULL) AS found ON true
+
+-- name: ready
+-- The heads of every shard. LIMIT is a parameter and no expression of the lane, which not every planner takes: who
+-- wants one of some lanes and many of others asks twice.
+WITH lane AS MATERIALIZED (
+    SELECT asked.kind, asked.demand, asked.count, queue.name AS queue, shard.number AS shard
+    FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, demand, count)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
+)
+SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.target, found.server, found.attempts,
+    coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
+FROM lane CROSS JOIN LATERAL (
+    SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
+    WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
+        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
+    ORDER BY priority DESC, id
+    LIMIT $8
+) AS found
+
+-- name: take_seats
+-- A row that somebody holds is an error at once instead of a wait without end.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+    overdue = false, kept_by = NULL, kept_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
+    provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
+    server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY ($2) AND state || '' = 'ready' AND demand = ($7::text[])[width_bucket(id, $2)]
+        AND (is_command OR NOT EXISTS (
+            SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL
+        ))
+    ORDER BY id FOR UPDATE NOWAIT
+))
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+
+-- name: keep
+UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interval '1 microsecond'
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
+        AND kind = ANY ($5) AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $2
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        )
+        AND (expires_at IS NULL OR expires_at > now())
+        AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
+    FOR UPDATE NOWAIT
+))
+RETURNING id, kind, demand
+
+-- name: lock_ready
+-- Whether somebody holds it.
+SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
+
+-- name: demands
+WITH RECURSIVE lane (queue, shard, demand) AS (
+    SELECT queue.name, shard.number, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
+        ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
+    UNION ALL
+    SELECT lane.queue, lane.shard, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = $1 AND task.queue = lane.queue
+            AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT DISTINCT demand FROM lane WHERE demand IS NOT NULL
+
+-- name: first_in_lanes
+SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
+    CASE WHEN kept_until > now() THEN kept_by END AS keeper
+FROM {schema}.task
+WHERE id = ANY (ARRAY(
+    SELECT found.id
+    FROM unnest($2::text[]) AS lane (demand)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN generate_series(0, 7) AS shard (number)
+    CROSS JOIN LATERAL (
+        (
+            SELECT id, priority FROM {schema}.task
+            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND demand = lane.demand
+                AND priority = $4 AND id > $5 AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY id LIMIT $6
+        )
+        UNION ALL
+        (
+            SELECT id, priority FROM {schema}.task
+            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND demand = lane.demand
+                AND priority < $4 AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY priority DESC, id LIMIT $6
+        )
+    ) AS found
+    WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
+    ORDER BY found.priority DESC, found.id LIMIT $6
+))
+
+-- name: ahead_ready
+WITH RECURSIVE lane (queue, shard, demand) AS (
+    SELECT queue.name, shard.number, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
+        ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
+    UNION ALL
+    SELECT lane.queue, lane.shard, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = $1 AND task.queue = lane.queue
+            AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT count(*) FROM (
+    SELECT 1 FROM lane CROSS JOIN LATERAL (
+        (
+            SELECT id FROM {schema}.task
+            WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+                AND priority > $2
+            ORDER BY priority DESC LIMIT $4
+        )
+        UNION ALL
+        (
+            SELECT id FROM {schema}.task
+            WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+                AND priority = $2 AND id < $3
+            ORDER BY id LIMIT $4
+        )
+    ) AS found
+    WHERE lane.demand IS NOT NULL
+    LIMIT $4
+) AS before
