@@ -178,8 +178,8 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
 
 
 async def do_waits(store: PostgresStore) -> None:
-    await store.declare([NewLimit(name="key:lined", value=1)], [])
-    ids = [await add(store, kind="lined", limit_key="eve") for _ in range(3)]
+    await store.declare([NewLimit(name="key:queued", value=1)], [])
+    ids = [await add(store, kind="queued", limit_key="eve") for _ in range(3)]
     assert await store.ahead(ids[2], 10) == 1
     group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),)))
     assert await store.ahead(await add(store, kind="after", after_group=group.id), 10) is not None
