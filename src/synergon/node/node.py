@@ -161,7 +161,7 @@ class Node(Services):
                 clock,
                 logger,
                 on_accepted=lambda kind: self.scheduler.accepted(kind),
-                on_refused=self._neighbours.offer_surplus,
+                on_refused=self._neighbours.refused,
                 may_ask=lambda: self.scheduler.may_claim,
             )
         )
