@@ -413,7 +413,7 @@ class Node:
 
     def state(self) -> NodeState:
         """What it says of itself; cheap, and safe from any thread."""
-        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler)
+        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler, self.presence.leaving)
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
