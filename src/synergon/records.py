@@ -15,6 +15,7 @@ import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand
 from synergon.lifecycle import Reason, State
+from synergon.node_state import NodeState, read_state
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -381,11 +382,12 @@ class Reprioritizing(Record, frozen=True, kw_only=True):
 
 
 class Cutoffs(Record, frozen=True, kw_only=True):
-    """Ages in microseconds past which ended tasks leave the history; None keeps them."""
+    """Ages in microseconds past which ended tasks leave the history, and orders are forgotten; None keeps them."""
 
     succeeded: int | None = None
     failed: int | None = None
     cancelled: int | None = None
+    orders: int | None = None
 
 
 # ---------------------------------------------------------------- what users see
@@ -557,3 +559,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     def is_cordoned(self) -> bool:
         """Whether it may take nothing new."""
         return self.cordoned_at is not None
+
+    @property
+    def state(self) -> NodeState:
+        """The same as `published`, in words; it is `published_ago` seconds old."""
+        return read_state(self.published)

@@ -143,6 +143,11 @@ async def test_what_is_not_there_cannot_be_changed(engine: Engine) -> None:
             await engine.set_limit("license", -1)
         with pytest.raises(OptionError, match="capacity of 'b' must be"):
             await engine.set_servers("gpu", {"b": -1})
-        assert await engine.orders() == []
+        assert [(order.verb, order.subject, order.outcome) for order in await engine.orders()] == [
+            ("cordon", "nobody", "refused: no node of that id"),
+            ("set_servers", "cpu", "refused: no provider of that name"),
+            ("set_limit", "kind:work", "refused: no limit of that name"),
+            ("set_limit", "licence", "refused: no limit of that name"),
+        ]
         assert [limit.value for limit in await engine.limits()] == [2]
         assert [server.address for server in await engine.servers()] == ["a"]

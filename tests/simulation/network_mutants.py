@@ -25,7 +25,7 @@ def foreign_kinds_not_told(patch: Patch) -> None:
     offer = Neighbours.offer
 
     def offer_own(self: Neighbours, work: Mapping[Lane, int], *, is_open: bool) -> None:
-        own = {lane: count for lane, count in work.items() if self._admission.serves(*lane)}
+        own = {lane: count for lane, count in work.items() if self._admission.serves(lane[0], lane[1])}
         offer(self, own, is_open=is_open)
 
     patch.setattr(Neighbours, "offer", offer_own)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.stores.actions import Worker, add, declare_limit, declare_pool, state_of
+from tests.stores.actions import HOUR, MILLISECOND, Worker, add, declare_limit, declare_pool, pass_time, state_of
 
 from synergon.control_records import NewOrder, OrderRecord, Verb
 from synergon.lifecycle import State
-from synergon.records import from_datetime
+from synergon.records import Cutoffs, from_datetime
 from synergon.stores.base import Store
 
 
@@ -81,15 +81,19 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         ("stop", "nobody", None, "no node of that id"),
     ],
 )
-async def test_an_order_that_makes_no_sense_is_not_written_down(
+async def test_an_order_that_makes_no_sense_is_refused_and_that_is_written_down(
     store: Store, verb: Verb, subject: str, value: Any, why: str
 ) -> None:
     await declare_limit(store, "license", 1)
     await declare_pool(store, a=1)
     refused = await order(store, verb, subject, value)
+    assert refused.is_refused
+    assert (refused.outcome or "").startswith("refused: ")
     assert why in (refused.outcome or "")
-    assert refused.id == 0
-    assert await store.orders() == []
+    assert refused.done_at == refused.ordered_at
+    assert await store.orders() == [refused]
+    assert await store.orders(node_id=subject) == []
+    assert not await store.order_done(refused.id, "done all the same")
     assert [limit.value for limit in await store.limits()] == [1]
     assert [one.address for one in await store.servers()] == ["a"]
 
@@ -115,3 +119,18 @@ async def test_orders_are_told_newest_first_and_no_more_than_asked(store: Store)
     given = [await order(store, "pause", f"queue-{number}") for number in range(5)]
     assert await store.orders(limit=3) == given[:1:-1]
     assert [one.id for one in given] == sorted({one.id for one in given})
+
+
+async def test_old_orders_are_forgotten_in_batches_and_young_ones_are_not(store: Store, worker: Worker) -> None:
+    given = [await order(store, "pause", f"queue-{number}") for number in range(3)]
+    waiting = await order(store, "stop", worker.node_id)
+    await pass_time(store, 20 * MILLISECOND)
+    young = await order(store, "pause", "young")
+    await store.prune(Cutoffs(), 1000)
+    await store.prune(Cutoffs(orders=HOUR), 1000)
+    assert len(await store.orders()) == 5
+    await store.prune(Cutoffs(orders=20 * MILLISECOND), 2)
+    assert await store.orders() == [young, waiting, given[2]]
+    await store.prune(Cutoffs(orders=20 * MILLISECOND), 1000)
+    assert await store.orders() == [young]
+    assert await store.orders(node_id=worker.node_id) == []

@@ -93,8 +93,8 @@ def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Co
 
 
 def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "ready", "work", "default", NOW, 500)
-    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=?)"
+    (step,) = plan(planner, "ready", "work", "default", "", NOW, 500)
+    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=? AND demand=?)"
     assert plan(planner, "take_seats", "node", NOW, "[]") == [BY_ID]
 
 

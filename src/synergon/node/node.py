@@ -7,7 +7,6 @@ node's row. Idempotent; a second call waits for the first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,17 +16,18 @@ from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import microseconds
 from synergon.errors import StoreError, StoreUnavailable
 from synergon.idle import IdleHook
-from synergon.lifecycle import State
 from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.alarm import Alarm
-from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.attempt import Attempt, Stop
 from synergon.node.backlog import Backlog
+from synergon.node.body_services import BodyServices
 from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.ending import Ending
 from synergon.node.executors import Executor, Keeper
+from synergon.node.freeing import Freeing
 from synergon.node.hooks import Hooks
 from synergon.node.idle import Idle
 from synergon.node.lease import PARTS, Lease
@@ -54,14 +54,14 @@ from synergon.node_state import NodeState
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewNode, NodeRecord, Progress, Settlement
+from synergon.records import Claim, NewNode, NodeRecord
 from synergon.settings import Settings
-from synergon.stores.base import BodyTransaction, Store
+from synergon.stores.base import Store
 from synergon.task import AnyTask
 from synergon.version import VERSION
 
 
-class Node(Services):
+class Node:
     """Runs tasks of an engine's kinds until it is stopped."""
 
     def __init__(
@@ -109,6 +109,7 @@ class Node(Services):
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
         self._hooks = Hooks(clock, logger)
+        freeing = Freeing(self._sharing, lambda: self.scheduler, is_in_order=store.capabilities.in_order)
         self.completer = Completer(
             store,
             clock,
@@ -116,14 +117,21 @@ class Node(Services):
             on_ended=self._tell_ended,
             on_ready=self.made_ready,
             on_scheduled=self.due_in,
-            on_freed=self._places_freed,
-            on_writing=self._outcomes_leave,
-            on_written=self._outcomes_written,
+            on_freed=freeing.ended,
+            on_writing=freeing.leaving,
+            on_written=freeing.written,
             hooks=self._hooks,
+        )
+        services = BodyServices(
+            self.loop,
+            store,
+            self.completer,
+            may_go_on=self._may_go_on,
+            hold_seconds=settings.lease / 3,
         )
         self.runner = Runner(
             self._kinds,
-            self,
+            services,
             self._ledger,
             self.completer,
             self._executor,
@@ -184,7 +192,7 @@ class Node(Services):
             logger,
             quiet=self._nothing_runs,
             stop=self._on_stop,
-            on_change=self._publish,
+            on_change=self._presence_changed,
             on_found=self._pace.look_now,
         )
         self._idle = Idle(
@@ -207,7 +215,7 @@ class Node(Services):
             logger,
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
-            on_moment=self._moment_passed,
+            on_moment=freeing.moment_passed,
             rated=self._sharing.rated,
         )
         self.reaper = Reaper(
@@ -330,25 +338,6 @@ class Node(Services):
         for claim in claims:
             self.completer.add(handed_back(claim))
 
-    def _places_freed(self, kinds: Iterable[str | None]) -> None:
-        """Tasks of these kinds have ended, and the store knows."""
-        self.scheduler.wake(self._sharing.freed(kinds))
-
-    def _outcomes_leave(self, batch: Iterable[Settlement]) -> None:
-        """Where writes are done in order, the next claim may be asked for now, and share the commit of these."""
-        if self._store.capabilities.in_order and self._sharing.is_any:
-            self.scheduler.wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
-
-    def _outcomes_written(self, kinds: Iterable[str | None]) -> None:
-        freed = self._sharing.freed(kinds)
-        # A claim in flight came after these outcomes, and has seen what they freed; without one, somebody has to look.
-        if not (self._store.capabilities.in_order and self.scheduler.is_claiming):
-            self.scheduler.wake(freed)
-
-    def _moment_passed(self) -> None:
-        """The store's clock has reached a moment at which something may be possible that was not."""
-        self.scheduler.wake(self._sharing.pooled)
-
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
         self.ending.look()
@@ -389,10 +378,19 @@ class Node(Services):
         self._neighbours.learn(nodes)
         self.presence.learn(nodes, self.id)
 
-    def _publish(self) -> None:
-        """Say at once what has changed."""
+    def _presence_changed(self) -> None:
+        """Say so at once; and what is claimed and has not begun is not begun any more."""
+        if self.presence.is_cordoned:
+            self.runner.stop_waiting(Stop.CORDON)
         if self._lease is not None:
             self._lease.renew_soon()
+
+    def _may_go_on(self, attempt: Attempt) -> bool:
+        """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
+        told to leave, and goes back at no cost when it does."""
+        if self.presence.is_cordoned and attempt.task_type.policy.preemptible:
+            attempt.ask_to_leave()
+        return self._lease is not None and not self._lease.is_lost and attempt.stop is None
 
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
@@ -409,7 +407,7 @@ class Node(Services):
 
     def state(self) -> NodeState:
         """What it says of itself; cheap, and safe from any thread."""
-        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler)
+        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler, self.presence.leaving)
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
@@ -467,35 +465,6 @@ class Node(Services):
     def cancel(self, task_id: int) -> None:
         """If it runs here, ask its body to end, provided that the store says so too."""
         self._canceller.wish(task_id)
-
-    # ------------------------------------------------------------ services for bodies
-
-    def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store it soon; safe from any thread."""
-        is_waiting = attempt.progress is not None
-        attempt.progress = progress
-        if not is_waiting:  # one that is not written yet has told the completer already
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                self.loop.call_soon_threadsafe(self.completer.progressed, attempt)
-
-    async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still the one in the store, and nobody wants the body to end. On a cordoned node a body
-        that may be preempted is told to leave, and goes back at no cost when it does."""
-        if self.presence.is_cordoned and attempt.task_type.policy.preemptible:
-            attempt.ask_to_leave()
-        if self._lease is None or self._lease.is_lost or attempt.stop is not None:
-            return False
-        (record,) = await self._store.get([attempt.claim.id])
-        return (
-            record is not None
-            and record.state is State.RUNNING
-            and record.claim_no == attempt.claim.claim_no
-            and not record.cancel_requested
-        )
-
-    async def begin(self) -> BodyTransaction:
-        """A store transaction; it may not be held so long that the lease is in danger."""
-        return await self._store.begin(self._settings.lease / 3)
 
     # ------------------------------------------------------------ the lease is lost
 

@@ -1,4 +1,4 @@
-"""Lets ended tasks go when their time is over, in bounded batches."""
+"""Lets ended tasks and old orders go when their time is over, in bounded batches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from synergon.stores.base import Store
 
 BATCH: Final = 1000
 PAUSE_SECONDS: Final = 60.0
+ORDERS_SECONDS: Final = 30 * 86400.0
+"""How long it is known who ordered what."""
 
 
 class Pruner:
@@ -21,7 +23,10 @@ class Pruner:
         self._store = store
         self._clock = clock
         self._cutoffs = Cutoffs(
-            succeeded=_age(retention.succeeded), failed=_age(retention.failed), cancelled=_age(retention.cancelled)
+            succeeded=_age(retention.succeeded),
+            failed=_age(retention.failed),
+            cancelled=_age(retention.cancelled),
+            orders=microseconds(ORDERS_SECONDS),
         )
 
     async def step(self) -> None:

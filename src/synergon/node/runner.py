@@ -134,6 +134,12 @@ class Runner:
             if why is not Stop.SHUTDOWN or not attempt.task_type.policy.uninterruptible:
                 attempt.ask_to_stop(why)
 
+    def stop_waiting(self, why: Stop) -> None:
+        """The same for those that are claimed and for whose bodies there is no room yet."""
+        for attempt in list(self.running.values()):
+            if attempt.room is not None:
+                attempt.ask_to_stop(why)
+
     def stop_one(self, task_id: int, why: Stop) -> None:
         """Ask one running body to end."""
         attempt = self.running.get(task_id)

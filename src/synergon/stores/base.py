@@ -257,7 +257,8 @@ class Store(Protocol):
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete at most `limit` ended tasks that are older than the cutoff of their state; how many it were."""
+        """Delete at most `limit` ended tasks that are older than the cutoff of their state, and at most `limit` orders
+        that are older than theirs; how many tasks it were."""
 
     # ------------------------------------------------------------ nodes
 
@@ -332,8 +333,8 @@ class Store(Protocol):
     async def order(self, order: NewOrder) -> OrderRecord:
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
         `stop` are written down for the node that they name, whose row says at once whether it is cordoned. An order
-        that makes no sense is not written down (`outcome` says why, and its id is 0); `stores.ordering` has the
-        words."""
+        that makes no sense changes nothing, and that is written down too (`outcome` says why); `stores.ordering` has
+        the words."""
 
     async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

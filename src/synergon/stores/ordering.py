@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from synergon.addresses import normal_address
-from synergon.control_records import NewOrder, OrderRecord, Verb
+from synergon.control_records import REFUSED, NewOrder, OrderRecord, Verb
 from synergon.errors import OptionError
 from synergon.lifecycle import State
 from synergon.limit_records import NewServer
@@ -20,7 +20,12 @@ CANCEL_REQUESTED: Final = "cancel requested"
 
 
 class Senseless(Exception):
-    """The order cannot be carried out by anybody; the message says why. It is not written down."""
+    """The order cannot be carried out by anybody; the message says why. Nothing is done, and that is written down."""
+
+    @property
+    def outcome(self) -> str:
+        """What is written down."""
+        return f"{REFUSED}{self}"
 
 
 def limit_value(order: NewOrder) -> int | None:

@@ -52,7 +52,7 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     else:
         seating = Seating(tables, request, now)
         claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
-        claims.kept = seating.kept
+        claims.kept, claims.unfit = seating.kept, seating.unfit
     if request.kept_for is not None:
         claims.kept = keep_on(tables, request, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)

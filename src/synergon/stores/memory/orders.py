@@ -7,7 +7,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from synergon.control_records import NewOrder, OrderRecord
-from synergon.records import to_datetime
+from synergon.records import from_datetime, to_datetime
 from synergon.stores import ordering
 from synergon.stores.memory import operations, pools
 from synergon.stores.memory.tables import Tables
@@ -16,10 +16,11 @@ from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
 
 def order(tables: Tables, new: NewOrder, now: int) -> OrderRecord:
     """Do it and write it down."""
+    outcome: str | None
     try:
         outcome = _carry_out(tables, new, now)
     except Senseless as senseless:
-        return _record(new, 0, now, outcome=str(senseless))
+        outcome = senseless.outcome
     tables.last_order_id += 1
     record = tables.orders[tables.last_order_id] = _record(new, tables.last_order_id, now, outcome=outcome)
     return record
@@ -84,3 +85,10 @@ def order_done(tables: Tables, order_id: int, outcome: str, now: int) -> bool:
         return False
     tables.orders[order_id] = replace(record, outcome=outcome, done_at=to_datetime(now))
     return True
+
+
+def prune(tables: Tables, before: int, limit: int) -> None:
+    """Forget what was ordered earlier; the oldest come first."""
+    for record in list(islice(tables.orders.values(), limit)):
+        if from_datetime(record.ordered_at) < before:
+            del tables.orders[record.id]

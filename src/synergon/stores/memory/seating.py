@@ -43,6 +43,11 @@ class Seating:
         self.kept: Kept | None = None
         """The task that the node keeps room for from now on."""
 
+    @property
+    def unfit(self) -> frozenset[str]:
+        """Kinds of which something fits later and not now."""
+        return frozenset(self._scales.unfit)
+
     def taken(self) -> Iterator[tuple[Row, Seat]]:
         """The tasks, each with its place. The caller starts each before it asks for the next."""
         try:

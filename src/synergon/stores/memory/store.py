@@ -193,6 +193,8 @@ class MemoryStore:
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
         """Delete ended tasks that are old enough."""
         with self._transaction() as (tables, now):
+            if cutoffs.orders is not None:
+                orders.prune(tables, now - cutoffs.orders, limit)
             return upkeep.prune(tables, cutoffs, limit, now)
 
     # ------------------------------------------------------------ nodes

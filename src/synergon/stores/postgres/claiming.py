@@ -1,64 +1,73 @@
-"""Tasks are taken: the one place where `ready` becomes `running`."""
+"""Tasks are taken where nothing but the node's slots decides how many: the short way from `ready` to `running`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable
-from typing import Any
-
-from msgspec.structs import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from synergon.errors import LeaseLost
-from synergon.records import Claim, ClaimRequest
+from synergon.records import Claim, ClaimRequest, Claims, Room
 from synergon.stores.postgres.session import Session
+from synergon.stores.weighing import place
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a piece of work, which is given a session and the further arguments, as a transaction of its own."""
 
 
-async def claim_at_once(run: Run, request: ClaimRequest) -> list[Claim]:
+class AtOnce(NamedTuple):
+    """What came of a claim on the short way."""
+
+    claims: Claims
+    demanding: frozenset[str] = frozenset()
+    """Kinds with ready tasks that demand something of their own: nothing was taken, they must be weighed first."""
+
+
+async def claim_at_once(run: Run, request: ClaimRequest) -> AtOnce:
     """Take the first ready tasks in order, as many as the request has room for; one statement."""
-    claims: list[Claim] = await run(_claim_at_once, request)
-    return claims
+    rows: Sequence[Any] = await run(_claim_at_once, request)
+    if not rows[0]["is_open"]:
+        return AtOnce(shut_out(request.node_id, is_leased=rows[0]["is_open"] is not None))
+    taken = in_order(request.rooms, (row for row in rows if row["id"] is not None))
+    return AtOnce(taken, frozenset(rows[0]["demanding"]))
 
 
-async def _claim_at_once(session: Session, request: ClaimRequest) -> list[Claim]:
-    rows = await session.rows(
+async def _claim_at_once(session: Session, request: ClaimRequest) -> list[Any]:
+    return await session.rows(
         "claim",
         request.node_id,
         [room.kind for room in request.rooms],
         [room.count for room in request.rooms],
         request.limit,
-        sorted(request.queues) if request.queues is not None else None,
+        queues_of(request),
+        [room.rank for room in request.rooms],
     )
-    if not rows[0][0]:
-        raise lease_lost(request.node_id)
-    return in_order(row for row in rows if row["id"] is not None)
 
 
-async def look(session: Session, request: ClaimRequest) -> ClaimRequest:
-    """What is left of the request without kinds that have no ready task; nothing is locked for those."""
-    rooms = {room.kind: room for room in request.rooms if room.count > 0}
-    is_leased, kinds = await session.row("look", request.node_id, list(rooms))
+def queues_of(request: ClaimRequest) -> list[str] | None:
+    """As a statement takes them."""
+    return sorted(request.queues) if request.queues is not None else None
+
+
+def shut_out(node_id: str, *, is_leased: bool) -> Claims:
+    """Whoever is cordoned takes nothing, nor does anyone who may be dead by the store's clock."""
     if not is_leased:
-        raise lease_lost(request.node_id)
-    return replace(request, rooms=tuple(rooms[kind] for kind in kinds))
+        raise LeaseLost(f"node {node_id} has no lease and may not claim")
+    claims = Claims()
+    claims.is_cordoned = True
+    return claims
 
 
-def lease_lost(node_id: str) -> LeaseLost:
-    """Whoever may be dead by the store's clock takes nothing."""
-    return LeaseLost(f"node {node_id} has no lease and may not claim")
-
-
-def in_order(taken: Iterable[Any], commands: Container[str] = ()) -> list[Claim]:
-    """The rows that a claim has taken, as others get them; those of the kinds `commands` come first."""
-    in_turn = sorted(taken, key=lambda row: (row["kind"] not in commands, -row["priority"], row["id"]))
-    return [_claim(row) for row in in_turn]
+def in_order(rooms: Iterable[Room], taken: Iterable[Any]) -> Claims:
+    """The rows that a claim has taken, as others get them."""
+    of_kind = {room.kind: room for room in rooms}
+    in_turn = sorted(taken, key=lambda row: place(of_kind[row["kind"]], row["priority"], row["id"]))
+    return Claims(_claim(row) for row in in_turn)
 
 
 def _claim(row: Any) -> Claim:
     (
-        _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, server, slot, _,
+        _, _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand, spared_for, _,
     ) = row  # fmt: skip
     return Claim(
         task_id,
@@ -77,4 +86,6 @@ def _claim(row: Any) -> Claim:
         group_id,
         server if slot is not None else None,
         slot,
+        demand,
+        spared_for,
     )

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from synergon.errors import StoreError
-from synergon.records import Claim, ClaimRequest, Room
-from synergon.stores.postgres.claiming import Run, in_order, lease_lost
+from synergon.records import ClaimRequest
+from synergon.stores.postgres.claiming import AtOnce, Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.contention import RowHeld
 from synergon.stores.postgres.session import Session
 
@@ -29,7 +29,7 @@ MOST_REFUSALS: Final = 64
 """How often a claim halves, whatever is held."""
 
 
-async def claim_by_contest(run: Run, request: ClaimRequest) -> list[Claim]:
+async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
     """Take the first ready tasks in order, as many as the request has room for and others leave."""
     contest = _Contest(run, request)
     try:
@@ -39,7 +39,9 @@ async def claim_by_contest(run: Run, request: ClaimRequest) -> list[Claim]:
     except StoreError:
         if not contest.taken:  # what is taken is this node's, and nobody else would run it
             raise
-    return in_order(contest.taken)
+    if contest.taken or contest.is_open:
+        return AtOnce(in_order(request.rooms, contest.taken), frozenset() if contest.taken else contest.demanding)
+    return AtOnce(shut_out(request.node_id, is_leased=contest.is_open is not None))
 
 
 class _Contest:
@@ -47,6 +49,8 @@ class _Contest:
 
     def __init__(self, run: Run, request: ClaimRequest) -> None:
         self.taken: list[Any] = []
+        self.is_open: bool | None = True
+        self.demanding: frozenset[str] = frozenset()
         self._run = run
         self._request = request
         self._held: set[int] = set()
@@ -54,7 +58,9 @@ class _Contest:
 
     async def has_taken_what_it_saw(self, *, halves: bool) -> bool:
         """Look and take once; False: others were quicker, and there may be more."""
-        ids = await self._run(_look, self._rest(), sorted(self._held))
+        rows = await self._run(_look, self._rest(), sorted(self._held))
+        self.is_open, self.demanding = rows[0]["is_open"], frozenset(rows[0]["demanding"])
+        ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
         before, refusals = len(self.taken), self._refusals
         if ids:
             await self._take(ids, halves=halves)
@@ -65,8 +71,8 @@ class _Contest:
     def _rest(self) -> ClaimRequest:
         """What there is still room for."""
         by_kind = Counter(row["kind"] for row in self.taken)
-        rooms = tuple(Room(kind=room.kind, count=room.count - by_kind[room.kind]) for room in self._request.rooms)
-        return msgspec.structs.replace(self._request, rooms=rooms, limit=self._request.limit - len(self.taken))
+        rooms = tuple(replace(room, count=room.count - by_kind[room.kind]) for room in self._request.rooms)
+        return replace(self._request, rooms=rooms, limit=self._request.limit - len(self.taken))
 
     async def _take(self, ids: Sequence[int], *, halves: bool) -> None:
         try:
@@ -85,25 +91,19 @@ class _Contest:
             await self._take(half, halves=True)
 
 
-async def _look(session: Session, request: ClaimRequest, held: Sequence[int]) -> list[int]:
-    rows = await session.rows(
+async def _look(session: Session, request: ClaimRequest, held: Sequence[int]) -> list[Any]:
+    return await session.rows(
         "candidates",
         request.node_id,
         [room.kind for room in request.rooms],
         [room.count for room in request.rooms],
         request.limit,
-        _queues(request),
+        queues_of(request),
         min(request.limit, max((room.count for room in request.rooms), default=0)),
         held,
+        [room.rank for room in request.rooms],
     )
-    if not rows[0][0]:
-        raise lease_lost(request.node_id)
-    return [task_id for _, task_id in rows if task_id is not None]
 
 
 async def _take(session: Session, request: ClaimRequest, ids: Sequence[int]) -> list[Any]:
-    return await session.rows("claim", request.node_id, ids, _queues(request))
-
-
-def _queues(request: ClaimRequest) -> list[str] | None:
-    return sorted(request.queues) if request.queues is not None else None
+    return await session.rows("claim", request.node_id, ids, queues_of(request))

@@ -214,6 +214,8 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
             session.count(queue, kind, state, -1)
             pruned += 1
     await session.run("prune_rates", limit)
+    if cutoffs.orders is not None:
+        await session.run("prune_orders", cutoffs.orders, limit)
     known = [age for age in ages.values() if age is not None]
     if len(known) == len(ages):  # as long as some tasks are kept for ever, so are the groups
         await session.run("prune_groups", max(known), limit)

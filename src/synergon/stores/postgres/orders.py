@@ -8,34 +8,22 @@ import msgspec
 
 from synergon.control_records import NewOrder, OrderRecord
 from synergon.stores import ordering
-from synergon.stores.ordering import NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
 from synergon.stores.postgres import limiting, operating, pools
 from synergon.stores.postgres.session import Session
 
 
 async def order(session: Session, new: NewOrder) -> OrderRecord:
     """Do it and write it down."""
+    node_id: str | None = None
+    outcome: str | None
     try:
         outcome = await _carry_out(session, new)
+        node_id = new.subject if new.verb in NODE_VERBS else None
     except Senseless as senseless:
-        return await _not_written(session, new, str(senseless))
-    node_id = new.subject if new.verb in NODE_VERBS else None
+        outcome = senseless.outcome
     value = msgspec.json.encode(new.value).decode()
     return _record(await session.row("add_order", new.verb, new.subject, value, new.who, node_id, outcome))
-
-
-async def _not_written(session: Session, new: NewOrder, outcome: str) -> OrderRecord:
-    now = await session.value("now")
-    return OrderRecord(
-        id=0,
-        verb=new.verb,
-        subject=new.subject,
-        value=new.value,
-        who=new.who,
-        ordered_at=now,
-        done_at=now,
-        outcome=outcome,
-    )
 
 
 async def _carry_out(session: Session, new: NewOrder) -> str | None:
@@ -57,8 +45,13 @@ async def _carry_out(session: Session, new: NewOrder) -> str | None:
             ids = [ordering.task_id(new)]
             return ordering.cancel_outcome((await operating.cancel(session, ids, ordering.why(new)))[0])
         case _:
-            if await session.row("node", new.subject) is None:
+            # Locked for good, against claims under way: when this is written down, nothing more is taken.
+            if await session.row("lock_node", new.subject) is None:
                 raise Senseless("no node of that id")
+            if new.verb in CORDONING:
+                await session.run("cordon", new.subject)
+            elif new.verb == "uncordon":
+                await session.run("uncordon", new.subject)
             return None
 
 

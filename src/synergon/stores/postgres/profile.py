@@ -12,8 +12,8 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from synergon.records import Claim, ClaimRequest
-from synergon.stores.postgres.claiming import Run, claim_at_once
+from synergon.records import ClaimRequest
+from synergon.stores.postgres.claiming import AtOnce, Run, claim_at_once
 from synergon.stores.postgres.contest import claim_by_contest
 from synergon.stores.postgres.moving import move_at_once, move_in_steps
 from synergon.stores.sql import statements
@@ -36,7 +36,9 @@ class Profile:
     """It has LISTEN and NOTIFY."""
     contention_pauses: tuple[float, ...]
     """Seconds between the tries of a transaction that met another one in a way that only one of them could survive."""
-    claim: Callable[[Run, ClaimRequest], Awaitable[list[Claim]]]
+    asks_one_number: bool
+    """A statement that looks into several lanes asks for the same number of rows of each."""
+    claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     move: Callable[..., Awaitable[list[Any]]]
 
     def statements(self, schema: str) -> Mapping[str, str]:
@@ -66,6 +68,7 @@ STANDARD: Final = Profile(
     cleaning=None,
     notifies=True,
     contention_pauses=(0.005, 0.02, 0.1),
+    asks_one_number=False,
     claim=claim_at_once,
     move=move_at_once,
 )
@@ -80,6 +83,7 @@ DISTRIBUTED: Final = Profile(
     cleaning="RESET ALL",  # the driver's way gives back advisory locks and stops listening
     notifies=False,
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
+    asks_one_number=True,
     claim=claim_by_contest,
     move=move_in_steps,
 )

@@ -26,7 +26,7 @@ _KEEPER: Final = "CASE WHEN kept_until > now() THEN kept_by END AS keeper"
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
     """These tasks, wherever they are."""
     rows = await session.rows("get_live", list(ids)) + await session.rows("get_ended", list(ids))
-    found = {row["id"]: _record(row) for row in rows}
+    found = {row["id"]: record_of(row) for row in rows}
     return [found.get(task_id) for task_id in ids]
 
 
@@ -43,7 +43,9 @@ async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage
             rows += await _newest(connection, table, query, wanted if wanted != its_states else None)
     rows.sort(key=lambda row: -int(row["id"]))
     page = rows[: query.limit]
-    return TaskPage(tasks=tuple(_record(row) for row in page), next=page[-1]["id"] if len(rows) > query.limit else None)
+    return TaskPage(
+        tasks=tuple(record_of(row) for row in page), next=page[-1]["id"] if len(rows) > query.limit else None
+    )
 
 
 async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
@@ -111,7 +113,8 @@ async def nodes(session: Session) -> list[NodeRecord]:
     ]
 
 
-def _record(row: Any) -> TaskRecord:
+def record_of(row: Any) -> TaskRecord:
+    """A row of either table."""
     return TaskRecord(
         id=row["id"],
         kind=row["kind"],

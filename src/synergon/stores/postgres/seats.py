@@ -1,4 +1,4 @@
-"""The claim where limits, servers, rates or commands have a say: a transaction of a few steps.
+"""The claim where limits, servers, rates, commands or demands have a say: a transaction of a few steps.
 
 The rows of the limits and servers that apply are locked first, then what running tasks hold is counted by later
 statements, so it stays true until the commit. What a task holds is written into its row when it is taken, and nowhere
@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from synergon.addresses import covers
-from synergon.records import Claim, ClaimRequest, Room
+from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
 from synergon.stores.postgres import pools
-from synergon.stores.postgres.claiming import Run, in_order, lease_lost
+from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, rest_of
+from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.contention import Contention, RowHeld
+from synergon.stores.postgres.lanes import Lanes
 from synergon.stores.postgres.limiting import split
 from synergon.stores.postgres.lines import charge_starts
 from synergon.stores.postgres.locking import OF_LINES, terms_of
 from synergon.stores.postgres.session import Session, Terms
+from synergon.stores.weighing import demand_of
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
@@ -35,14 +36,15 @@ MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 
 
-class Taken(NamedTuple):
-    """A task that is chosen, and what it will hold."""
+class Taking(NamedTuple):
+    """What a claim has done."""
 
-    candidate: Candidate
-    seat: Seat
+    rows: list[Any]
+    kept: Kept | None = None
+    is_cordoned: bool = False
 
 
-async def claim_seats(write: Run, statement: Run, request: ClaimRequest) -> list[Claim]:
+async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes) -> Claims:
     """Take the first ready tasks in order that have a place in everything they need; commands before all else.
 
     `write` makes a transaction of a piece of work, `statement` one of a single statement. Where a row that somebody
@@ -52,14 +54,16 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest) -> list
     for number in range(LOOKS):
         wanted: list[int] = []
         try:
-            rows: list[Any] = await write(take, request, held, wanted)
+            taking: Taking = await write(take, request, lanes, held, wanted)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
             if number >= PATIENT_LOOKS:
                 held |= await _find_held(statement, wanted)
         else:
-            return in_order(rows, {room.kind for room in request.rooms if room.is_command})
-    return []
+            claims = in_order(request.rooms, taking.rows)
+            claims.kept, claims.is_cordoned = taking.kept, taking.is_cordoned
+            return claims
+    return Claims()
 
 
 async def _find_held(statement: Run, ids: Sequence[int]) -> set[int]:
@@ -73,43 +77,59 @@ async def _find_held(statement: Run, ids: Sequence[int]) -> set[int]:
 
 
 async def _probe(session: Session, task_id: int) -> None:
-    await session.rows("lock_ready", [task_id])
+    await session.rows("lock_ready", task_id)
 
 
-async def take(session: Session, request: ClaimRequest, held: set[int], wanted: list[int]) -> list[Any]:
+async def take(session: Session, asked: ClaimRequest, lanes: Lanes, held: set[int], wanted: list[int]) -> Taking:
     """One claim. Rows that others were quicker to take are passed over, and it is chosen again among the rest.
 
     `wanted` tells what it tried to take last, should that be refused.
     """
+    request = lanes.rest(asked)
     values, servers = await _lock(session, request)
-    if await session.row("lease", request.node_id) is None:
-        raise lease_lost(request.node_id)
-    taken: list[Any] = []
+    rows: list[Any] = []
+    kept: Kept | None = None
     passed_over = set(held)
     for _ in range(LOOKS):
-        rest = _rest(request, taken)
-        chosen = await _look(session, rest, await _allotment(session, rest, values, servers), passed_over)
-        if not chosen:
+        rest = rest_of(request, rows)
+        choosing = Choosing(rest, await _allotment(session, rest, values, servers))
+        choice = choosing.choose(await _contenders(session, choosing, lanes, passed_over))
+        wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
+        taken = await _sit(session, request.node_id, choice.taken)
+        rows += taken
+        lost = set(wanted) - {row["id"] for row in taken}
+        if lost and not taken and (refused := await _refused(session, request.node_id)):
+            return refused
+        if not lost and choice.kept is not None:
+            wanted[:] = [choice.kept.candidate.id]
+            kept = await _keep(session, asked, choice.kept.candidate.id, choice.kept.demand)
+            lost = set() if kept is not None else set(wanted)
+        if not lost:
             break
-        wanted[:] = [entry.candidate.id for entry in chosen]
-        is_ours = {row["id"] for row in await session.rows("lock_ready", wanted)}
-        if is_ours:
-            taken += await _sit(session, request.node_id, [one for one in chosen if one.candidate.id in is_ours])
-        if len(is_ours) == len(wanted):
-            break
-        passed_over.update(set(wanted) - is_ours)
-    await _charge(session, request, taken)
-    return taken
+        passed_over |= lost
+    await _charge(session, request, rows)
+    if asked.kept_for is not None and all(row["id"] != asked.kept_for for row in rows) and asked.kept_for not in held:
+        wanted[:] = [asked.kept_for]
+        kept = await _keep(session, asked, asked.kept_for, None)
+    return Taking(rows, kept)
 
 
-def _rest(request: ClaimRequest, taken: Sequence[Any]) -> ClaimRequest:
-    """What there is still room for."""
-    if not taken:
-        return request
-    by_kind = Counter(row["kind"] for row in taken)
-    rooms = tuple(replace(room, count=room.count - by_kind[room.kind]) for room in request.rooms)
-    others = sum(by_kind[room.kind] for room in request.rooms if not room.is_command)
-    return replace(request, rooms=rooms, limit=request.limit - others)
+async def _refused(session: Session, node_id: str) -> Taking | None:
+    """Nothing could be taken, perhaps because the node itself may not."""
+    is_cordoned = await session.value("lease", node_id)
+    if is_cordoned or is_cordoned is None:
+        shut_out(node_id, is_leased=is_cordoned is not None)
+        return Taking([], is_cordoned=True)
+    return None
+
+
+async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: str | None) -> Kept | None:
+    """Room is kept for it from now on, unless it is gone, or another node does so."""
+    rooms = {room.kind: room for room in request.rooms}
+    row = await session.row("keep", task_id, request.node_id, request.keep_for, demand, list(rooms))
+    if row is None:
+        return None
+    return Kept(id=row["id"], kind=row["kind"], demand=demand_of(rooms[row["kind"]], row["demand"]))
 
 
 # ---------------------------------------------------------------- what is locked and counted
@@ -142,44 +162,28 @@ async def _allotment(
     session: Session, request: ClaimRequest, values: dict[str, int | None], servers: Sequence[PooledServer]
 ) -> Allotment:
     if not servers and not any(room.limits for room in request.rooms):
-        return Allotment({}, (), ())  # rates and commands alone: nothing has to be counted
+        return Allotment({}, (), ())  # nothing that all nodes share has to be counted
     holdings = [Holding(split(holds), *where) for holds, *where in await session.rows("holdings")]
     for server in servers:
         server.slots.clear()
     return Allotment(values, servers, holdings)
 
 
-# ---------------------------------------------------------------- who is taken
+# ---------------------------------------------------------------- what there is to take
 
 
-async def _look(session: Session, request: ClaimRequest, allotment: Allotment, without: set[int]) -> list[Taken]:
-    candidates = await _commands(session, request, allotment, without)
-    candidates += await _tasks(session, request, allotment, without)
-    return list(_choose(request, allotment, candidates))
+async def _contenders(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
+    found = await _commands(session, choosing, without)
+    found += await _tasks(session, choosing, lanes, without)
+    found += await _named(session, choosing, without)
+    return list({contender.candidate.id: contender for contender in found}.values())
 
 
-def _choose(request: ClaimRequest, allotment: Allotment, candidates: Sequence[Candidate]) -> Iterator[Taken]:
-    rooms = {room.kind: room for room in request.rooms}
-    left = Counter({room.kind: room.count for room in request.rooms})
-    others = request.limit
-    for candidate in candidates:
-        room = rooms[candidate.kind]
-        if left[room.kind] <= 0 or (others <= 0 and not room.is_command):
-            continue
-        seat = allotment.take(room, candidate)
-        if seat is not None:
-            left[room.kind] -= 1
-            others -= not room.is_command
-            yield Taken(candidate, seat)
-
-
-async def _commands(
-    session: Session, request: ClaimRequest, allotment: Allotment, without: set[int]
-) -> list[Candidate]:
+async def _commands(session: Session, choosing: Choosing, without: set[int]) -> list[Contender]:
     """Those for servers that have no room are left out: however many they are, they hide nobody."""
-    rooms = [room for room in request.rooms if room.is_command and room.count > 0]
+    rooms = [room for room in choosing.request.rooms if room.is_command and room.count > 0]
     providers = {room.provider for room in rooms if room.provider is not None}
-    servers = {name: allotment.open_servers(name) for name in sorted(providers)}
+    servers = {name: choosing.allotment.open_servers(name) for name in sorted(providers)}
     rooms = [room for room in rooms if room.provider is None or servers[room.provider]]
     if not rooms:
         return []
@@ -193,58 +197,112 @@ async def _commands(
         [address for _, address in is_open],
         sorted(without),
     )
-    return sorted(map(_candidate, rows), key=lambda candidate: candidate.id)
+    return [_contender(row) for row in rows]
 
 
-async def _tasks(session: Session, request: ClaimRequest, allotment: Allotment, without: set[int]) -> list[Candidate]:
-    rooms = [room for room in request.rooms if not room.is_command]
-    most = {room.kind: min(allotment.most(room), request.limit) for room in rooms}
-    most = {kind: count for kind, count in most.items() if count > 0}
-    found = await _first(session, request, most, without)
-    if again := _with_targets(rooms, most, found):
-        found = [one for one in found if one.kind not in again] + await _first(session, request, again, without)
-    return sorted(found, key=lambda candidate: (-candidate.priority, candidate.id))
+async def _tasks(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
+    rooms = {room.kind: room for room in choosing.request.rooms if not room.is_command and room.only is None}
+    most = {(kind, text): choosing.most(room, text) for kind, room in rooms.items() for text in lanes.demands[kind]}
+    most = {lane: count for lane, count in most.items() if count > 0}
+    found = await _first(session, choosing.request, most, without)
+    if again := _with_targets(choosing, rooms, most, found):
+        found = [one for one in found if _lane(one) not in again]
+        found += await _first(session, choosing.request, again, without)
+    return found
 
 
-def _with_targets(rooms: Iterable[Room], most: dict[str, int], found: Sequence[Candidate]) -> dict[str, int]:
+def _lane(contender: Contender) -> LaneName:
+    return contender.candidate.kind, contender.demand
+
+
+def _with_targets(
+    choosing: Choosing, rooms: dict[str, Room], most: dict[LaneName, int], found: Sequence[Contender]
+) -> dict[LaneName, int]:
     """Where some want a certain server, others behind them may be content with another one."""
-    picky = {one.kind for one in found if one.target is not None}
-    numbers = Counter(one.kind for one in found)
+    picky = {_lane(one) for one in found if one.candidate.target is not None}
+    numbers = Counter(map(_lane, found))
     return {
-        room.kind: max(most[room.kind], LOOKED_AT)
-        for room in rooms
-        if room.provider is not None and room.kind in picky and numbers[room.kind] >= most[room.kind]
+        lane: max(most[lane], LOOKED_AT)
+        for lane in picky
+        if rooms[lane[0]].provider is not None
+        and numbers[lane] >= most[lane]
+        and choosing.fits(rooms[lane[0]], lane[1])
     }
 
 
-async def _first(session: Session, request: ClaimRequest, most: dict[str, int], without: set[int]) -> list[Candidate]:
-    if not most:
+async def _first(
+    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int]
+) -> list[Contender]:
+    """The first so many of each lane."""
+    found: list[Contender] = []
+    for lanes in _batches(most) if session.profile.asks_one_number else [most]:
+        if lanes:
+            rows = await session.rows(
+                "ready",
+                [kind for kind, _ in lanes],
+                [demand for _, demand in lanes],
+                list(lanes.values()),
+                queues_of(request),
+                sorted(without),
+                request.patience,
+                request.node_id,
+                max(lanes.values()),
+            )
+            found += map(_contender, rows)
+    return found
+
+
+def _batches(most: dict[LaneName, int]) -> list[dict[LaneName, int]]:
+    """Those of which one is wanted, for they may be many, and the others."""
+    ones = {lane: count for lane, count in most.items() if count == 1}
+    return [ones, {lane: count for lane, count in most.items() if count > 1}]
+
+
+async def _named(session: Session, choosing: Choosing, without: set[int]) -> list[Contender]:
+    """The tasks that the request names: the only ones of a kind, and the one that room is kept for."""
+    request = choosing.request
+    only = {room.kind: room.only for room in request.rooms}
+    ids = {task_id for room in request.rooms for task_id in room.only or ()}
+    if request.kept_for is not None:
+        ids.add(request.kept_for)
+    if not ids:
         return []
-    queues = sorted(request.queues) if request.queues is not None else None
-    counts = list(most.values())
-    rows = await session.rows("ready", list(most), counts, queues, max(counts), sorted(without))
-    return [_candidate(row) for row in rows]
+    rows = await session.rows(
+        "ready_among", sorted(ids), queues_of(request), sorted(without), request.patience, request.node_id
+    )
+    return [_contender(row) for row in rows if _is_wanted(row, only)]
 
 
-def _candidate(row: Any) -> Candidate:
+def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
+    if row["kind"] not in only:
+        return False
+    named = only[row["kind"]]
+    return named is None or row["id"] in named
+
+
+def _contender(row: Any) -> Contender:
     """A retry avoids the server of the attempt before."""
     avoid = row["server"] if row["attempts"] > 0 else None
-    return Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
+    candidate = Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
+    return Contender(candidate, row["queue"], row["demand"], row["may_be_kept"])
 
 
 # ---------------------------------------------------------------- they sit down
 
 
 async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[Any]:
-    chosen = sorted(chosen, key=lambda entry: entry.candidate.id)
+    chosen = sorted(chosen, key=lambda entry: entry.contender.candidate.id)
+    if not chosen:
+        return []
     return await session.rows(
         "take_seats",
         node_id,
-        [entry.candidate.id for entry in chosen],
+        [entry.contender.candidate.id for entry in chosen],
         [_holds(entry.seat) for entry in chosen],
         [entry.seat.provider for entry in chosen],
         [entry.seat.server for entry in chosen],
         [entry.seat.slot for entry in chosen],
+        [entry.contender.demand for entry in chosen],
     )
 
 

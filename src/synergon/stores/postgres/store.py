@@ -14,10 +14,11 @@ from synergon.errors import OptionError
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
-    Claim,
     ClaimRequest,
+    Claims,
     Cutoffs,
     Insertion,
+    Look,
     Moved,
     NewNode,
     NewTask,
@@ -36,10 +37,21 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.postgres import groups, inserting, limiting, operating, orders, pools, reading, schema, settling
+from synergon.stores.postgres import (
+    groups,
+    inserting,
+    lanes,
+    limiting,
+    operating,
+    orders,
+    pools,
+    reading,
+    schema,
+    settling,
+)
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
-from synergon.stores.postgres.claiming import look
+from synergon.stores.postgres.claimer import Claimer
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.contention import Contention
 from synergon.stores.postgres.drivers import Driver, driver_of
@@ -47,7 +59,6 @@ from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.leasing import ConnectionLeaseKeeper
 from synergon.stores.postgres.listening import listen
-from synergon.stores.postgres.seats import claim_seats
 from synergon.stores.postgres.session import Session
 
 Result = TypeVar("Result")
@@ -72,6 +83,7 @@ class PostgresStore:
         self._gathering_bound = Gathering(self._insert_bound)
         self._identity: schema.Identity | None = None
         self._known_queues: set[str] = set()
+        self._claimer = Claimer(self._profile.claim, self._write, self._statement)
 
     # ------------------------------------------------------------ life
 
@@ -198,15 +210,17 @@ class PostgresStore:
 
     # ------------------------------------------------------------ tasks run
 
-    async def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Take ready tasks; in one statement if nothing but the node decides how many."""
-        if not all(room.is_free for room in request.rooms):
-            request = await self._statement(look, request)
-            if not request.rooms:
-                return []
-        if not all(room.is_free for room in request.rooms):
-            return await claim_seats(self._write, self._statement, request)
-        return await self._profile.claim(self._statement, request)
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take ready tasks."""
+        return await self._claimer.claim(request)
+
+    async def look(self, look: Look) -> list[TaskRecord]:
+        """What a claim might take."""
+        return await self._write(lanes.look, look)
+
+    async def ahead(self, task_id: int, limit: int) -> int | None:
+        """How many go before it."""
+        return await self._write(lanes.ahead, task_id, limit)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts."""

@@ -31,12 +31,12 @@ def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:
     return kept
 
 
-def renew(transaction: Transaction, request: ClaimRequest, lanes: Lanes) -> Kept | None:
+def renew(transaction: Transaction, request: ClaimRequest) -> Kept | None:
     """Go on keeping room for the task that the node has named, if it could still start and nobody else does."""
     if request.kept_for is None:
         return None
     rooms = {room.kind: room for room in request.rooms}
-    for row in lanes.among(rooms, [request.kept_for]):
+    for row in Lanes(transaction, None).among(rooms, [request.kept_for]):
         _, kept_by, kept_until = transaction.row("keeping", row[0])
         if not _is_kept(transaction, request, kept_by, kept_until):
             kept = Kept(id=row[0], kind=row[KIND], demand=demand_of(rooms[row[KIND]], row[DEMAND]))

@@ -16,13 +16,14 @@ from synergon.stores.sqlite.transaction import Transaction
 
 def order(transaction: Transaction, new: NewOrder) -> OrderRecord:
     """Do it and write it down."""
-    now = transaction.now
+    now, node_id = transaction.now, None
+    outcome: str | None
     try:
         outcome = _carry_out(transaction, new)
+        node_id = new.subject if new.verb in NODE_VERBS else None
     except Senseless as senseless:
-        return _record(0, new.verb, new.subject, _json(new), new.who, now, now, str(senseless))
+        outcome = senseless.outcome
     order_id = transaction.next_id()
-    node_id = new.subject if new.verb in NODE_VERBS else None
     done_at = None if outcome is None else now
     transaction.run("add_order", order_id, new.verb, new.subject, _json(new), new.who, node_id, now, done_at, outcome)
     return _record(order_id, new.verb, new.subject, _json(new), new.who, now, done_at, outcome)
@@ -95,3 +96,8 @@ def orders(transaction: Transaction, limit: int, node_id: str | None) -> list[Or
 def order_done(transaction: Transaction, order_id: int, outcome: str) -> bool:
     """Write down what the node says; False: it has been said."""
     return transaction.run("order_done", transaction.now, outcome, order_id) == 1
+
+
+def prune(transaction: Transaction, before: int, limit: int) -> None:
+    """Forget what was ordered earlier; the oldest come first."""
+    transaction.run("prune_orders", limit, before)

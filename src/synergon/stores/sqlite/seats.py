@@ -44,7 +44,7 @@ def take(
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request, lanes), choice.unfit
+    return taken, choice.kept or keeping.renew(transaction, request), choice.unfit
 
 
 def _allotment(transaction: Transaction, request: ClaimRequest) -> Allotment:

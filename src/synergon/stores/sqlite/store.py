@@ -198,6 +198,8 @@ class SqliteStore:
     def _prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
         pruned = operating.prune(transaction, cutoffs, limit)
         groups.prune(transaction, cutoffs, limit)
+        if cutoffs.orders is not None:
+            orders.prune(transaction, transaction.now - cutoffs.orders, limit)
         return pruned
 
     # ------------------------------------------------------------ nodes

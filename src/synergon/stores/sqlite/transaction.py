@@ -16,17 +16,20 @@ from synergon.this_process import BOOT_ID
 
 SQL = statements("sqlite")
 
-ROWS_PER_STATEMENT: Final = 32
-"""Starting a statement costs more than a row of it does."""
+ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
+"""Starting a statement costs more than a row of it does, and only statements that were seen before need no parsing."""
 
 Moves = dict[int, tuple[str, State]]
 """Tasks that were moved because others were: of which kind they are, and where they are now."""
 
 
-def _inserts(name: str, columns: int) -> tuple[str, str]:
-    """The statement for one row and the one for many."""
+Inserts = tuple[tuple[int, str], ...]
+
+
+def _inserts(name: str, columns: int) -> Inserts:
+    """The statements for so and so many rows."""
     row = f"({', '.join('?' * columns)})"
-    return f"{SQL[name]} {row}", f"{SQL[name]} {', '.join([row] * ROWS_PER_STATEMENT)}"
+    return tuple((count, f"{SQL[name]} {', '.join([row] * count)}") for count in ROWS_PER_STATEMENT)
 
 
 _PLAIN: Final = _inserts("insert", 15)
@@ -125,12 +128,12 @@ class Transaction:
         if bound:
             self._insert_rows(_BOUND, bound)
 
-    def _insert_rows(self, statements: tuple[str, str], tasks: list[tuple[Any, ...]]) -> None:
-        one, many = statements
-        whole = len(tasks) - len(tasks) % ROWS_PER_STATEMENT
-        for start in range(0, whole, ROWS_PER_STATEMENT):
-            self._cursor.execute(many, list(chain.from_iterable(tasks[start : start + ROWS_PER_STATEMENT])))
-        self._cursor.executemany(one, tasks[whole:])
+    def _insert_rows(self, inserts: Inserts, tasks: list[tuple[Any, ...]]) -> None:
+        start = 0
+        for count, statement in inserts:
+            while start + count <= len(tasks):
+                self._cursor.execute(statement, list(chain.from_iterable(tasks[start : start + count])))
+                start += count
 
     def rows(self, name: str, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""

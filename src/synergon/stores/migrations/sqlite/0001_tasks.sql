@@ -3,7 +3,9 @@ CREATE TABLE synergon_task (
     id               INTEGER PRIMARY KEY,
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
-    state            TEXT    NOT NULL CHECK (state IN ('waiting', 'scheduled', 'ready', 'running')),
+    -- Not IN: SQLite makes a table of a list, anew in every statement that writes a row.
+    state            TEXT    NOT NULL
+        CHECK (state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'waiting'),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
     limit_key        TEXT,    -- the line of its kind that it stands in
@@ -70,7 +72,7 @@ CREATE TABLE synergon_history (
     id               INTEGER PRIMARY KEY,
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
-    state            TEXT    NOT NULL CHECK (state IN ('succeeded', 'failed', 'cancelled')),
+    state            TEXT    NOT NULL CHECK (state = 'succeeded' OR state = 'failed' OR state = 'cancelled'),
     reason           TEXT    CHECK ((state = 'succeeded') = (reason IS NULL)),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,

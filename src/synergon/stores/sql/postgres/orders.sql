@@ -13,5 +13,18 @@ SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM {schema}
 SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM {schema}.order_log
 WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
 
--- name: node
-SELECT 1 FROM {schema}.node WHERE id = $1
+-- name: lock_node
+SELECT id FROM {schema}.node WHERE id = $1 FOR UPDATE
+
+-- name: cordon
+UPDATE {schema}.node SET cordoned_at = coalesce(cordoned_at, now()) WHERE id = $1
+
+-- name: uncordon
+UPDATE {schema}.node SET cordoned_at = NULL WHERE id = $1
+
+-- name: prune_orders
+-- Ids grow with time, so that the oldest are found without looking at the others.
+DELETE FROM {schema}.order_log WHERE id = ANY (ARRAY(
+    SELECT id FROM (SELECT id, ordered_at FROM {schema}.order_log ORDER BY id LIMIT $2) AS oldest
+    WHERE ordered_at < now() - $1::bigint * interval '1 microsecond'
+))

@@ -34,7 +34,10 @@ WITH lane AS MATERIALIZED (
 )
 SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.target, found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
-        AND (found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7) AS may_be_kept
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
@@ -47,7 +50,10 @@ FROM lane CROSS JOIN LATERAL (
 -- Those of the given tasks that are ready, in open queues; without locks.
 SELECT id, priority, kind, queue, demand, target, server, attempts,
     coalesce(run_at + $4::bigint * interval '1 microsecond' <= now(), false)
-        AND (kept_until IS NULL OR kept_until <= now() OR kept_by = $5) AS may_be_kept
+        AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $5
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        ) AS may_be_kept
 FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
     AND (expires_at IS NULL OR expires_at > now())
@@ -75,8 +81,9 @@ SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 A
 
 -- name: take_seats
 -- Asked again, because the look was a statement of its own; a row that somebody else holds is passed over, and one that
--- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two short
--- lists, as the planner sees them before it knows how long they are, would go through all of one for each of the other.
+-- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two
+-- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
+-- other.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
     overdue = false, kept_by = NULL, kept_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
@@ -103,12 +110,34 @@ UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interva
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
-        AND (kept_until IS NULL OR kept_until <= now() OR kept_by = $2)
+        AND kind = ANY ($5) AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $2
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        )
         AND (expires_at IS NULL OR expires_at > now())
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, kind, demand
+
+-- name: demands
+-- What the ready tasks of a kind demand, in open queues.
+WITH RECURSIVE lane (queue, demand) AS (
+    SELECT queue.name, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND kind = $1 AND queue = queue.name ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue
+    WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = lane.queue AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT DISTINCT demand FROM lane WHERE demand IS NOT NULL
 
 -- name: first_in_lanes
 -- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues. Two
@@ -199,4 +228,13 @@ SELECT count(*) FROM (
         )
     ) AS found
     LIMIT $6
+) AS before
+
+-- name: ahead_after_groups
+-- Among those who wait for a group, which no index has in order; it is asked for people.
+SELECT count(*) FROM (
+    SELECT 1 FROM {schema}.task
+    WHERE after_group IS NOT NULL AND kind = $1 AND limit_key IS NOT DISTINCT FROM $2
+        AND (priority > $3 OR (priority = $3 AND id < $4))
+    LIMIT $5
 ) AS before

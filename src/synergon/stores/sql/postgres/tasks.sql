@@ -255,7 +255,9 @@ SET state = CASE
     limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
     node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END,
-    spared_until = CASE WHEN $5::bigint > 0 THEN now() + $5::bigint * interval '1 microsecond' ELSE spared_until END
+    spared_until = CASE
+        WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', spared_until) ELSE spared_until
+    END
 WHERE id = $1 AND state || '' = 'running'
 RETURNING state
 

@@ -25,8 +25,8 @@ LEFT JOIN (
 LEFT JOIN (SELECT DISTINCT kind, demand FROM lane WHERE demand IS NOT NULL) AS found ON true
 
 -- name: ready
--- The heads of every shard. LIMIT is a parameter and no expression of the lane, which not every planner takes: who wants
--- one of some lanes and many of others asks twice.
+-- The heads of every shard. LIMIT is a parameter and no expression of the lane, which not every planner takes: who
+-- wants one of some lanes and many of others asks twice.
 WITH lane AS MATERIALIZED (
     SELECT asked.kind, asked.demand, asked.count, queue.name AS queue, shard.number AS shard
     FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, demand, count)
@@ -36,7 +36,10 @@ WITH lane AS MATERIALIZED (
 )
 SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.target, found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
-        AND (found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7) AS may_be_kept
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
@@ -72,7 +75,10 @@ UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interva
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
-        AND (kept_until IS NULL OR kept_until <= now() OR kept_by = $2)
+        AND kind = ANY ($5) AND (
+            kept_until IS NULL OR kept_until <= now() OR kept_by = $2
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+        )
         AND (expires_at IS NULL OR expires_at > now())
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE NOWAIT
@@ -82,6 +88,26 @@ RETURNING id, kind, demand
 -- name: lock_ready
 -- Whether somebody holds it.
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
+
+-- name: demands
+WITH RECURSIVE lane (queue, shard, demand) AS (
+    SELECT queue.name, shard.number, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
+        ORDER BY demand LIMIT 1
+    )
+    FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
+    UNION ALL
+    SELECT lane.queue, lane.shard, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = $1 AND task.queue = lane.queue
+            AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT DISTINCT demand FROM lane WHERE demand IS NOT NULL
 
 -- name: first_in_lanes
 SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,

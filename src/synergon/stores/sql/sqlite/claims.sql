@@ -94,8 +94,13 @@ SELECT
     )
 
 -- name: ahead_of_waiting
--- The same for those that wait for groups.
+-- The same for all of a kind that wait, be it in lines or for groups.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
-    WHERE kind = ?1 AND after_group IS NOT NULL AND (priority > ?2 OR (priority = ?2 AND id < ?3)) LIMIT ?4
+    WHERE kind = ?1 AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL
+        AND (priority > ?2 OR (priority = ?2 AND id < ?3))
+    UNION ALL
+    SELECT 1 FROM synergon_task
+    WHERE kind = ?1 AND after_group IS NOT NULL AND (priority > ?2 OR (priority = ?2 AND id < ?3))
+    LIMIT ?4
 )

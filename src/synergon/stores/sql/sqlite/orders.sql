@@ -14,3 +14,9 @@ WHERE node_id = ? AND done_at IS NULL ORDER BY id LIMIT ?
 
 -- name: node
 SELECT 1 FROM synergon_node WHERE id = ?
+
+-- name: prune_orders
+-- Ids grow with time, so that the oldest are found without looking at the others.
+DELETE FROM synergon_order WHERE id IN (
+    SELECT id FROM (SELECT id, ordered_at FROM synergon_order ORDER BY id LIMIT ?) WHERE ordered_at < ?
+)

@@ -1,0 +1,118 @@
+"""Who is taken: what the node can carry and what all nodes share must both have a place for a task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from synergon.records import ClaimRequest, Room
+from synergon.stores.allotting import Allotment, Candidate, Seat
+from synergon.stores.weighing import Fit, Scales, demand_of, place
+
+LaneName = tuple[str, str]
+"""Kind and demand."""
+
+
+class Contender(NamedTuple):
+    """A ready task that might be taken."""
+
+    candidate: Candidate
+    queue: str
+    demand: str
+    may_be_kept: bool
+    """It has been due for long enough, and no other node keeps room for it."""
+
+
+class Taken(NamedTuple):
+    """A task that is chosen, and what it will hold."""
+
+    contender: Contender
+    seat: Seat
+
+
+class Choice(NamedTuple):
+    """What is to be done."""
+
+    taken: list[Taken]
+    kept: Contender | None
+    """Room is to be kept for this one."""
+
+
+def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
+    """What there is still room for when these rows are taken."""
+    if not rows:
+        return request
+    rooms = {room.kind: room for room in request.rooms}
+    by_kind = Counter(row["kind"] for row in rows)
+    free = dict(request.free)
+    for row in rows:
+        for name, amount in demand_of(rooms[row["kind"]], row["demand"]).cost.items():
+            free[name] = free.get(name, 0) - amount
+    return replace(
+        request,
+        rooms=tuple(replace(room, count=room.count - by_kind[room.kind]) for room in request.rooms),
+        limit=request.limit - sum(by_kind[room.kind] for room in request.rooms if not room.is_command),
+        free=free,
+        held={} if any(row["id"] == request.kept_for for row in rows) else request.held,
+    )
+
+
+class Choosing:
+    """One choice among what is there."""
+
+    def __init__(self, request: ClaimRequest, allotment: Allotment) -> None:
+        self.request = request
+        self.allotment = allotment
+        self._scales = Scales(request)
+        self._rooms = {room.kind: room for room in request.rooms}
+        self._keeps = request.patience is not None and request.kept_for is None
+        """Whether room may be kept for one that does not fit."""
+
+    def most(self, room: Room, text: str) -> int:
+        """So many of a lane have to be looked at; of one that does not fit now, the first."""
+        demand = demand_of(room, text)
+        most = self.allotment.most(room)
+        if not room.is_urgent:
+            most = min(most, self.request.limit)
+        if most <= 0 or self._scales.fit(room, demand) is Fit.NEVER:
+            return 0
+        return min(most, self._scales.most(room, demand) + self._keeps)
+
+    def fits(self, room: Room, text: str) -> bool:
+        """Whether one of the lane could be taken now."""
+        return self._scales.fit(room, demand_of(room, text)) is Fit.NOW
+
+    def choose(self, contenders: Iterable[Contender]) -> Choice:
+        """Take in order what has a place in everything; or keep room for the first that has one later."""
+        left = Counter({room.kind: room.count for room in self.request.rooms})
+        others = self.request.limit
+        taken: list[Taken] = []
+        passed: set[tuple[str, str, str]] = set()
+        for contender in sorted(contenders, key=self._place):
+            candidate = contender.candidate
+            room = self._rooms[candidate.kind]
+            if left[room.kind] <= 0 or (others <= 0 and not room.is_command and not room.is_urgent):
+                continue
+            lane = (candidate.kind, contender.queue, contender.demand)
+            if lane in passed and candidate.id != self.request.kept_for:
+                continue
+            match self._scales.fit(room, demand_of(room, contender.demand), candidate.id):
+                case Fit.NOW:
+                    seat = self.allotment.take(room, candidate)
+                    if seat is not None:
+                        self._scales.take(demand_of(room, contender.demand), candidate.id)
+                        left[room.kind] -= 1
+                        others -= not room.is_command
+                        taken.append(Taken(contender, seat))
+                case Fit.LATER:
+                    passed.add(lane)  # of what does not fit nothing but the first is looked at
+                    if self._keeps and contender.may_be_kept and self.allotment.take(room, candidate) is not None:
+                        return Choice(taken, contender)
+        return Choice(taken, None)
+
+    def _place(self, contender: Contender) -> tuple[Any, ...]:
+        candidate = contender.candidate
+        return place(self._rooms[candidate.kind], candidate.priority, candidate.id)

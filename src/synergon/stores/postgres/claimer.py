@@ -1,0 +1,69 @@
+"""Which way a claim goes: the short one, or the long one where limits, servers or demands have a say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from synergon.records import ClaimRequest, Claims
+from synergon.stores.postgres.claiming import AtOnce, Run, shut_out
+from synergon.stores.postgres.lanes import Lanes, find_lanes
+from synergon.stores.postgres.seats import claim_seats
+
+REMEMBERED_SECONDS: Final = 10.0
+"""A kind that has had tasks with demands of their own is likely to have more."""
+
+
+class Claimer:
+    """Claims for the nodes of one process.
+
+    On the long way it is found first, without locks, what there is to take at all; if that needs no weighing, the
+    short way is taken after all.
+    """
+
+    def __init__(self, at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]], write: Run, statement: Run) -> None:
+        self._at_once = at_once
+        self._write = write
+        self._statement = statement
+        self._demanding: dict[str, float] = {}
+        """Until when each of these kinds is believed to have tasks that must be weighed."""
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
+        if self._may_be_short(request) and not self._is_remembered(request):
+            found = await self._at_once(self._statement, request)
+            if not found.demanding:
+                return found.claims
+            self._remember(found.demanding)
+        return await self._claim_by_lanes(request)
+
+    async def _claim_by_lanes(self, request: ClaimRequest) -> Claims:
+        lanes: Lanes | None = await self._statement(find_lanes, request)
+        if lanes is None:
+            return shut_out(request.node_id, is_leased=True)
+        self._remember(kind for kind, demands in lanes.demands.items() if any(demands))
+        rest = lanes.rest(request)
+        if not rest.rooms and rest.kept_for is None:
+            return Claims()
+        if self._may_be_short(rest) and not any(map(any, lanes.demands.values())):
+            found = await self._at_once(self._statement, rest)
+            if not found.demanding:
+                return found.claims
+            # Such tasks have come since the look. They are remembered, and nothing was taken: the next claim sees them.
+            self._remember(found.demanding)
+            return await self._claim_by_lanes(request)
+        return await claim_seats(self._write, self._statement, request, lanes)
+
+    def _may_be_short(self, request: ClaimRequest) -> bool:
+        return request.kept_for is None and all(room.is_free for room in request.rooms)
+
+    def _is_remembered(self, request: ClaimRequest) -> bool:
+        if not self._demanding:
+            return False
+        now = time.monotonic()
+        self._demanding = {kind: until for kind, until in self._demanding.items() if until > now}
+        return any(room.kind in self._demanding for room in request.rooms)
+
+    def _remember(self, kinds: Iterable[str]) -> None:
+        self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))

@@ -1,0 +1,84 @@
+"""Lanes: ready tasks of the same kind, queue and demand, which stand together in the index.
+
+What is in the lanes is found by jumping from one demand to the next, so that it costs nothing how many there are of
+each; and what a node cannot run is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from synergon.lifecycle import State
+from synergon.records import ClaimRequest, Look, TaskRecord
+from synergon.stores.postgres.claiming import queues_of, shut_out
+from synergon.stores.postgres.reading import record_of
+from synergon.stores.postgres.session import Session
+from synergon.stores.weighing import demand_of, is_suitable
+
+BEFORE_ALL: Final = (2**63 - 1, 0)
+"""A place that nobody has a better one than."""
+
+
+class Lanes(NamedTuple):
+    """What there is to take."""
+
+    demands: dict[str, list[str]]
+    """The demands of ready tasks, by kind."""
+
+    def rest(self, request: ClaimRequest) -> ClaimRequest:
+        """What is left of the request without kinds that have no ready task; nothing is locked for those."""
+        return replace(
+            request, rooms=tuple(room for room in request.rooms if room.count > 0 and room.kind in self.demands)
+        )
+
+
+async def find_lanes(session: Session, request: ClaimRequest) -> Lanes | None:
+    """What the ready tasks of the request's kinds demand; None: the node is cordoned."""
+    rows = await session.rows(
+        "lanes",
+        request.node_id,
+        [room.kind for room in request.rooms],
+        [room.is_command for room in request.rooms],
+        queues_of(request),
+    )
+    is_cordoned = rows[0]["is_cordoned"]
+    if is_cordoned or is_cordoned is None:
+        shut_out(request.node_id, is_leased=is_cordoned is not None)
+        return None
+    demands: dict[str, list[str]] = {}
+    for _, kind, demand in rows:
+        if kind is not None:
+            demands.setdefault(kind, []).append(demand)
+    return Lanes(demands)
+
+
+async def look(session: Session, look: Look) -> list[TaskRecord]:
+    """Ready tasks that a claim might take, in order."""
+    room = look.room
+    queues = sorted(look.queues) if look.queues is not None else None
+    found = [row["demand"] for row in await session.rows("demands", room.kind, queues)]
+    demands = [text for text in found if is_suitable(demand_of(room, text), look.labels, look.totals)]
+    if not demands:
+        return []
+    after = look.after or BEFORE_ALL
+    rows = await session.rows("first_in_lanes", room.kind, demands, queues, *after, look.limit)
+    records = [record_of(row) for row in rows]
+    return sorted(records, key=lambda record: (-record.priority, record.id))
+
+
+async def ahead(session: Session, task_id: int, limit: int) -> int | None:
+    """How many of its kind and state go before it, in its line if it is in one."""
+    row = await session.row("place_of", task_id)
+    if row is None:
+        return None
+    kind, state, priority, limit_key, after_group = row
+    if limit_key is None and state == State.READY:
+        found = await session.value("ahead_ready", kind, priority, task_id, limit)
+    elif limit_key is None or after_group is not None:
+        found = await session.value("ahead_after_groups", kind, limit_key, priority, task_id, limit)
+    else:
+        found = await session.value("ahead_in_line", kind, limit_key, state, priority, task_id, limit)
+    count: int = found
+    return count

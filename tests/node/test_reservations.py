@@ -1,0 +1,226 @@
+"""An old task that does not fit: room is kept for it on one node, and others fill the gaps only if they end in time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.conftest import NewEngine
+from tests.support import Gate, until, until_state
+
+from synergon import Engine, Handle, Resources, State
+from synergon.node import reservation
+from synergon.node.node import Node
+
+
+@pytest.fixture(autouse=True)
+def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservation, "PATIENCE_SECONDS", 0.05)
+
+
+def node_of(engine: Engine) -> Node:
+    assert engine.node is not None
+    return engine.node
+
+
+class Stream:
+    """Small tasks without end: each brings its successor, so that there is always one that fits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.ran = 0
+        self.is_over = False
+
+        @engine.task(cost=Resources(cpu=1), timeout=60)
+        async def small() -> None:
+            self.ran += 1
+            await asyncio.sleep(0.01)
+            if not self.is_over:
+                await small.enqueue()
+
+        self.small = small
+
+    async def begin(self, width: int) -> None:
+        await self.small.enqueue_many([()] * width)
+        await until(lambda: self.ran > width)
+
+
+def stream_and_big(engine: Engine) -> tuple[Stream, Any]:
+    stream = Stream(engine)
+
+    @engine.task(cost=Resources(cpu=8))
+    async def big() -> float:
+        return node_of(engine).state().free["cpu"]
+
+    return stream, big
+
+
+async def test_a_stream_of_small_tasks_does_not_starve_a_big_one(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    stream, big = stream_and_big(engine)
+    async with engine.worker(drain=True):
+        await stream.begin(20)
+        handle = await big.enqueue()
+        try:
+            assert await handle.result(timeout=8) == 0
+        finally:
+            stream.is_over = True
+    assert node_of_is_free(engine, stream)
+
+
+def node_of_is_free(engine: Engine, stream: Stream) -> bool:
+    """The stream went on after the big one, or at least nothing of it was lost."""
+    return engine.node is None and stream.ran > 20
+
+
+async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: str) -> None:
+    """The other two go on with small ones, and nobody else takes the place of the one who keeps it."""
+    engines = [new_engine(url, resources=Resources(cpu=8), sweep=0.05) for _ in range(3)]
+    gates = [Gate() for _ in engines]
+    places: list[int] = []
+
+    def register(number: int) -> None:
+        @engines[number].task(cost=Resources(cpu=1))
+        async def hold() -> None:
+            await gates[number].hold()
+
+        @engines[number].task(cost=Resources(cpu=8))
+        async def big() -> None:
+            places.append(number)
+
+    for number in range(3):
+        register(number)
+    async with engines[0].worker(), engines[1].worker(), engines[2].worker():
+        nodes = [node_of(engine) for engine in engines]
+        await engines[0].kinds["hold"].enqueue_many([()] * 20)
+        await until(lambda: sum(len(node.runner.running) for node in nodes) == 20)
+        for gate in gates:
+            await gate.until_reached()
+        handle = await engines[0].kinds["big"].enqueue()
+        await until(lambda: any(node.reservation.kept is not None for node in nodes))
+        keepers = [number for number, node in enumerate(nodes) if node.reservation.kept is not None]
+        for _ in range(20):  # twenty claims of each: nobody else begins to
+            for node in nodes:
+                node.scheduler.wake_all()
+            await asyncio.sleep(0.005)
+            assert [number for number, node in enumerate(nodes) if node.reservation.kept is not None] == keepers
+        (record,) = await engines[0].store.get([handle.id])
+        assert record is not None
+        assert record.kept_by == nodes[keepers[0]].id
+        gates[keepers[0]].open()
+        await handle.result(timeout=8)
+        for gate in gates:
+            gate.open()
+    assert places == keepers
+
+
+class Filled:
+    """A node of eight processors of which one task uses four for a minute, and another waits for all of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.gate = gate = Gate()
+
+        @engine.task(cost=Resources(cpu=4), timeout=60)
+        async def hold() -> None:
+            await gate.hold()
+
+        @engine.task(cost=Resources(cpu=8), timeout=60)
+        async def big() -> None:
+            """Nothing to do."""
+
+        self._hold, self._big = hold, big
+
+    async def begin(self) -> Handle[None]:
+        """The one that waits, as soon as room is kept for it."""
+        await self._hold.enqueue()
+        await self.gate.until_reached()
+        handle = await self._big.enqueue()
+        await until(lambda: node_of(self._engine).reservation.kept is not None)
+        return handle
+
+
+async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    filled, ran = Filled(engine), list[str]()
+
+    @engine.task(cost=Resources(cpu=1), timeout=5)
+    async def brief(name: str) -> None:
+        ran.append(name)
+
+    @engine.task(cost=Resources(cpu=1), timeout=600)
+    async def long(name: str) -> None:
+        ran.append(name)
+
+    @engine.task
+    async def free(name: str) -> None:
+        ran.append(name)
+
+    async with engine.worker():
+        big = await filled.begin()
+        late = [await long.enqueue("long"), await brief.with_options(timeout=600).enqueue("long, says the call")]
+        await (await brief.enqueue("brief")).result(timeout=8)
+        await (await free.enqueue("free")).result(timeout=8)
+        assert ran == ["brief", "free"]
+        assert node_of(engine).state().kept_for == big.id
+        filled.gate.open()
+        for handle in (big, *late):
+            await handle.result(timeout=8)
+        await until(lambda: node_of(engine).reservation.kept is None)
+    assert ran[2:] == ["long", "long, says the call"]
+
+
+async def test_a_small_one_may_use_what_the_big_one_leaves(new_engine: NewEngine, url: str) -> None:
+    """Two of eight processors are not wanted by the one that waits for six: they are free for all."""
+    engine = new_engine(url, resources=Resources(cpu=8))
+    gate = Gate()
+
+    @engine.task(cost=Resources(cpu=6), timeout=60)
+    async def hold() -> None:
+        await gate.hold()
+
+    @engine.task(cost=Resources(cpu=1), timeout=600)
+    async def small() -> None:
+        """Nothing to do."""
+
+    async with engine.worker():
+        await hold.enqueue()
+        await gate.until_reached()
+        waiting = await hold.enqueue()
+        node = node_of(engine)
+        await until(lambda: node.reservation.kept is not None)
+        await (await small.enqueue()).result(timeout=8)
+        assert node.reservation.kept is not None
+        assert node.reservation.kept.id == waiting.id
+        gate.open()
+        await waiting.result(timeout=8)
+
+
+async def test_nothing_is_held_for_a_task_that_is_gone(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    filled = Filled(engine)
+
+    @engine.task(cost=Resources(cpu=1), timeout=600)
+    async def long() -> None:
+        """Nothing to do."""
+
+    async with engine.worker():
+        big = await filled.begin()
+        waits = await long.enqueue()
+        await asyncio.sleep(0)
+        await big.cancel()
+        await waits.result(timeout=8)
+        assert node_of(engine).reservation.kept is None
+        filled.gate.open()
+
+
+async def test_a_cordoned_node_keeps_room_for_nobody(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    filled = Filled(engine)
+    async with engine.worker():
+        big = await filled.begin()
+        node_of(engine).scheduler.cordon()
+        assert node_of(engine).state().kept_for is None
+        filled.gate.open()
+        node_of(engine).scheduler.uncordon()
+        await until_state(big, State.SUCCEEDED)
