@@ -20,8 +20,8 @@ SIZES: Final = (1, 100, 1000)
 BACKLOGS: Final = ("nothing", "many kinds", "many kinds, not analyzed", "one kind", "many kinds, but only later")
 
 TYPES: Final = {
-    "candidates": "text, text[], integer[], integer, text[], integer, bigint[]",
-    "claim": "text, text[], integer[], integer, text[]",
+    "candidates": "text, text[], integer[], integer, text[], integer, bigint[], integer[]",
+    "claim": "text, text[], integer[], integer, text[], integer[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
 }
@@ -68,13 +68,16 @@ class Planner:
     async def claim(self, mode: str) -> set[str]:
         """How a claim of many kinds finds its rows."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
-        return await self._scans(mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL")
+        return await self._scans(
+            mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL", array(*range(KINDS))
+        )
 
     async def candidates(self, mode: str) -> set[str]:
         """How a claim that has to look first finds what to take."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
         rooms = array(*[100] * KINDS)
-        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'")
+        ranks = array(*range(KINDS))
+        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'", ranks)
 
     async def take(self, mode: str, size: int) -> set[str]:
         """How it takes them."""

@@ -109,7 +109,7 @@ class Choosing:
                         taken.append(Taken(contender, seat))
                 case Fit.LATER:
                     passed.add(lane)  # of what does not fit nothing but the first is looked at
-                    if self._keeps and contender.may_be_kept and self.allotment.take(room, candidate) is not None:
+                    if self._keeps and contender.may_be_kept and self.allotment.most(room) > 0:
                         return Choice(taken, contender)
         return Choice(taken, None)
 

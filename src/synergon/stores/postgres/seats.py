@@ -196,6 +196,8 @@ async def _commands(session: Session, choosing: Choosing, without: set[int]) -> 
         [name for name, _ in is_open],
         [address for _, address in is_open],
         sorted(without),
+        choosing.request.patience,
+        choosing.request.node_id,
     )
     return [_contender(row) for row in rows]
 

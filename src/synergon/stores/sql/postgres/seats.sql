@@ -64,9 +64,13 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
 -- Commands are for a provider, not for a queue. Those for a server are left out if it is not among the open ones, which
 -- are $4 (provider) and $5 (address).
 SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.target, found.server, found.attempts,
-    false AS may_be_kept
+    coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $8
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
 FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
-    SELECT id, queue, demand, target, server, attempts FROM {schema}.task
+    SELECT id, queue, demand, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE is_command AND state = 'ready' AND kind = room.kind
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         AND (target IS NULL OR room.provider IS NULL OR (room.provider, target) IN (
@@ -173,7 +177,7 @@ SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
 WHERE id = $1 AND state || '' IN ('ready', 'waiting')
 
 -- name: ahead_ready
--- How many ready tasks of a kind are before a place, lane by lane.
+-- How many ready tasks of a kind are before a place: the first of every lane, and of these the better ones.
 WITH RECURSIVE lane (queue, demand) AS (
     SELECT queue.name, (
         SELECT demand FROM {schema}.task
@@ -190,20 +194,12 @@ WITH RECURSIVE lane (queue, demand) AS (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM lane CROSS JOIN LATERAL (
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand AND priority > $2
-            ORDER BY priority DESC LIMIT $4
-        )
-        UNION ALL
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand
-                AND priority = $2 AND id < $3
-            ORDER BY id LIMIT $4
-        )
-    ) AS found
-    WHERE lane.demand IS NOT NULL
+        SELECT priority, id FROM {schema}.task
+        WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+            AND priority >= $2
+        ORDER BY priority DESC, id LIMIT $4
+    ) AS first
+    WHERE lane.demand IS NOT NULL AND (first.priority > $2 OR first.id < $3)
     LIMIT $4
 ) AS before
 
@@ -213,21 +209,12 @@ WITH line AS MATERIALIZED (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM line CROSS JOIN LATERAL (
-        (
-            SELECT id FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
-                AND priority > $4
-            ORDER BY priority DESC LIMIT $6
-        )
-        UNION ALL
-        (
-            SELECT id FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
-                AND priority = $4 AND id < $5
-            ORDER BY id LIMIT $6
-        )
-    ) AS found
-    LIMIT $6
+        SELECT priority, id FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
+            AND priority >= $4
+        ORDER BY priority DESC, id LIMIT $6
+    ) AS first
+    WHERE first.priority > $4 OR first.id < $5
 ) AS before
 
 -- name: ahead_after_groups

@@ -156,20 +156,11 @@ WITH RECURSIVE lane (queue, shard, demand) AS (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM lane CROSS JOIN LATERAL (
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND demand = lane.demand
-                AND priority > $2
-            ORDER BY priority DESC LIMIT $4
-        )
-        UNION ALL
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND demand = lane.demand
-                AND priority = $2 AND id < $3
-            ORDER BY id LIMIT $4
-        )
-    ) AS found
-    WHERE lane.demand IS NOT NULL
+        SELECT priority, id FROM {schema}.task
+        WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+            AND priority >= $2
+        ORDER BY priority DESC, id LIMIT $4
+    ) AS first
+    WHERE lane.demand IS NOT NULL AND (first.priority > $2 OR first.id < $3)
     LIMIT $4
 ) AS before
