@@ -34,6 +34,7 @@ from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
 from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.node_state import NodeState
 from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
 from synergon.providers.provider import Provider, ProviderTask
@@ -62,6 +63,7 @@ __all__ = [
     "KindError",
     "LimitRecord",
     "NodeRecord",
+    "NodeState",
     "NotAvailable",
     "NotConnected",
     "OptionError",

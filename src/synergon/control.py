@@ -167,7 +167,8 @@ class Control(Operations):
             await self.store.order_done(order.id, f"{REFUSED}its process is gone")
             raise OptionError(f"node {node_id!r} ({node.name}) is dead: its process {node.process.pid} is gone")
         if order.is_refused:
-            raise OptionError(f"there is no node {node_id!r}; registered are: {', '.join(sorted(known)) or 'none'}")
+            names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
+            raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
 
     async def orders(self, limit: int = 100) -> list[OrderRecord]:
         """What was ordered, newest first: who, when, what, and what came of it."""

@@ -61,3 +61,12 @@ def completed(said: Demand, of_kind: Demand) -> Demand:
 def parse_demand(text: str) -> Demand:
     """What the text of a row says. One value per text: it must not be changed."""
     return msgspec.json.decode(text, type=Demand)
+
+
+def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
+    """Whether a node with these labels and so much of everything could ever run it."""
+    return (
+        labels.issuperset(demand.needs)
+        and labels.isdisjoint(demand.forbids)
+        and all(amount <= totals.get(name, 0) for name, amount in demand.cost.items())
+    )

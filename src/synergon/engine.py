@@ -312,8 +312,8 @@ class Engine(Results):
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
         if self._stopping is None:
-            if self._node is not None and self._grace(grace) is None:
-                self._node.refuse_stop_from_inside()
+            if self._node is not None:
+                self._node.ending.refuse_from_inside(self._grace(grace))
             self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
         try:
             await asyncio.shield(self._stopping)

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, parse_demand
-from synergon.stores.weighing import is_suitable
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, is_suitable, parse_demand
 
 HOLDERS: Final = 3
 """How many of the tasks that hold a resource are named; those that hold most of it."""
@@ -56,6 +55,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many run, by kind, without zeros."""
     is_cordoned: bool = False
     is_stopping: bool = False
+    leaving: str | None = None
+    """`drain` or `restart`: it ends when nothing runs there any more, and why."""
     kinds: dict[str, KindState] = {}
     """Only those of which there is something to say; of the others `kind()` says PLAIN."""
     holders: dict[str, tuple[int, ...]] = {}

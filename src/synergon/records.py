@@ -15,6 +15,7 @@ import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand
 from synergon.lifecycle import Reason, State
+from synergon.node_state import NodeState, read_state
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -558,3 +559,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     def is_cordoned(self) -> bool:
         """Whether it may take nothing new."""
         return self.cordoned_at is not None
+
+    @property
+    def state(self) -> NodeState:
+        """The same as `published`, in words; it is `published_ago` seconds old."""
+        return read_state(self.published)

@@ -31,6 +31,7 @@ NAMES = [
     "KindError",
     "LimitRecord",
     "NodeRecord",
+    "NodeState",
     "NotAvailable",
     "NotConnected",
     "OptionError",

@@ -266,5 +266,12 @@ def _forgotten_tasks(
         ready = f"ready tasks of kind {kind!r} in queue {queue!r}: {number}"
         if queue in paused:
             yield Finding(problem=f"{ready}; the queue is paused", advice=f"`synergon queues resume {queue}`")
-        elif not any(kind in node.kinds and (node.queues is None or queue in node.queues) for node in live):
+            continue
+        takers = [node for node in live if kind in node.kinds and (node.queues is None or queue in node.queues)]
+        if not takers:
             yield Finding(problem=f"{ready}; no live node runs them", advice="start a worker that has the kind")
+        elif all(node.is_cordoned for node in takers):
+            yield Finding(
+                problem=f"{ready}; every node that runs them is cordoned",
+                advice=f"`synergon nodes uncordon {takers[0].id}`, or start another worker",
+            )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from synergon.errors import ConfigurationError, StoreError, SynergonError
+from synergon.node.presence import RESTART_EXIT_CODE
 
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
+RESTART: Final = RESTART_EXIT_CODE
 INTERRUPTED: Final = 130
 """128 + SIGINT, as shells say it."""
 
@@ -19,6 +21,7 @@ Exit codes:
   1    what was asked for failed, or problems were found
   2    a mistake in the command or the configuration
   3    the database cannot be used
+  86   a worker was told to restart: start it again
   130  interrupted
 """
 

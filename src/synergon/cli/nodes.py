@@ -17,6 +17,7 @@ from synergon.cli.output import console, duration, new_table, say, short, write_
 from synergon.control_records import OrderRecord
 from synergon.engine import Engine
 from synergon.errors import OptionError
+from synergon.node_state import NodeState
 from synergon.records import NodeRecord, Record
 from synergon.this_process import is_gone
 
@@ -24,10 +25,15 @@ WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
 """What a narrow terminal has no room for; --json has all of it."""
 
+STANDINGS: Final = {"drain": "drains", "restart": "restarts"}
+"""How a node is shown that ends when nothing runs there any more."""
+
 AllOption = Annotated[bool, typer.Option("--all", help="Also the engines that run nothing and only wait for results.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True)]
 
-commands = typer.Typer(help="List the nodes, and tell one to stop.", invoke_without_command=True)
+commands = typer.Typer(
+    help="List the nodes, and tell one to take no more work, to restart or to stop.", invoke_without_command=True
+)
 
 
 class NodeLine(Record, frozen=True, kw_only=True):
@@ -48,13 +54,22 @@ class NodeLine(Record, frozen=True, kw_only=True):
     running: int
     """Tasks that the store counts as its own; those of a dead node are about to be taken from it."""
     free: int
-    """Slots that nothing runs in; a dead node has none."""
+    """Slots that nothing runs in and that something may; a dead or cordoned node has none."""
+    is_cordoned: bool
+    """It may start nothing new."""
+    cordoned_at: datetime | None
+    leaving: str | None
+    """`drain` or `restart`: it ends when nothing runs there any more, and why."""
     address: str | None
     """Where peers reach it; None: nowhere."""
     version: str
     registered_at: datetime
     lease_left: float
     """Seconds by the store's clock; negative: it is over."""
+    state: NodeState
+    """What it said of itself last."""
+    state_age: float
+    """Seconds by the store's clock since then."""
 
 
 @commands.callback()
@@ -85,15 +100,36 @@ def nodes(
 def cordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Let a node start nothing new.
 
-    What runs there goes on. NODE is its id, or its name if no other node has it.
+    From this moment on; what runs there goes on. NODE is its id, or its name if no other node has it.
     """
     _tell("cordon", node, app, url, as_json=as_json)
 
 
 @commands.command()
 def uncordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Let a cordoned node start tasks again."""
+    """Let a cordoned node start tasks again.
+
+    Also one that drains or restarts, as long as it has not stopped.
+    """
     _tell("uncordon", node, app, url, as_json=as_json)
+
+
+@commands.command()
+def drain(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Cordon a node, and have it stop when nothing runs there.
+
+    It waits for running tasks as long as they take; a worker's process then ends with code 0.
+    """
+    _tell("drain", node, app, url, as_json=as_json)
+
+
+@commands.command()
+def restart(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Cordon a node, and have it restart when nothing runs there.
+
+    A worker's process ends with code 86. Whatever watches over it (`worker --processes`, systemd, ...) starts it again.
+    """
+    _tell("restart", node, app, url, as_json=as_json)
 
 
 @commands.command()
@@ -106,7 +142,13 @@ def _tell(verb: str, node: str, app: str | None, url: str | None, *, as_json: bo
     async def write() -> OrderRecord:
         async with connected(app, url) as engine:
             node_id = await _node_id(engine, node)
-            give = {"cordon": engine.cordon, "uncordon": engine.uncordon, "stop": engine.shut_down}[verb]
+            give = {
+                "cordon": engine.cordon,
+                "uncordon": engine.uncordon,
+                "drain": engine.drain,
+                "restart": engine.restart,
+                "stop": engine.shut_down,
+            }[verb]
             await give(node_id)
             return next(order for order in await engine.orders() if (order.verb, order.subject) == (verb, node_id))
 
@@ -124,10 +166,7 @@ async def _node_id(engine: Engine, wanted: str) -> str:
     named = [node.id for node in found if node.name == wanted]
     if len(named) > 1:
         raise OptionError(f"several nodes are named {wanted!r}; give the id of one: {', '.join(named)}")
-    if not named:
-        known = ", ".join(f"{node.id} ({node.name})" for node in found) or "none"
-        raise OptionError(f"there is no node {wanted!r}; registered are: {known}")
-    return named[0]
+    return named[0] if named else wanted  # which is then refused, and that is written down
 
 
 async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeLine]:
@@ -150,11 +189,16 @@ def _line(node: NodeRecord, running: int) -> NodeLine:
         queues=node.queues,
         concurrency=node.concurrency,
         running=running,
-        free=max(node.concurrency - running, 0) if alive else 0,
+        free=max(node.concurrency - running, 0) if alive and not node.is_cordoned else 0,
+        is_cordoned=node.is_cordoned,
+        cordoned_at=node.cordoned_at,
+        leaving=node.state.leaving if node.is_cordoned else None,
         address=node.address,
         version=node.version,
         registered_at=node.registered_at,
         lease_left=node.lease_left,
+        state=node.state,
+        state_age=node.published_ago,
     )
 
 
@@ -185,4 +229,6 @@ def _table(lines: Sequence[NodeLine]) -> Table:
 def _standing(line: NodeLine) -> Text:
     if not line.is_alive:
         return Text("dead", style="red")
+    if line.is_cordoned:
+        return Text(STANDINGS.get(line.leaving or "", "cordoned"), style="yellow")
     return Text("alive", style="green") if line.runs_tasks else Text("only waits", style="dim")

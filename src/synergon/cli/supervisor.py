@@ -1,6 +1,7 @@
 """Keeps worker processes alive.
 
-A worker that ends is started again, after a pause that grows while it keeps failing; one that has drained is done.
+A worker that dies is started again, after a pause that grows while it keeps failing; one that was told to restart, at
+once; one that has drained, or ended in order because somebody told it to, is done.
 SIGINT and SIGTERM are passed on, and the supervisor ends when the last worker has; a second signal kills them. Workers
 are not in the terminal's process group, so that Ctrl-C reaches them once and through here. If the supervisor itself is
 killed, they notice and stop in order.
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from synergon.cli import logs
+from synergon.cli.exits import RESTART
 from synergon.cli.reload import check_watchfiles, watch
 from synergon.node.child_process import describe_end
 
@@ -139,8 +141,13 @@ class Keeper:
             started_at = time.monotonic()
             code = await self._run_once()
             if self._is_stopping:
-                return 0 if code in DEAF_CODES else code
-            if self._drain and code == 0:
+                return 0 if code in DEAF_CODES or code == RESTART else code
+            if code == RESTART:
+                logger.info("%s was told to restart", self._label)
+                continue
+            if code == 0 and not self._reload:
+                if not self._drain:
+                    logger.info("%s has ended as it was told", self._label)
                 return code
             failures = 0 if time.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
             await self._rest(code, failures)

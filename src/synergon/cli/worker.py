@@ -79,8 +79,8 @@ def worker(
 ) -> None:
     """Run tasks.
 
-    Until SIGINT or SIGTERM comes, or, with --drain, until nothing is left to do. The first signal lets running tasks
-    finish, the second ends at once. A DURATION is in seconds, or like 500ms and 10m.
+    Until SIGINT or SIGTERM comes, an order (see `synergon nodes`), or, with --drain, until nothing is left to do. The
+    first signal lets running tasks finish, the second ends at once. A DURATION is in seconds, or like 500ms and 10m.
     """
     found = find_app(app)
     if found is None:
@@ -130,7 +130,8 @@ def _run(app: str, given: Mapping[str, Any], level: logs.Level, *, drain: bool) 
     logs.configure(level, settings.name)
     _announce(app, engine, settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(engine.run(drain=drain, **given))
+        code = runner.run(engine.run(drain=drain, **given))
+    raise typer.Exit(code)
 
 
 def _announce(app: str, engine: Engine, settings: Settings) -> None:

@@ -77,7 +77,8 @@ class Presence:
     def leave(self, why: Leaving) -> None:
         """Start nothing new, and stop the node when nothing runs on it; said twice, the last reason counts."""
         self.leaving = why
-        self.cordon()
+        self._scheduler.cordon()
+        self._on_change()
         if self._departure is None:
             self._departure = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 

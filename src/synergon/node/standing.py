@@ -14,7 +14,9 @@ from synergon.records import Room
 from synergon.task import AnyTask
 
 
-def state_of(admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler) -> NodeState:
+def state_of(
+    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
+) -> NodeState:
     """From any thread: what changes meanwhile is told the next time."""
     available = ledger.available
     kinds = {room.kind: _kind_state(room, task_type) for room, task_type in admission.kinds()}
@@ -30,6 +32,7 @@ def state_of(admission: Admission, ledger: Ledger, running: Mapping[int, Attempt
         running={kind: count for kind, count in list(ledger.by_kind.items()) if count},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
+        leaving=leaving,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
         holders=_holders(list(running.values())),
     )

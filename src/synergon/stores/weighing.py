@@ -5,11 +5,11 @@ It is the node's own word, not a row's: nobody else runs anything there. `Allotm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
 from synergon.demands import Demand, completed, parse_demand
+from synergon.demands import is_suitable as is_suitable
 from synergon.records import ClaimRequest, Room
 
 ANY_NUMBER: Final = 2**31
@@ -73,15 +73,6 @@ class Scales:
         if room.is_urgent:
             available += self._request.yielding.get(name, 0)
         return available if is_exempt else available - self._held.get(name, 0)
-
-
-def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
-    """Whether a node with these labels and so much of everything could ever run it."""
-    return (
-        labels.issuperset(demand.needs)
-        and labels.isdisjoint(demand.forbids)
-        and all(amount <= totals.get(name, 0) for name, amount in demand.cost.items())
-    )
 
 
 def demand_of(room: Room, text: str) -> Demand:
