@@ -65,7 +65,7 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
     watch(engine)
     fates = ["return", "fail", "retry", "snooze", "linger", "wait"]
 
-    @engine.task(retry=Retry(attempts=2, first=0), cost=Resources(cpu=1, gpu=0.25), timeout=20)
+    @engine.task(retry=Retry(attempts=2, first=0), cost=Resources(cpu=1, gpu=0.25), timeout=20, preemptible=True)
     async def live(ctx: Context, fate: str) -> None:
         if fate == "linger":
             await asyncio.sleep(0.002)
@@ -76,6 +76,11 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
         elif fate in ("fail", "retry"):
             raise ValueError(fate)
 
+    @engine.task(urgent=True, cost=Resources(cpu=1))
+    async def at_once(fate: str) -> None:
+        if fate == "fail":
+            raise ValueError(fate)
+
     @engine.task(cost=Resources(custom={"license": 1}))
     def in_a_thread(fate: str) -> None:
         if fate == "fail":
@@ -84,7 +89,8 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
     async with engine:
         calls = []
         for _ in range(150):
-            call = (live if chance.random() < 0.7 else in_a_thread).call(chance.choice(fates))
+            kind = chance.choices(["live", "in_a_thread", "at_once"], [7, 2, 1])[0]
+            call = engine.kinds[kind].call(chance.choice(fates))
             calls.append(call.with_options(cost=random_cost(chance)) if chance.random() < 0.6 else call)
         async with engine.worker():
             node = engine.node
