@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from synergon.demands import NOTHING, UNIT, Demand, demand, parse_demand
 from synergon.records import ClaimRequest, Room
-from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, is_suitable, place
+from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, place
 
 NAMES = ("cpu", "gpu")
 LABELS = frozenset({"east", "a100"})
@@ -84,7 +84,6 @@ def test_what_never_fits_is_what_the_whole_node_is_too_small_or_wrong_for(
     is_right = set(wanted.needs) <= request.labels and not set(wanted.forbids) & request.labels
     is_large = all(request.totals.get(name, 0) >= amount for name, amount in wanted.cost.items())
     assert (Scales(request).fit(room, wanted) is not Fit.NEVER) == (is_right and is_large)
-    assert is_suitable(wanted, request.labels, request.totals) == (is_right and is_large)
 
 
 def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None:
