@@ -36,7 +36,7 @@ class Crowd:
         self._opened = asyncio.Event()
 
         @engine.task(preemptible=True, **options)
-        async def work(number: int, ctx: Context) -> int:
+        async def work(ctx: Context, number: int) -> int:
             self.inside.append(number)
             try:
                 await self._opened.wait()
@@ -283,7 +283,7 @@ async def test_if_the_one_who_was_asked_will_not_yield_another_node_takes_over_a
     inside: list[int] = []
 
     @full.task(preemptible=True)
-    def deaf(number: int, ctx: Context) -> str:
+    def deaf(ctx: Context, number: int) -> str:
         inside.append(number)
         gate.hold()
         if ctx.cancel_requested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -164,6 +165,11 @@ class Admission:
     def held(self) -> dict[str, int]:
         """How much of what is free must be left to the task that room is kept for."""
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
+
+    @property
+    def yielding(self) -> Counter[str]:
+        """What running tasks would yield to an urgent one."""
+        return Counter() if self._preemption is None else self._preemption.offered()
 
     @property
     def kept(self) -> Kept | None:
