@@ -46,7 +46,11 @@ class Outlook:
         except StoreError:
             return
         for kind, demand in sorted(new):
-            self._judge(kind, demand, [node for node in nodes if kind in node.kinds])
+            runners = [node for node in nodes if kind in node.kinds]
+            if runners:
+                self._judge(kind, demand, runners)
+            else:  # somebody may be about to start
+                self._judged.discard((kind, demand))
 
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
         now = self._monotonic()
@@ -57,7 +61,7 @@ class Outlook:
 
     def _judge(self, kind: str, text: str, nodes: list[NodeRecord]) -> None:
         states = {node.name: read_state(bytes(node.published)) for node in nodes}
-        if not states or any(could_run(state, kind, text) for state in states.values()):
+        if any(could_run(state, kind, text) for state in states.values()):
             return
         reasons: list[str] = []
         for name, state in sorted(states.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -167,9 +166,17 @@ class Admission:
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
-    def yielding(self) -> Counter[str]:
-        """What running tasks would yield to an urgent one."""
-        return Counter() if self._preemption is None else self._preemption.offered()
+    def yielding(self) -> dict[str, int]:
+        """What running tasks would yield to urgent ones, of each resource."""
+        return self._yielding([room for room in self._rooms.values() if room.is_urgent])
+
+    @property
+    def slots_yielding(self) -> int:
+        """The same in slots."""
+        urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
+        if self._preemption is None or not urgent:
+            return 0
+        return min(self._preemption.yielding(kind)[SLOT] for kind in urgent)
 
     @property
     def kept(self) -> Kept | None:

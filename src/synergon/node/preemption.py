@@ -54,10 +54,6 @@ class Preemption:
         """What running tasks would yield to a task of this kind: slots, child processes, resources."""
         if self._resting.get(kind, 0.0) > self._clock.monotonic():
             return Counter()
-        return self.offered()
-
-    def offered(self) -> Counter[str]:
-        """What they would yield to any urgent task; safe from any thread."""
         return _sum(self._victims())
 
     def _victims(self) -> list[Attempt]:

@@ -8,7 +8,6 @@ from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.node.admission import Admission
 from synergon.node.attempt import Attempt
 from synergon.node.ledger import Ledger
-from synergon.node.preemption import SLOT
 from synergon.node.scheduler import Scheduler
 from synergon.node_state import HOLDERS, PLAIN, KindState, NodeState
 from synergon.records import Room
@@ -19,20 +18,19 @@ def state_of(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
 ) -> NodeState:
     """From any thread: what changes meanwhile is told the next time."""
-    yielding = admission.yielding
     kinds = {room.kind: _kind_state(room, task_type) for room, task_type in admission.kinds()}
     return NodeState(
         is_said=True,
         labels=tuple(sorted(admission.labels)),
         totals=dict(ledger.totals),
         free=ledger.unpromised,
-        yielding={name: yielding[name] for name in ledger.totals if yielding[name]},
+        yielding=admission.yielding,
+        slots_yielding=admission.slots_yielding,
         held=admission.held,
         kept_for=None if admission.kept is None else admission.kept.id,
         slots_free=max(ledger.free, 0),
-        slots_yielding=yielding[SLOT],
         processes_free=ledger.processes_free,
-        running={kind: count for kind, count in list(ledger.by_kind.items()) if count},
+        running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
         leaving=leaving,

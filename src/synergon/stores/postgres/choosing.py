@@ -71,6 +71,11 @@ class Choosing:
         self._keeps = request.patience is not None and request.kept_for is None
         """Whether room may be kept for one that does not fit."""
 
+    @property
+    def unfit(self) -> set[str]:
+        """Kinds of which something fits later and not now."""
+        return self._scales.unfit
+
     def most(self, room: Room, text: str) -> int:
         """So many of a lane have to be looked at; of one that does not fit now, the first."""
         demand = demand_of(room, text)
@@ -79,7 +84,10 @@ class Choosing:
             most = min(most, self.request.limit)
         if most <= 0 or self._scales.fit(room, demand) is Fit.NEVER:
             return 0
-        return min(most, self._scales.most(room, demand) + self._keeps)
+        share = self._scales.most(room, demand)
+        if not share:  # if nobody may be kept room for, it is not even looked at
+            self._scales.unfit.add(room.kind)
+        return min(most, share + self._keeps)
 
     def fits(self, room: Room, text: str) -> bool:
         """Whether one of the lane could be taken now."""

@@ -42,6 +42,7 @@ class Taking(NamedTuple):
     rows: list[Any]
     kept: Kept | None = None
     is_cordoned: bool = False
+    unfit: frozenset[str] = frozenset()
 
 
 async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes) -> Claims:
@@ -61,7 +62,7 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
                 held |= await _find_held(statement, wanted)
         else:
             claims = in_order(request.rooms, taking.rows)
-            claims.kept, claims.is_cordoned = taking.kept, taking.is_cordoned
+            claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
             return claims
     return Claims()
 
@@ -89,11 +90,13 @@ async def take(session: Session, asked: ClaimRequest, lanes: Lanes, held: set[in
     values, servers = await _lock(session, request)
     rows: list[Any] = []
     kept: Kept | None = None
+    unfit: set[str] = set()
     passed_over = set(held)
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
         choosing = Choosing(rest, await _allotment(session, rest, values, servers))
         choice = choosing.choose(await _contenders(session, choosing, lanes, passed_over))
+        unfit |= choosing.unfit
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
         taken = await _sit(session, request.node_id, choice.taken)
         rows += taken
@@ -111,7 +114,7 @@ async def take(session: Session, asked: ClaimRequest, lanes: Lanes, held: set[in
     if asked.kept_for is not None and all(row["id"] != asked.kept_for for row in rows) and asked.kept_for not in held:
         wanted[:] = [asked.kept_for]
         kept = await _keep(session, asked, asked.kept_for, None)
-    return Taking(rows, kept)
+    return Taking(rows, kept, unfit=frozenset(unfit))
 
 
 async def _refused(session: Session, node_id: str) -> Taking | None:
