@@ -503,7 +503,9 @@ class Node:
         """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
         self._idle.close()
         await self._idle.ended()
-        backlog = Backlog(self._store, self._kinds, self._settings.queues)
+        backlog = Backlog(
+            self._store, self._kinds, self._settings.queues, look=lambda kind: self._admission.look(kind, None, 1)
+        )
         await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
         await self.completer.flushed()
 
