@@ -140,6 +140,7 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
     assert unknown.err.startswith("error: there is no task 999")
     found = lines(shell, "orders")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
+        ("cancel", "999", "refused: no task of that id"),
         ("set_limit", "license", "limit license is 5 now"),
         ("cancel", str(task_id), "cancelled"),
         ("pause", "mail", "paused"),
@@ -178,7 +179,12 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
         told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
         assert told.out == f"node {node['id']} is told to stop; `synergon orders` shows when it has done so\n"
         assert worker.ended() == 0
-    assert [order["outcome"] for order in lines(shell, "orders")] == ["stops", "takes work again", "cordoned"]
+    assert [order["outcome"] for order in lines(shell, "orders")] == [
+        "stops",
+        "refused: no node of that id",
+        "takes work again",
+        "cordoned",
+    ]
 
 
 def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> None:
