@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import io
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.cli_support import Finished, Shell
-
-from synergon.cli.main import run
+from tests.cluster.cli_support import Shell, quickly
 
 APP = """
 import time
@@ -62,24 +57,6 @@ def shell(tmp_path: Path) -> Shell:
     (tmp_path / "app.py").write_text(APP)
     assert quickly(shell, "migrate", "--app", "app").code == 0
     return shell
-
-
-def quickly(shell: Shell, *arguments: str) -> Finished:
-    """The same as `shell.run`, in this process: so many commands need no process each."""
-    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
-    path = list(sys.path)
-    try:
-        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(arguments)
-    finally:
-        sys.path[:] = path
-        sys.modules.pop("app", None)
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        stream.seek(0)
-        texts.append(stream.read())
-    return Finished(code, *texts)
 
 
 def lines(shell: Shell, *command: str) -> list[Any]:
