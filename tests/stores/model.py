@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.stores.model_claim import ModelClaim, ModelClaims
+
 from synergon.errors import KeyConflict, LeaseLost
 from synergon.lifecycle import FINAL, Reason, State, is_legal
 from synergon.policies import CRASH_LIMIT
@@ -47,6 +49,10 @@ class ModelTask:
     group_id: int | None = None
     holds: frozenset[str] = frozenset()
     """The limits that it holds while it runs."""
+    kept_by: str | None = None
+    """The node that keeps room for it."""
+    is_spared: bool = False
+    """Whether it has yielded, and may not be asked to again."""
     reason: Reason | None = None
     claim_no: int = 0
     attempts: int = 0
@@ -74,6 +80,7 @@ class ModelTask:
         """Reach a final state."""
         self.move(state)
         self.reason = reason
+        self.kept_by = None
 
     def requeue(self, state: State) -> None:
         """Go on waiting."""
@@ -107,6 +114,7 @@ class Model:
         self.queues: dict[str, bool] = {}
         """Whether each queue is paused."""
         self.nodes: set[str] = set()
+        self.cordoned: set[str] = set()
         self.limits: dict[str, int | None] = {}
         """What was declared, or set since."""
         self.groups: dict[int, bool] = {}
@@ -233,33 +241,65 @@ class Model:
             holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
             holder.limit_key = task.limit_key
             holder.attempts = holder.crashes = holder.errors = 0
-            holder.progress = None
+            holder.progress = holder.kept_by = None
+            holder.is_spared = False
             self.queues.setdefault(task.queue, False)
         return holder.id, False, holder.state
 
     # ------------------------------------------------------------ tasks run
 
-    def claim(self, request: ClaimRequest) -> list[tuple[int, int, int, int]]:
-        """Id, claim number, attempts and crashes of what the node gets, in order."""
+    def claim(self, request: ClaimRequest) -> ModelClaims:
+        """What the node gets, in order, and what it keeps room for."""
         if request.node_id not in self.nodes:
             raise LeaseLost(request.node_id)
-        rooms = {room.kind: room.count for room in request.rooms}
-        holds = {room.kind: frozenset(room.limits) for room in request.rooms}
-        taken: list[ModelTask] = []
-        for task in sorted(self.tasks.values(), key=lambda task: (-task.priority, task.id)):
-            kind = task.task.kind
-            is_asked = len(taken) < request.limit and rooms.get(kind, 0) > 0 and self._may_start(task, request)
-            if is_asked and all(self._has_room(name) for name in holds[kind]):
-                rooms[kind] -= 1
-                taken.append(task)
-                self._start(task, request.node_id)
-                task.holds = holds[kind]
-        return [(task.id, task.claim_no, task.attempts, task.crashes) for task in taken]
+        if request.node_id in self.cordoned:
+            return ModelClaims(is_cordoned=True)
 
-    def _may_start(self, task: ModelTask, request: ClaimRequest) -> bool:
-        queue = task.task.queue
-        is_open = not self.queues[queue] and (request.queues is None or queue in request.queues)
-        return task.state is State.READY and is_open and task.expires_in != 0
+        def start(task: ModelTask, holds: frozenset[str]) -> None:
+            self._start(task, request.node_id)
+            task.holds = holds
+
+        def may_keep(task_id: int) -> bool:
+            keeper = self.tasks[task_id].kept_by
+            return keeper in (None, request.node_id) or keeper not in self.nodes
+
+        claim = ModelClaim(request, self._has_room, may_keep)
+        claim.choose(self.claimable(request.queues), start)
+        kept_for = self.tasks.get(request.kept_for or 0)
+        if kept_for is not None and kept_for in self.claimable(None) and kept_for.task.kind in claim.rooms:
+            claim.claims.kept = kept_for.id if may_keep(kept_for.id) else None
+        if claim.claims.kept is not None:
+            self.tasks[claim.claims.kept].kept_by = request.node_id
+        return claim.claims
+
+    def claimable(self, queues: frozenset[str] | None) -> list[ModelTask]:
+        """What might be taken from these queues."""
+        return [
+            task
+            for task in self.tasks.values()
+            if task.state is State.READY
+            and task.expires_in != 0
+            and not self.queues[task.task.queue]
+            and (queues is None or task.task.queue in queues)
+        ]
+
+    def ahead(self, task_id: int, limit: int) -> int | None:
+        """How many of the same kind, state and line go before."""
+        task = self.tasks.get(task_id)
+        if task is None or task.state not in (State.READY, State.WAITING):
+            return None
+        rivals = [other for other in self.tasks.values() if other.task.kind == task.task.kind]
+        in_line = [other for other in rivals if task.limit_key in (None, other.limit_key)]
+        before = [other for other in in_line if (-other.priority, other.id) < (-task.priority, task.id)]
+        return min(sum(other.state is task.state for other in before), limit)
+
+    def order(self, verb: str, node_id: str) -> bool:
+        """Tell a node; whether it is there."""
+        if node_id in self.nodes and verb == "uncordon":
+            self.cordoned.discard(node_id)
+        elif node_id in self.nodes:
+            self.cordoned.add(node_id)
+        return node_id in self.nodes
 
     def _has_room(self, name: str) -> bool:
         value = self.limits.get(name)
@@ -270,6 +310,7 @@ class Model:
         task.claim_no += 1
         task.attempts += 1
         task.node_id = node_id
+        task.kept_by = None
 
     def finish(self, settlement: Settlement, child_ids: Sequence[int]) -> set[State | None]:
         """Settle one attempt; the verdicts that are right for it."""
@@ -317,6 +358,8 @@ class Model:
             task.requeue(State.SCHEDULED if is_later else State.READY)
             if isinstance(outcome, Lined):
                 task.limit_key = outcome.limit_key
+            if isinstance(outcome, HandedBack):
+                task.is_spared |= outcome.spared_for > 0
 
     def _check_children(self, outcome: Succeeded, child_ids: Sequence[int]) -> None:
         for child, child_id in zip(outcome.children, child_ids, strict=True):
@@ -393,7 +436,7 @@ class Model:
         task.requeue(State.READY)
         task.attempts = task.crashes = 0
         task.expires_in = task.reason = task.result = task.progress = None
-        task.cancel_requested = False
+        task.cancel_requested = task.is_spared = False
         return True, State.READY, None
 
     def delete(self, task_id: int) -> tuple[bool, State | None]:

@@ -16,23 +16,37 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.stores.actions import ERROR, check_lines, new_node
+from msgspec.structs import replace
+from tests.stores.actions import amounts, check_lines, new_node
 from tests.stores.conftest import make_folder, make_store
 from tests.stores.model import LATER, Model, ModelTask
+from tests.stores.model_claim import looked_at
+from tests.stores.strategies import (
+    details,
+    kinds,
+    limit_names,
+    limit_values,
+    limits,
+    machines,
+    new_tasks,
+    notes,
+    outcomes,
+    picks,
+    priorities,
+    queues,
+    requests,
+    some_picks,
+)
 
-from synergon.control_records import NewGroup
+from synergon.control_records import NewGroup, NewOrder, Verb
 from synergon.errors import KeyConflict, LeaseLost
-from synergon.lifecycle import FINAL, Reason, State
+from synergon.lifecycle import FINAL, State
 from synergon.limit_records import LimitRecord, NewLimit
-from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from synergon.records import (
-    Cancelled,
+    Claim,
     ClaimRequest,
-    Crashed,
     Cutoffs,
-    Failed,
-    HandedBack,
-    Lined,
+    Look,
     Moved,
     NewTask,
     Outcome,
@@ -41,10 +55,8 @@ from synergon.records import (
     Report,
     Reprioritizing,
     Rescheduling,
-    Retrying,
     Room,
     Settlement,
-    Snoozed,
     Succeeded,
     TaskQuery,
     TaskRecord,
@@ -56,43 +68,6 @@ Pick = tuple[bool, int]
 Fence = tuple[int, int]
 
 UNKNOWN_ID = 4711
-
-kinds = st.sampled_from(["a", "b"])
-queues = st.sampled_from(["x", "y"])
-priorities = st.sampled_from([0, 0, 1, -1, HIGHEST_PRIORITY, LOWEST_PRIORITY])
-limits = st.sampled_from([0, 1, 2, 100, 100, 100])
-picks = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 30))
-"""Whether only what is alive is chosen from, and an index, so that examples stay meaningful when they shrink."""
-notes = st.sampled_from([None, Progress(fraction=0.25), Progress(fraction=0.5)])
-some_picks = st.lists(picks, min_size=1, max_size=3)
-
-new_tasks = st.builds(
-    NewTask,
-    kind=kinds,
-    queue=queues,
-    priority=priorities,
-    delay=st.sampled_from([None, None, 0, LATER]),
-    expires_in=st.sampled_from([None, None, None, None, None, 0, LATER]),
-    key=st.sampled_from([None, None, "k", "l"]),
-    on_conflict=st.sampled_from(["return", "raise", "replace"]),
-    payload=st.sampled_from([b"1", b"2"]),
-    max_attempts=st.sampled_from([None, 1, 5]),
-    limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
-)
-
-outcomes: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Succeeded, result=st.sampled_from([None, b"1"]), children=st.lists(new_tasks, max_size=2).map(tuple)),
-    st.builds(Failed, reason=st.sampled_from([Reason.ERROR, Reason.EXHAUSTED]), error=st.just(ERROR)),
-    st.builds(Retrying, delay=st.sampled_from([0, LATER]), error=st.just(ERROR)),
-    st.builds(Snoozed, delay=st.sampled_from([0, LATER])),
-    st.builds(Cancelled, why=st.sampled_from([None, "why"])),
-    st.just(HandedBack()),
-    st.just(Crashed(error=ERROR)),
-    st.sampled_from([Lined(limit_key="ada"), Lined(limit_key="bob")]),
-)
-
-limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
-limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -112,6 +87,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.settled: dict[Fence, Settlement] = {}
         self.keys: dict[Fence, str | None] = {}
         """The line of each claim, as the store told it."""
+        self.kept: dict[str, int | None] = {}
+        """What each node keeps room for, as it was told."""
         self.run(self.store.open())
 
     def teardown(self) -> None:
@@ -201,32 +178,28 @@ class StoreMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ tasks run
 
     @precondition(lambda self: self.model.tasks)
-    @rule(
-        pick=picks,
-        rooms=st.dictionaries(kinds, limits, min_size=1),
-        limit=limits,
-        wanted=st.sampled_from([None, None, frozenset({"x"}), frozenset({"x", "y"}), frozenset[str]()]),
-        is_limited=st.booleans(),
-    )
-    def claim(
-        self, pick: Pick, rooms: dict[str, int], limit: int, wanted: frozenset[str] | None, is_limited: bool
-    ) -> None:
-        holds = {"a": ("kind:a", "both"), "b": ("both",)} if is_limited else {}
-        request = ClaimRequest(
-            node_id=self.pick_node(pick),
-            rooms=tuple(Room(kind=kind, count=count, limits=holds.get(kind, ())) for kind, count in rooms.items()),
-            limit=limit,
-            queues=wanted,
-        )
-        self.claim_both(request)
+    @rule(pick=picks, request=requests, only=st.none() | some_picks, remembers=st.sampled_from([True, True, False]))
+    def claim(self, pick: Pick, request: ClaimRequest, only: list[Pick] | None, remembers: bool) -> None:
+        node_id = self.pick_node(pick)
+        kept_for = self.kept.get(node_id) if remembers else None
+        rooms = request.rooms
+        if only is not None:  # the node has looked at the tasks of one kind
+            rooms = (replace(rooms[0], only=tuple(self.pick_ids(only))), *rooms[1:])
+        self.claim_both(replace(request, node_id=node_id, rooms=rooms, kept_for=kept_for))
 
     @precondition(lambda self: self.model.tasks)
-    @rule(pick=picks, drawn=st.lists(outcomes, max_size=6), cancels=st.sampled_from([False, False, True]))
-    def work(self, pick: Pick, drawn: list[Outcome], cancels: bool) -> None:
+    @rule(
+        pick=picks,
+        drawn=st.lists(outcomes, max_size=6),
+        cancels=st.sampled_from([False, False, True]),
+        cpu=st.sampled_from([0, 100]),
+    )
+    def work(self, pick: Pick, drawn: list[Outcome], cancels: bool, cpu: int) -> None:
         """Claim whatever there is and settle some of it; somebody may want the first cancelled."""
         rooms = (Room(kind="a", count=100), Room(kind="b", count=100))
         first = len(self.claims)
-        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), rooms=rooms, limit=100))
+        state = amounts(cpu=cpu, gpu=cpu)
+        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), rooms=rooms, limit=100, totals=state, free=state))
         if cancels:
             self.cancel([task_id for task_id, _ in self.claims[first : first + 1]], why=None)
         for (task_id, claim_no), outcome in zip(self.claims[first:], drawn, strict=False):
@@ -251,14 +224,44 @@ class StoreMachine(RuleBasedStateMachine):
         except LeaseLost:
             assert expected is None
             return
-        assert [(claim.id, claim.claim_no, claim.attempts, claim.crashes) for claim in claims] == expected
+        assert expected is not None
+        assert [(claim.id, claim.claim_no, claim.attempts, claim.crashes) for claim in claims] == [
+            (task.id, task.claim_no, task.attempts, task.crashes) for task in expected.taken
+        ]
+        assert (claims.kept and claims.kept.id, claims.is_cordoned) == (expected.kept, expected.is_cordoned)
+        self.kept[request.node_id] = expected.kept
         for claim in claims:
-            task = self.model.tasks[claim.id].task
-            assert (claim.kind, claim.queue, claim.payload) == (task.kind, task.queue, task.payload)
-            assert claim.max_attempts == task.max_attempts
-            assert claim.limit_key == self.model.tasks[claim.id].limit_key
+            self.check_claim(claim)
             self.claims.append((claim.id, claim.claim_no))
             self.keys[claim.id, claim.claim_no] = claim.limit_key
+
+    def check_claim(self, claim: Claim) -> None:
+        known = self.model.tasks[claim.id]
+        task = known.task
+        assert (claim.kind, claim.queue, claim.payload, claim.demand) == (
+            task.kind,
+            task.queue,
+            task.payload,
+            task.demand,
+        )
+        assert claim.max_attempts == task.max_attempts
+        assert (claim.limit_key, claim.spared_for > 0) == (known.limit_key, known.is_spared)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(kind=kinds, more=details, machine=machines, some=some_picks, limit=limits)
+    def look(self, kind: str, more: dict[str, Any], machine: dict[str, Any], some: list[Pick], limit: int) -> None:
+        """What a node sees, from the beginning and behind a task that it has seen; and what goes before tasks."""
+        (first, *others) = self.pick_ids(some)
+        cursor = self.model.tasks.get(first)
+        after = None if cursor is None else (cursor.priority, cursor.id)
+        for behind in (None, after):
+            room = Room(kind=kind, count=1, **more)
+            look = Look(room=room, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit)
+            mine = [task for task in self.model.claimable(None) if task.task.kind == kind]
+            assert [record.id for record in self.run(self.store.look(look))] == looked_at(look, mine)
+        if not self.model.expired():  # whether these go before others is nobody's business
+            for task_id in (first, *others):
+                assert self.run(self.store.ahead(task_id, limit)) == self.model.ahead(task_id, limit)
 
     @precondition(lambda self: len(self.claims) > 1)
     @rule(some=st.lists(st.tuples(picks, outcomes, notes), min_size=1, max_size=3))
@@ -307,6 +310,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.store.register(new_node(node_id, lease=LATER)))
         self.model.nodes.add(node_id)
         self.node_ids.append(node_id)
+
+    @rule(pick=picks, verb=st.sampled_from(["cordon", "drain", "restart", "uncordon", "uncordon", "uncordon"]))
+    def tell_node(self, pick: Pick, verb: Verb) -> None:
+        node_id = self.pick_node(pick)
+        order = self.run(self.store.order(NewOrder(verb=verb, subject=node_id, who="ada")))
+        assert order.is_refused is not self.model.order(verb, node_id)
 
     @rule(pick=picks, leaves=st.booleans())
     def a_node_comes_and_may_replace_another(self, pick: Pick, leaves: bool) -> None:
@@ -402,7 +411,9 @@ class StoreMachine(RuleBasedStateMachine):
         page = await self.store.list_tasks(TaskQuery(limit=10_000))
         self.check_tasks(page.tasks)
         self.check_numbers(await self.store.counts(), await self.store.queues())
-        assert {node.id for node in await self.store.nodes()} == self.model.nodes
+        nodes = await self.store.nodes()
+        assert {node.id for node in nodes} == self.model.nodes
+        assert {node.id for node in nodes if node.is_cordoned} == self.model.cordoned & self.model.nodes
         self.check_limits(await self.store.limits())
         await check_lines(self.store)
         self.model.end_groups()
@@ -466,6 +477,8 @@ def _of_record(record: TaskRecord) -> dict[str, Any]:
         "key": record.key,
         "limit_key": record.limit_key,
         "group_id": record.group_id,
+        "demand": record.demand,
+        "kept_by": record.kept_by if record.state is State.READY else None,
         "payload": bytes(record.payload),
         "state": record.state,
         "reason": record.reason,
@@ -491,6 +504,8 @@ def _of_model(task: ModelTask) -> dict[str, Any]:
         "key": task.task.key,
         "limit_key": task.limit_key,
         "group_id": task.group_id,
+        "demand": task.task.demand,
+        "kept_by": task.kept_by if task.state is State.READY else None,
         "payload": task.task.payload,
         "state": task.state,
         "reason": task.reason,

@@ -1,0 +1,118 @@
+"""What the machine of the model test chooses from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from tests.stores.actions import ERROR, amounts, demands
+from tests.stores.model import LATER
+
+from synergon.demands import NOTHING, parse_demand
+from synergon.lifecycle import Reason
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from synergon.records import (
+    Cancelled,
+    ClaimRequest,
+    Crashed,
+    Failed,
+    HandedBack,
+    Lined,
+    NewTask,
+    Outcome,
+    Progress,
+    Retrying,
+    Room,
+    Snoozed,
+    Succeeded,
+)
+
+TEXTS = (
+    demands(),
+    demands(cpu=1),
+    demands(cpu=2),
+    demands(cpu=2, gpu=0.5),
+    demands("east", cpu=1),
+    demands(forbids="east"),
+)
+
+kinds = st.sampled_from(["a", "b"])
+queues = st.sampled_from(["x", "y"])
+priorities = st.sampled_from([0, 0, 1, -1, HIGHEST_PRIORITY, LOWEST_PRIORITY])
+limits = st.sampled_from([0, 1, 2, 100, 100, 100])
+picks = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 30))
+"""Whether only what is alive is chosen from, and an index, so that examples stay meaningful when they shrink."""
+notes = st.sampled_from([None, Progress(fraction=0.25), Progress(fraction=0.5)])
+some_picks = st.lists(picks, min_size=1, max_size=3)
+
+new_tasks = st.builds(
+    NewTask,
+    kind=kinds,
+    queue=queues,
+    priority=priorities,
+    delay=st.sampled_from([None, None, 0, LATER]),
+    expires_in=st.sampled_from([None, None, None, None, None, 0, LATER]),
+    key=st.sampled_from([None, None, "k", "l"]),
+    on_conflict=st.sampled_from(["return", "raise", "replace"]),
+    payload=st.sampled_from([b"1", b"2"]),
+    max_attempts=st.sampled_from([None, 1, 5]),
+    limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
+    demand=st.sampled_from(["", "", "", *TEXTS]),
+)
+
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Succeeded, result=st.sampled_from([None, b"1"]), children=st.lists(new_tasks, max_size=2).map(tuple)),
+    st.builds(Failed, reason=st.sampled_from([Reason.ERROR, Reason.EXHAUSTED]), error=st.just(ERROR)),
+    st.builds(Retrying, delay=st.sampled_from([0, LATER]), error=st.just(ERROR)),
+    st.builds(Snoozed, delay=st.sampled_from([0, LATER])),
+    st.builds(Cancelled, why=st.sampled_from([None, "why"])),
+    st.sampled_from([HandedBack(), HandedBack(spared_for=LATER)]),
+    st.just(Crashed(error=ERROR)),
+    st.sampled_from([Lined(limit_key="ada"), Lined(limit_key="bob")]),
+)
+
+limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
+limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
+
+some_amounts = st.fixed_dictionaries({"cpu": st.integers(-1, 4), "gpu": st.sampled_from([0, 0.5])}).map(
+    lambda numbers: amounts(**numbers)
+)
+machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "labels": st.sampled_from([frozenset(), frozenset({"east"})]),
+        "totals": st.sampled_from([amounts(cpu=4, gpu=1), amounts(cpu=1), {}]),
+        "free": some_amounts,
+    },
+    optional={
+        "yielding": st.sampled_from([amounts(cpu=1), amounts(cpu=2)]),
+        "held": st.sampled_from([amounts(cpu=1), amounts(cpu=2)]),
+        "patience": st.sampled_from([0, 0, LATER]),
+    },
+)
+"""What a node might say of itself; it need not be possible, only the same for the store and the model."""
+details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"rank": st.sampled_from([0, 0, 1])},
+    optional={
+        "demand": st.sampled_from([NOTHING, *(parse_demand(text) for text in TEXTS)]),
+        "is_urgent": st.booleans(),
+        "is_brief": st.booleans(),
+    },
+)
+"""What a room might say beside its kind and number."""
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> ClaimRequest:
+    holds = draw(st.sampled_from([{}, {"a": ("kind:a", "both"), "b": ("both",)}]))
+    counts = draw(st.dictionaries(kinds, limits, min_size=1))
+    rooms = [
+        Room(kind=kind, count=count, limits=holds.get(kind, ()), **draw(details)) for kind, count in counts.items()
+    ]
+    wanted = draw(st.sampled_from([None, None, frozenset({"x"}), frozenset({"x", "y"}), frozenset[str]()]))
+    return ClaimRequest(
+        node_id="", rooms=tuple(rooms), limit=draw(limits), queues=wanted, keep_for=LATER, **draw(machines)
+    )
+
+
+requests = _requests()
+"""A claim of a node that has yet to say who it is."""
