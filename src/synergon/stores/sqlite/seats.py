@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from synergon.demands import NOTHING
 from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
 from synergon.stores.sqlite import keeping, pools
@@ -67,6 +68,8 @@ class _Choice:
         self._rooms = {room.kind: room for room in request.rooms}
         self._left = Counter({room.kind: room.count for room in request.rooms})
         self._slots = request.limit
+        self._weightless = {room.kind for room in request.rooms if room.demand == NOTHING and request.kept_for is None}
+        """Kinds whose tasks, if they say nothing, need not be weighed."""
         self._closed: set[tuple[str, str, str]] = set()
         """Lanes whose first did not fit: none behind it does."""
         self.kept: Kept | None = None
@@ -88,6 +91,8 @@ class _Choice:
         return self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_command or room.is_urgent))
 
     def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
+        if not row[DEMAND] and room.kind in self._weightless:
+            return self._allotment.take(room, candidate(row))
         task_id, lane = row[0], lane_of(row)
         is_kept = task_id == self._request.kept_for
         if lane in self._closed and not is_kept:
@@ -124,9 +129,12 @@ class _Candidates:
 
     def of(self, found: Sequence[Lane]) -> list[Any]:
         rooms = {room.kind: room for room in self._request.rooms}
-        rows = {row[0]: row for lane in found if lane.room.only is None for row in self._of_lane(lane)}
-        rows.update((row[0], row) for row in self._named(rooms))
-        return sorted(rows.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
+        lists = [rows for lane in found if lane.room.only is None and (rows := self._of_lane(lane))]
+        named = self._named(rooms)
+        if len(lists) == 1 and not named:
+            return lists[0]
+        by_id = {row[0]: row for row in chain(*lists, named)}
+        return sorted(by_id.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
 
     def _named(self, rooms: Mapping[str, Room]) -> list[Any]:
         """Those that rooms name, and the one that room is kept for, if its own room does not leave it out."""
