@@ -36,6 +36,11 @@ MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 
 
+Covering = dict[frozenset[str], frozenset[str]]
+"""The limits that cover the servers of some providers, as it was seen last. Whoever has locked the servers sees it
+again, and does it over should one be missing among those that it has locked."""
+
+
 class Taking(NamedTuple):
     """What a claim has done."""
 
@@ -44,17 +49,17 @@ class Taking(NamedTuple):
     is_cordoned: bool = False
 
 
-async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes) -> Claims:
+async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
     """Take the first ready tasks in order that have a place in everything they need; commands before all else.
 
     `write` makes a transaction of a piece of work, `statement` one of a single statement. Where a row that somebody
-    holds is an error, it is looked again, and in the end without those rows.
+    holds is an error, it is looked again, and in the end without those rows. `covering` is what was seen before.
     """
     held: set[int] = set()
     for number in range(LOOKS):
         wanted: list[int] = []
         try:
-            taking: Taking = await write(take, request, lanes, held, wanted)
+            taking: Taking = await write(take, request, lanes, covering, held, wanted)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
             if number >= PATIENT_LOOKS:
@@ -80,13 +85,15 @@ async def _probe(session: Session, task_id: int) -> None:
     await session.rows("lock_ready", task_id)
 
 
-async def take(session: Session, asked: ClaimRequest, lanes: Lanes, held: set[int], wanted: list[int]) -> Taking:
+async def take(
+    session: Session, asked: ClaimRequest, lanes: Lanes, covering: Covering, held: set[int], wanted: list[int]
+) -> Taking:
     """One claim. Rows that others were quicker to take are passed over, and it is chosen again among the rest.
 
     `wanted` tells what it tried to take last, should that be refused.
     """
     request = lanes.rest(asked)
-    values, servers = await _lock(session, request)
+    values, servers = await _lock(session, request, covering)
     rows: list[Any] = []
     kept: Kept | None = None
     passed_over = set(held)
@@ -135,27 +142,33 @@ async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: s
 # ---------------------------------------------------------------- what is locked and counted
 
 
-async def _lock(session: Session, request: ClaimRequest) -> tuple[dict[str, int | None], list[PooledServer]]:
+async def _lock(
+    session: Session, request: ClaimRequest, covering: Covering
+) -> tuple[dict[str, int | None], list[PooledServer]]:
     """Lock the limits and servers that have a say; what the limits allow, and the servers."""
-    providers = {room.provider for room in request.rooms if room.provider is not None}
+    providers = frozenset(room.provider for room in request.rooms if room.provider is not None)
     names = {name for room in request.rooms for name in room.limits}
     rated = {room.kind for room in request.rooms if room.is_rated}
-    prefixes = [row["name"] for row in await session.rows("prefixes")] if providers else []
-    if prefixes:
-        addresses = [row["address"] for row in await session.rows("addresses", sorted(providers))]
-        names |= _covering(prefixes, addresses)
+    if providers and providers not in covering:
+        covering[providers] = await _find_covering(session, providers)
+    names |= covering.get(providers, frozenset())
     wanted = names | {OF_LINES + kind for kind in rated}
     rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
     session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
-    servers = await pools.lock_pools(session, providers) if providers else []
-    if not _covering(prefixes, [server.address for server in servers]) <= names:
-        raise Contention("the pool has changed between the look and the lock")
-    return {row["name"]: row["value"] for row in rows if row["name"] in names}, servers
+    found = await pools.lock_pools(session, providers) if providers else pools.Pools([], [])
+    covering[providers] = _covering(found.prefixes, [server.address for server in found.servers])
+    if not covering[providers] <= names:
+        raise Contention("the pool or its limits have changed since the last look")
+    return {row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers
 
 
-def _covering(prefixes: Iterable[str], addresses: Iterable[str]) -> set[str]:
-    places = list(addresses)
-    return {prefix for prefix in prefixes if any(covers(prefix, place) for place in places)}
+async def _find_covering(session: Session, providers: Iterable[str]) -> frozenset[str]:
+    prefixes = [row["name"] for row in await session.rows("prefixes")]
+    return _covering(prefixes, [row["address"] for row in await session.rows("addresses", sorted(providers))])
+
+
+def _covering(prefixes: Iterable[str], addresses: Sequence[str]) -> frozenset[str]:
+    return frozenset(prefix for prefix in prefixes if any(covers(prefix, address) for address in addresses))
 
 
 async def _allotment(
