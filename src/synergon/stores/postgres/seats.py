@@ -17,7 +17,7 @@ from synergon.addresses import covers
 from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
 from synergon.stores.postgres import pools
-from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, rest_of
+from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, most_by_weight, rest_of
 from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.contention import Contention, RowHeld
@@ -26,10 +26,12 @@ from synergon.stores.postgres.limiting import split
 from synergon.stores.postgres.lines import charge_starts
 from synergon.stores.postgres.locking import OF_LINES, terms_of
 from synergon.stores.postgres.session import Session, Terms
-from synergon.stores.weighing import demand_of
+from synergon.stores.weighing import Scales, demand_of
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
+FEW: Final = 8
+"""So many of a lane are looked at while it is counted how many may be taken."""
 LOOKS: Final = 8
 PATIENT_LOOKS: Final = 3
 MOST_PROBES: Final = 64
@@ -99,8 +101,9 @@ async def take(
     passed_over = set(held)
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
-        choosing = Choosing(rest, await _allotment(session, rest, values, servers))
-        choice = choosing.choose(await _contenders(session, choosing, lanes, passed_over))
+        sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
+        choosing = Choosing(rest, Allotment(values, servers, sight.holdings))
+        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over))
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
         taken = await _sit(session, request.node_id, choice.taken)
         rows += taken
@@ -171,23 +174,45 @@ def _covering(prefixes: Iterable[str], addresses: Sequence[str]) -> frozenset[st
     return frozenset(prefix for prefix in prefixes if any(covers(prefix, address) for address in addresses))
 
 
-async def _allotment(
-    session: Session, request: ClaimRequest, values: dict[str, int | None], servers: Sequence[PooledServer]
-) -> Allotment:
-    if not servers and not any(room.limits for room in request.rooms):
-        return Allotment({}, (), ())  # nothing that all nodes share has to be counted
-    holdings = [Holding(split(holds), *where) for holds, *where in await session.rows("holdings")]
-    for server in servers:
-        server.slots.clear()
-    return Allotment(values, servers, holdings)
-
-
 # ---------------------------------------------------------------- what there is to take
 
 
-async def _contenders(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
+class Sight(NamedTuple):
+    """What running tasks hold, and the first few of the lanes."""
+
+    holdings: list[Holding]
+    contenders: list[Contender]
+    numbers: dict[LaneName, int]
+    """How many of each lane were asked for."""
+
+
+async def _sight(
+    session: Session, request: ClaimRequest, lanes: Lanes, without: set[int], *, is_counted: bool
+) -> Sight:
+    """Where all nodes share something it is counted, after it was locked; a few are most likely all that it allows."""
+    scales = Scales(request)
+    most = {
+        (room.kind, text): most_by_weight(request, scales, room, text)
+        for room in _by_lanes(request)
+        for text in lanes.demands[room.kind]
+    }
+    if is_counted:
+        most = {lane: min(count, FEW) for lane, count in most.items()}
+    most = {lane: count for lane, count in most.items() if count > 0}
+    rows = await _first(session, request, most, without, is_counted=is_counted)
+    holdings = [
+        Holding(split(row["holds"]), row["provider"], row["server"], row["slot"]) for row in rows if row["id"] is None
+    ]
+    return Sight(holdings, [_contender(row) for row in rows if row["id"] is not None], most)
+
+
+def _by_lanes(request: ClaimRequest) -> list[Room]:
+    return [room for room in request.rooms if not room.is_command and room.only is None]
+
+
+async def _contenders(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
     found = await _commands(session, choosing, without)
-    found += await _tasks(session, choosing, lanes, without)
+    found += await _tasks(session, choosing, sight, without)
     found += await _named(session, choosing, without)
     return list({contender.candidate.id: contender for contender in found}.values())
 
@@ -215,15 +240,15 @@ async def _commands(session: Session, choosing: Choosing, without: set[int]) -> 
     return [_contender(row) for row in rows]
 
 
-async def _tasks(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
-    rooms = {room.kind: room for room in choosing.request.rooms if not room.is_command and room.only is None}
-    most = {(kind, text): choosing.most(room, text) for kind, room in rooms.items() for text in lanes.demands[kind]}
-    most = {lane: count for lane, count in most.items() if count > 0}
-    found = await _first(session, choosing.request, most, without)
-    if again := _with_targets(choosing, rooms, most, found):
-        found = [one for one in found if _lane(one) not in again]
-        found += await _first(session, choosing.request, again, without)
-    return found
+async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
+    """What is in sight, and more of the lanes of which more could be taken."""
+    rooms = {room.kind: room for room in _by_lanes(choosing.request)}
+    most = {lane: choosing.most(rooms[lane[0]], lane[1]) for lane in sight.numbers}
+    numbers = Counter(map(_lane, sight.contenders))
+    again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
+    again |= _with_targets(choosing, rooms, most, sight.contenders)
+    found = [one for one in sight.contenders if _lane(one) not in again]
+    return found + [_contender(row) for row in await _first(session, choosing.request, again, without)]
 
 
 def _lane(contender: Contender) -> LaneName:
@@ -240,19 +265,19 @@ def _with_targets(
         lane: max(most[lane], LOOKED_AT)
         for lane in picky
         if rooms[lane[0]].provider is not None
-        and numbers[lane] >= most[lane]
+        and numbers[lane] >= most[lane] > 0
         and choosing.fits(rooms[lane[0]], lane[1])
     }
 
 
 async def _first(
-    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int]
-) -> list[Contender]:
-    """The first so many of each lane."""
-    found: list[Contender] = []
+    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int], *, is_counted: bool = False
+) -> list[Any]:
+    """The first so many of each lane, and beside them what running tasks hold."""
+    found: list[Any] = []
     for lanes in _batches(most) if session.profile.asks_one_number else [most]:
-        if lanes:
-            rows = await session.rows(
+        if lanes or is_counted:
+            found += await session.rows(
                 "ready",
                 [kind for kind, _ in lanes],
                 [demand for _, demand in lanes],
@@ -261,9 +286,10 @@ async def _first(
                 sorted(without),
                 request.patience,
                 request.node_id,
-                max(lanes.values()),
+                max(lanes.values(), default=0),
+                is_counted,
             )
-            found += map(_contender, rows)
+            is_counted = False
     return found
 
 
