@@ -37,24 +37,15 @@ from tests.stores.actions import (
     add_many,
     check_counts,
     listed,
-    settlement_of,
 )
+from tests.stores.everything import do_everything, do_everything_with_demands, do_everything_with_limits
 
-from synergon.control_records import NewGroup, NewOrder
-from synergon.errors import ConfigurationError, KeyConflict, SchemaError, StoreError
+from synergon.errors import ConfigurationError, SchemaError, StoreError
 from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
 from synergon.records import (
     ClaimRequest,
     Cutoffs,
-    NewTask,
-    Progress,
-    Report,
-    Reprioritizing,
-    Rescheduling,
     Room,
-    Settlement,
-    Succeeded,
 )
 from synergon.stores.postgres import PostgresStore, contest
 from synergon.stores.postgres.profile import DISTRIBUTED, PROFILES, STANDARD
@@ -195,8 +186,8 @@ def test_no_text_of_the_profile_needs_what_such_databases_lack() -> None:
 def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
-        *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune"),
-        *("demote", "line_up", "lock_ready", "prune_rates"),
+        *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune", "succeed"),
+        *("demote", "keep", "line_up", "prune_rates", "take_seats"),
     }
 
 
@@ -220,135 +211,12 @@ async def test_nothing_is_said_that_such_databases_lack(said: set[str]) -> None:
     await store.open()
     await do_everything(store)
     await do_everything_with_limits(store)
+    await do_everything_with_demands(store)
     await store.close()
     statements = DISTRIBUTED.statements("said")
     assert {name for name, text in statements.items() if text not in said} == set()
     assert {text for text in said if LACKING.search(re.sub("--.*", "", text))} == set()
     administer("DROP SCHEMA said CASCADE")
-
-
-async def do_everything(store: PostgresStore) -> None:
-    """Every call of the port, and every way through it that has a statement of its own."""
-    worker = await Worker.start(store)
-    await do_inserts(store)
-    claims = await worker.claim("other", limit=3)
-    assert sum((await store.running_by_node()).values()) == len(claims)
-    outcomes = [Succeeded(result=None, children=(NewTask(kind="third", key="x"),)), *OUTCOMES.values()]
-    for outcome in outcomes:
-        await add(store)
-        claim = await worker.claim_one()
-        await store.report([Report(id=claim.id, claim_no=claim.claim_no, progress=Progress(fraction=0.5))])
-        await store.finish([settlement_of(claim, outcome)] * 2)  # the second has been applied already
-        await store.delete(await listed(store, kind=KIND, states=frozenset({State.READY})))
-    body = await store.begin(10.0)
-    await body.finish(Settlement(id=claims[0].id, claim_no=1, outcome=SUCCEEDED, progress=Progress(fraction=0.5)))
-    await do_operations(store, claims[1].id)
-    keeper = await store.keeper()
-    assert await keeper.renew(worker.node_id, HOUR)
-    await keeper.close()
-    assert await store.cancel_requests(worker.node_id) == [claims[1].id]
-    assert len(await store.reap([worker.node_id], 10)) == 2
-    await store.unregister("somebody")
-    await store.nodes()
-    assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
-
-
-async def do_inserts(store: PostgresStore) -> None:
-    await store.insert([NewTask(kind="other", key=key) for key in "abc"])
-    await add(store, kind="other", key="a", on_conflict="replace")
-    await add(store, kind="other", expires_in=0)
-    await add(store, kind="other", delay=1)
-    await store.wake(10)
-    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
-    transaction = connection.transaction()
-    await transaction.start()
-    await store.insert_on(connection, [NewTask(kind="other", key="d", on_conflict="raise")])
-    with pytest.raises(KeyConflict):
-        await store.insert_on(connection, [NewTask(kind="other", key="d", on_conflict="raise")])
-    await transaction.commit()
-    await connection.close()
-
-
-async def do_operations(store: PostgresStore, running: int) -> None:
-    task_id = await add(store, key="k")
-    await store.reschedule([Rescheduling(id=task_id, delay=HOUR)])
-    await store.set_priority([Reprioritizing(id=task_id, priority=1)])
-    await store.cancel([task_id, running], "why")
-    holder = await add(store, key="k")
-    assert (await store.retry([task_id]))[0].key_holder == holder
-    await store.delete([holder])
-    assert (await store.retry([task_id]))[0].done
-    await store.cancel([task_id])
-    await store.delete([task_id])
-    await store.pause(["x"])
-    await store.resume(["x"])
-    await store.now()
-    await store.secret()
-    await store.get([task_id])
-    await store.counts()
-    await store.queues()
-    await store.describe()
-
-
-async def do_everything_with_limits(store: PostgresStore) -> None:
-    """The same for what is limited, grouped and ordered."""
-    limits = [NewLimit(name=name, value=1) for name in ("key:lined", "host", "kind:served")]
-    limits.append(NewLimit(name="key:rated", value=1, rate=NewRate(every=HOUR)))
-    servers = (NewServer(address="host:1", capacity=1), NewServer(address="host:2", capacity=1))
-    await store.declare(limits, [NewProvider(name="gpu", servers=servers, rest_after=1)])
-    worker = await Worker.start(store, "limited")
-    await store.insert([NewTask(kind=kind, limit_key="ada") for kind in ("rated", "rated", "endless", *["lined"] * 20)])
-    await add(store, kind="served")
-    for target in ("host:1", "host:2"):
-        await add(store, kind="stop", is_command=True, provider="gpu", target=target)
-    commands, served = Room(kind="stop", count=1, provider="gpu", is_command=True), Room(kind="served", count=1)
-    claims = await worker.claim_rooms(commands, served, Room(kind="rated", count=1, is_rated=True))
-    assert [claim.kind for claim in claims] == ["stop", "rated", "served"]
-    failed = settlement_of(claims[0], Succeeded(), server=("gpu", "host:1"), is_server_well=False)
-    await store.finish([failed, *(settlement_of(claim, Succeeded()) for claim in claims[1:])])
-    assert await store.set_servers("gpu", servers[:1])
-    await store.set_limit("key:lined", 12)
-    await store.set_priority([Reprioritizing(id=(await listed(store, kind="lined"))[0], priority=5)])
-    await store.pause(["default"])
-    await store.resume(["default"])
-    await do_turns(store, worker)
-    await do_groups_and_orders(store)
-    await do_lines_of_callers(store)
-    await store.limits()
-    await store.servers()
-    await store.running_by_node()
-    assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
-
-
-async def do_turns(store: PostgresStore, worker: Worker) -> None:
-    """A turn has come when its line is next looked at, and nobody has woken it."""
-    await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=200_000))], [])
-    await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
-    (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
-    await asyncio.sleep(0.25)
-    await store.finish([settlement_of(claim, Succeeded())])
-
-
-async def do_groups_and_orders(store: PostgresStore) -> None:
-    then = NewTask(kind="lined", limit_key="ada")
-    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),), then=then))
-    await add(store, kind="after", after_group=group.id)
-    await store.cancel_group(group.id)
-    await store.groups([group.id])
-    order = await store.order(NewOrder(verb="stop", subject="limited", who="ada"))
-    assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
-    assert await store.order_done(order.id, "stopped")
-    assert len(await store.orders()) == 1
-
-
-async def do_lines_of_callers(store: PostgresStore) -> None:
-    await add(store, kind="lined", limit_key="bob", key="k")
-    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),)))
-    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
-    async with connection.transaction():
-        replacing = NewTask(kind="lined", limit_key="ada", key="k", on_conflict="replace")
-        await store.insert_on(connection, [replacing, NewTask(kind="member", group_id=group.id)])
-    await connection.close()
 
 
 # ---------------------------------------------------------------- shards
@@ -390,7 +258,7 @@ async def test_a_claimer_that_lost_everything_it_saw_takes_what_comes_next(store
     async def others_are_quicker() -> None:
         assert await quick.claim_ids(limit=10) == ids[:10]
 
-    claims = await contest.claim_by_contest(interrupted(store, others_are_quicker), request(slow.node_id, 10))
+    claims, _ = await contest.claim_by_contest(interrupted(store, others_are_quicker), request(slow.node_id, 10))
     assert [claim.id for claim in claims] == ids[10:]
 
 
@@ -404,7 +272,7 @@ async def test_a_claimer_that_lost_a_part_fills_up_and_keeps_to_its_rooms(store:
 
     rooms = (Room(kind=KIND, count=5), Room(kind="other", count=2))
     wanted = ClaimRequest(node_id=slow.node_id, rooms=rooms, limit=100)
-    claims = await contest.claim_by_contest(interrupted(store, others_are_quicker), wanted)
+    claims, _ = await contest.claim_by_contest(interrupted(store, others_are_quicker), wanted)
     assert [claim.id for claim in claims] == ids[3:8] + others[:2]
 
 
@@ -415,7 +283,8 @@ async def test_what_changed_since_the_look_is_asked_again(store: PostgresStore) 
     async def pause() -> None:
         await store.pause(["x"])
 
-    assert await contest.claim_by_contest(interrupted(store, pause), request(worker.node_id, 10)) == []
+    claims, _ = await contest.claim_by_contest(interrupted(store, pause), request(worker.node_id, 10))
+    assert claims == []
 
 
 async def test_what_is_taken_is_not_lost_when_a_later_look_fails(store: PostgresStore) -> None:
@@ -433,7 +302,7 @@ async def test_what_is_taken_is_not_lost_when_a_later_look_fails(store: Postgres
             await quick.claim_ids(limit=1)
         return answer
 
-    claims = await contest.claim_by_contest(run, request(slow.node_id, 5))
+    claims, _ = await contest.claim_by_contest(run, request(slow.node_id, 5))
     assert [claim.id for claim in claims] == ids[1:5]
 
 
@@ -470,7 +339,8 @@ async def test_a_claim_gives_up_when_everything_is_held(store: PostgresStore) ->
         return await store._statement(work, *arguments)
 
     async with held(*ids), asyncio.timeout(PATIENCE_SECONDS):
-        assert await contest.claim_by_contest(run, request(worker.node_id, 500)) == []
+        claims, _ = await contest.claim_by_contest(run, request(worker.node_id, 500))
+        assert claims == []
     assert tries < 3 * contest.MOST_REFUSALS
     assert await worker.claim_ids() == ids
 

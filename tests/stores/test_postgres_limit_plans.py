@@ -22,6 +22,8 @@ KINDS: Final = ["lined"]
 KEYS: Final = ["key-{}"]
 IDS: Final = ["{}"]
 TEXTS: Final = ["x"]
+DEMANDS: Final = ['""']
+BOOLEANS: Final = ["false"]
 """Lists of as many as are asked for; {} is the number of each."""
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
@@ -35,22 +37,45 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
     "line_up": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_turn", "task_pkey"}),
     "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
-    "holdings": ("", (), {"task_holding"}),
+    "lanes": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
     "ready": (
-        "text[], integer[], text[], integer, bigint[]",
-        (KINDS, IDS, "NULL", "50", "'{7}'"),
-        {"task_ready"},
+        "text[], text[], integer[], text[], bigint[], bigint, text, integer, boolean",
+        (KINDS, DEMANDS, IDS, "NULL", "'{7}'", "0", "'node'", "50", "true"),
+        {"task_ready", "task_holding"},
+    ),
+    "ready_among": (
+        "bigint[], text[], bigint[], bigint, text",
+        (IDS, "NULL", "'{7}'", "NULL", "'node'"),
+        {"task_pkey"},
     ),
     "ready_commands": (
-        "text[], text[], integer, text[], text[], bigint[]",
-        (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'"),
+        "text[], text[], integer, text[], text[], bigint[], bigint, text",
+        (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'", "0", "'node'"),
         {"task_command"},
     ),
-    "lock_ready": ("bigint[]", (IDS,), {"task_pkey"}),
     "take_seats": (
-        "text, bigint[], text[], text[], text[], integer[]",
-        ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS),
+        "text, bigint[], text[], text[], text[], integer[], text[]",
+        ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
+    ),
+    "keep": ("bigint, text, bigint, text, text[]", ("7", "'node'", "1", "NULL", KINDS), {"task_pkey"}),
+    "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
+    "first_in_lanes": (
+        "text, text[], text[], bigint, bigint, integer",
+        ("'lined'", DEMANDS, "NULL", "1", "7", "100"),
+        {"task_ready", "task_pkey"},
+    ),
+    "place_of": ("bigint", ("7",), {"task_pkey"}),
+    "ahead_ready": ("text, bigint, bigint, bigint", ("'lined'", "1", "7", "1000"), {"task_ready"}),
+    "ahead_in_line": (
+        "text, text, text, bigint, bigint, bigint",
+        ("'lined'", "'key-7'", "'waiting'", "1", "7", "1000"),
+        {"task_line"},
+    ),
+    "ahead_after_groups": (
+        "text, text, bigint, bigint, bigint",
+        ("'lined'", "NULL", "1", "7", "1000"),
+        {"task_after"},
     ),
     "running_bonds": ("bigint[]", (IDS,), {"task_pkey"}),
     "end_groups": ("bigint[]", (IDS,), {"task_member"}),

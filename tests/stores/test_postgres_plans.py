@@ -20,10 +20,11 @@ SIZES: Final = (1, 100, 1000)
 BACKLOGS: Final = ("nothing", "many kinds", "many kinds, not analyzed", "one kind", "many kinds, but only later")
 
 TYPES: Final = {
-    "candidates": "text, text[], integer[], integer, text[], integer, bigint[]",
-    "claim": "text, text[], integer[], integer, text[]",
+    "candidates": "text, text[], integer[], integer, text[], integer, bigint[], integer[]",
+    "claim": "text, text[], integer[], integer, text[], integer[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
+    "succeed": "bigint[], bigint[], text[], integer, boolean",
 }
 
 
@@ -55,11 +56,12 @@ class Planner:
 
     async def prepare(self) -> None:
         """Prepare everything, and make the plans that are kept."""
-        for name in ("claim", "lock_running", "end"):
+        for name in ("claim", "lock_running", "end", "succeed"):
             await self.prepare_one(name, TYPES[name])
         await self.claim(PLANS[0])
         await self.lock_running(PLANS[0], 1)
         await self.end(PLANS[0], 1)
+        await self.succeed(PLANS[0], 1)
 
     async def prepare_one(self, name: str, types: str) -> None:
         """Prepare this one."""
@@ -68,13 +70,16 @@ class Planner:
     async def claim(self, mode: str) -> set[str]:
         """How a claim of many kinds finds its rows."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
-        return await self._scans(mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL")
+        return await self._scans(
+            mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL", array(*range(KINDS))
+        )
 
     async def candidates(self, mode: str) -> set[str]:
         """How a claim that has to look first finds what to take."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
         rooms = array(*[100] * KINDS)
-        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'")
+        ranks = array(*range(KINDS))
+        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'", ranks)
 
     async def take(self, mode: str, size: int) -> set[str]:
         """How it takes them."""
@@ -92,6 +97,11 @@ class Planner:
         """How tasks that end are found."""
         ids, results = array(*range(1, size + 1)), array(*["NULL"] * size)
         return await self._scans(mode, "end", ids, results, "'succeeded'", "NULL", "true")
+
+    async def succeed(self, mode: str, size: int) -> set[str]:
+        """How plain successes are found."""
+        ids, claims, results = array(*range(1, size + 1)), array(*[1] * size), array(*["NULL"] * size)
+        return await self._scans(mode, "succeed", ids, claims, results, "1", "true")
 
     async def _scans(self, mode: str, name: str, *arguments: str) -> set[str]:
         await self._connection.execute(f"SET plan_cache_mode = {mode}")
@@ -143,6 +153,7 @@ async def test_no_statement_reads_more_than_it_takes(planner: Planner) -> None:
         for size in SIZES:
             assert await planner.lock_running(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
             assert await planner.end(mode, size) == {"task_pkey"}, (mode, size)
+            assert await planner.succeed(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
 
 
 @pytest.fixture

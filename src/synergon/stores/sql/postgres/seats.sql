@@ -25,7 +25,7 @@ LEFT JOIN (SELECT DISTINCT kind, demand FROM lane WHERE demand IS NOT NULL) AS f
 
 -- name: ready
 -- The first ready tasks of some kinds and demands, in open queues; without locks. $6: how long a task has to be due
--- before room is kept for it; $7: by whom.
+-- before room is kept for it; $7: by whom. If $9, what running tasks hold is told beside, without an id.
 WITH lane AS MATERIALIZED (
     SELECT asked.kind, asked.demand, asked.count, queue.name AS queue
     FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, demand, count)
@@ -37,7 +37,7 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
             OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
-        ) AS may_be_kept
+        ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
@@ -45,6 +45,9 @@ FROM lane CROSS JOIN LATERAL (
     ORDER BY priority DESC, id
     LIMIT least(lane.count, $8)
 ) AS found
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
+FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: ready_among
 -- Those of the given tasks that are ready, in open queues; without locks.
@@ -64,9 +67,13 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
 -- Commands are for a provider, not for a queue. Those for a server are left out if it is not among the open ones, which
 -- are $4 (provider) and $5 (address).
 SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.target, found.server, found.attempts,
-    false AS may_be_kept
+    coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
+        AND (
+            found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $8
+            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+        ) AS may_be_kept
 FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
-    SELECT id, queue, demand, target, server, attempts FROM {schema}.task
+    SELECT id, queue, demand, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE is_command AND state = 'ready' AND kind = room.kind
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         AND (target IS NULL OR room.provider IS NULL OR (room.provider, target) IN (
@@ -173,7 +180,7 @@ SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
 WHERE id = $1 AND state || '' IN ('ready', 'waiting')
 
 -- name: ahead_ready
--- How many ready tasks of a kind are before a place, lane by lane.
+-- How many ready tasks of a kind are before a place: the first of every lane, and of these the better ones.
 WITH RECURSIVE lane (queue, demand) AS (
     SELECT queue.name, (
         SELECT demand FROM {schema}.task
@@ -190,20 +197,12 @@ WITH RECURSIVE lane (queue, demand) AS (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM lane CROSS JOIN LATERAL (
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand AND priority > $2
-            ORDER BY priority DESC LIMIT $4
-        )
-        UNION ALL
-        (
-            SELECT id FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand
-                AND priority = $2 AND id < $3
-            ORDER BY id LIMIT $4
-        )
-    ) AS found
-    WHERE lane.demand IS NOT NULL
+        SELECT priority, id FROM {schema}.task
+        WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND demand = lane.demand
+            AND priority >= $2
+        ORDER BY priority DESC, id LIMIT $4
+    ) AS first
+    WHERE lane.demand IS NOT NULL AND (first.priority > $2 OR first.id < $3)
     LIMIT $4
 ) AS before
 
@@ -213,21 +212,12 @@ WITH line AS MATERIALIZED (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM line CROSS JOIN LATERAL (
-        (
-            SELECT id FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
-                AND priority > $4
-            ORDER BY priority DESC LIMIT $6
-        )
-        UNION ALL
-        (
-            SELECT id FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
-                AND priority = $4 AND id < $5
-            ORDER BY id LIMIT $6
-        )
-    ) AS found
-    LIMIT $6
+        SELECT priority, id FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
+            AND priority >= $4
+        ORDER BY priority DESC, id LIMIT $6
+    ) AS first
+    WHERE first.priority > $4 OR first.id < $5
 ) AS before
 
 -- name: ahead_after_groups

@@ -1,0 +1,206 @@
+"""Everything that a PostgreSQL store can be asked for, so that every statement it has is said once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+from tests.postgres_server import server_url
+from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, amounts, demands, listed, settlement_of
+
+from synergon.control_records import NewGroup, NewOrder
+from synergon.errors import KeyConflict
+from synergon.lifecycle import State
+from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
+from synergon.records import (
+    ClaimRequest,
+    Cutoffs,
+    Look,
+    NewTask,
+    Progress,
+    Report,
+    Reprioritizing,
+    Rescheduling,
+    Room,
+    Settlement,
+    Succeeded,
+)
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.lanes import find_lanes
+from synergon.stores.postgres.seats import claim_seats
+
+SUCCEEDED: Final = OUTCOMES["succeeded"]
+EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
+
+
+async def do_everything(store: PostgresStore) -> None:
+    """Every call of the port, and every way through it that has a statement of its own."""
+    worker = await Worker.start(store)
+    await do_inserts(store)
+    claims = await worker.claim("other", limit=3)
+    assert sum((await store.running_by_node()).values()) == len(claims)
+    outcomes = [Succeeded(result=None, children=(NewTask(kind="third", key="x"),)), *OUTCOMES.values()]
+    for outcome in outcomes:
+        await add(store)
+        claim = await worker.claim_one()
+        await store.report([Report(id=claim.id, claim_no=claim.claim_no, progress=Progress(fraction=0.5))])
+        await store.finish([settlement_of(claim, outcome)] * 2)  # the second has been applied already
+        await store.delete(await listed(store, kind=KIND, states=frozenset({State.READY})))
+    body = await store.begin(10.0)
+    await body.finish(Settlement(id=claims[0].id, claim_no=1, outcome=SUCCEEDED, progress=Progress(fraction=0.5)))
+    await do_operations(store, claims[1].id)
+    keeper = await store.keeper()
+    assert await keeper.renew(worker.node_id, HOUR)
+    await keeper.close()
+    assert await store.cancel_requests(worker.node_id) == [claims[1].id]
+    assert len(await store.reap([worker.node_id], 10)) == 2
+    await store.unregister("somebody")
+    await store.nodes()
+    assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
+
+
+async def do_inserts(store: PostgresStore) -> None:
+    await store.insert([NewTask(kind="other", key=key) for key in "abc"])
+    await add(store, kind="other", key="a", on_conflict="replace")
+    await add(store, kind="other", expires_in=0)
+    await add(store, kind="other", delay=1)
+    await store.wake(10)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    transaction = connection.transaction()
+    await transaction.start()
+    await store.insert_on(connection, [NewTask(kind="other", key="d", on_conflict="raise")])
+    with pytest.raises(KeyConflict):
+        await store.insert_on(connection, [NewTask(kind="other", key="d", on_conflict="raise")])
+    await transaction.commit()
+    await connection.close()
+
+
+async def do_operations(store: PostgresStore, running: int) -> None:
+    task_id = await add(store, key="k")
+    await store.reschedule([Rescheduling(id=task_id, delay=HOUR)])
+    await store.set_priority([Reprioritizing(id=task_id, priority=1)])
+    await store.cancel([task_id, running], "why")
+    holder = await add(store, key="k")
+    assert (await store.retry([task_id]))[0].key_holder == holder
+    await store.delete([holder])
+    assert (await store.retry([task_id]))[0].done
+    await store.cancel([task_id])
+    await store.delete([task_id])
+    await store.pause(["x"])
+    await store.resume(["x"])
+    await store.now()
+    await store.secret()
+    await store.get([task_id])
+    await store.counts()
+    await store.queues()
+    await store.describe()
+
+
+async def do_everything_with_limits(store: PostgresStore) -> None:
+    """The same for what is limited, grouped and ordered."""
+    limits = [NewLimit(name=name, value=1) for name in ("key:lined", "host", "kind:served")]
+    limits.append(NewLimit(name="key:rated", value=1, rate=NewRate(every=HOUR)))
+    servers = (NewServer(address="host:1", capacity=1), NewServer(address="host:2", capacity=1))
+    await store.declare(limits, [NewProvider(name="gpu", servers=servers, rest_after=1)])
+    worker = await Worker.start(store, "limited")
+    await store.insert([NewTask(kind=kind, limit_key="ada") for kind in ("rated", "rated", "endless", *["lined"] * 20)])
+    await add(store, kind="served")
+    for target in ("host:1", "host:2"):
+        await add(store, kind="stop", is_command=True, provider="gpu", target=target)
+    commands, served = Room(kind="stop", count=1, provider="gpu", is_command=True), Room(kind="served", count=1)
+    claims = await worker.claim_rooms(commands, served, Room(kind="rated", count=1, is_rated=True))
+    assert [claim.kind for claim in claims] == ["stop", "rated", "served"]
+    failed = settlement_of(claims[0], Succeeded(), server=("gpu", "host:1"), is_server_well=False)
+    await store.finish([failed, *(settlement_of(claim, Succeeded()) for claim in claims[1:])])
+    assert await store.set_servers("gpu", servers[:1])
+    await store.set_limit("key:lined", 12)
+    await store.set_priority([Reprioritizing(id=(await listed(store, kind="lined"))[0], priority=5)])
+    await store.pause(["default"])
+    await store.resume(["default"])
+    await do_turns(store, worker)
+    await do_groups_and_orders(store)
+    await do_lines_of_callers(store)
+    await store.limits()
+    await store.servers()
+    await store.running_by_node()
+    assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
+
+
+async def do_turns(store: PostgresStore, worker: Worker) -> None:
+    """A turn has come when its line is next looked at, and nobody has woken it."""
+    await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=200_000))], [])
+    await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
+    (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
+    await asyncio.sleep(0.25)
+    await store.finish([settlement_of(claim, Succeeded())])
+
+
+async def do_groups_and_orders(store: PostgresStore) -> None:
+    then = NewTask(kind="lined", limit_key="ada")
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),), then=then))
+    await add(store, kind="after", after_group=group.id)
+    await store.cancel_group(group.id)
+    await store.groups([group.id])
+    order = await store.order(NewOrder(verb="stop", subject="limited", who="ada"))
+    assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
+    assert await store.order_done(order.id, "stopped")
+    assert len(await store.orders()) == 1
+
+
+async def do_lines_of_callers(store: PostgresStore) -> None:
+    await add(store, kind="lined", limit_key="bob", key="k")
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),)))
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    async with connection.transaction():
+        replacing = NewTask(kind="lined", limit_key="ada", key="k", on_conflict="replace")
+        await store.insert_on(connection, [replacing, NewTask(kind="member", group_id=group.id)])
+    await connection.close()
+
+
+async def do_everything_with_demands(store: PostgresStore) -> None:
+    """The same for what only some nodes can carry."""
+    worker = await Worker.start(store, "carrier")
+    big = await add(store, kind="big", demand=demands(cpu=8))
+    small = await add(store, kind="big", demand=demands(cpu=1))
+    room, totals = Room(kind="big", count=9), amounts(cpu=8)
+    assert [record.id for record in await store.look(Look(room=room, totals=totals))] == [big, small]
+    assert await store.ahead(small, 10) == 1
+    assert (await worker.claim_rooms(room, totals=totals, patience=0)).kept is not None
+    named = Room(kind="big", count=9, only=(small,))
+    claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), kept_for=big)
+    assert [claim.id for claim in claims] == [small]
+    await do_waits(store)
+    await do_claim_of_a_held_row(store, worker, big)
+    await do_cordon_beside_a_claim(store, ClaimRequest(node_id="carrier", rooms=(room,), limit=1, totals=totals))
+
+
+async def do_waits(store: PostgresStore) -> None:
+    await store.declare([NewLimit(name="key:queued", value=1)], [])
+    ids = [await add(store, kind="queued", limit_key="eve") for _ in range(3)]
+    assert await store.ahead(ids[2], 10) == 1
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="member"),)))
+    assert await store.ahead(await add(store, kind="after", after_group=group.id), 10) is not None
+
+
+async def do_claim_of_a_held_row(store: PostgresStore, worker: Worker, task_id: int) -> None:
+    """Somebody's own transaction holds it."""
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    async with connection.transaction():
+        await connection.execute(f"SELECT 1 FROM {store.address.schema}.task WHERE id = $1 FOR UPDATE", task_id)
+        room = Room(kind="big", count=9)
+        assert await worker.claim_rooms(room, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
+    await connection.close()
+
+
+async def do_cordon_beside_a_claim(store: PostgresStore, request: ClaimRequest) -> None:
+    """The order comes after the look and before the claim."""
+    request = replace(request, free=request.totals)
+    lanes = await store._statement(find_lanes, request)
+    assert lanes is not None
+    await store.order(NewOrder(verb="cordon", subject=request.node_id, who="ada"))
+    claims = await claim_seats(store._write, store._statement, request, lanes, {})
+    assert (claims, claims.is_cordoned) == ([], True)
+    await store.order(NewOrder(verb="uncordon", subject=request.node_id, who="ada"))

@@ -1,0 +1,183 @@
+"""Claims by demand on PostgreSQL: what does not fit is not read, and what happens at once happens in some order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from tests.postgres_server import SCHEMA, administer, distributed_url, server_url, store_url
+from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, amounts, demands
+from tests.stores.test_capacity import ids_of, room
+
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.profile import STANDARD
+
+ROWS: Final = 100_000
+KINDS: Final = 50
+QUEUES: Final = 2
+DEMANDS: Final = ["", demands(cpu=1), demands(cpu=2), demands("elsewhere"), demands(cpu=9)]
+SHARDS: Final = 8
+
+
+@pytest.fixture(params=["standard", "distributed"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[PostgresStore]:
+    """Either profile."""
+    store = PostgresStore(store_url() if request.param == "standard" else distributed_url())
+    await store.open()
+    yield store
+    await store.close()
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def fill(schema: str) -> None:
+    """Ready tasks of many kinds, in two queues, of each demand as many as of the others."""
+    texts = ", ".join(f"'{text}'" for text in DEMANDS)
+    administer(
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, demand) "
+        f"SELECT 'kind-' || number % {KINDS}, 'queue-' || number / {KINDS} % {QUEUES}, 'ready', number % 3, now(), "
+        f"'{{}}', now(), (ARRAY[{texts}])[1 + number / {KINDS * QUEUES} % {len(DEMANDS)}] "
+        f"FROM generate_series(0, {ROWS} - 1) AS number"
+    )
+    administer(f"INSERT INTO {schema}.queue SELECT 'queue-' || number FROM generate_series(0, {QUEUES} - 1) AS number")
+    administer(f"ANALYZE {schema}.task; ANALYZE {schema}.queue")
+
+
+@pytest.fixture
+async def backlog(store: PostgresStore) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection with the settings of the store, over many ready tasks."""
+    fill(store.address.schema)
+    settings = dict(store.address.profile.settings)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=settings)
+    yield connection
+    await connection.close()
+    administer(f"TRUNCATE {store.address.schema}.task; ANALYZE {store.address.schema}.task")
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """By what index tasks are read, and how many entries."""
+    if plan.get("Relation Name") == "task" and "Scan" in plan["Node Type"] and plan["Actual Loops"]:
+        read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        yield plan.get("Index Name", "everything"), read * plan["Actual Loops"]
+    for inner in plan.get("Plans", []):
+        yield from _scans(inner)
+
+
+async def read(store: PostgresStore, connection: asyncpg.Connection[Any], name: str, *arguments: Any) -> float:
+    """How many entries of the index of ready tasks a statement reads, which reads nothing else."""
+    sql = store.address.profile.statements(store.address.schema)[name]
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *arguments)
+    found = list(_scans(json.loads(text)[0]["Plan"]))
+    assert {index for index, _ in found} == {"task_ready"}
+    return sum(number for _, number in found)
+
+
+async def test_a_claim_reads_what_it_may_take_and_one_of_what_does_not_fit(
+    store: PostgresStore, backlog: asyncpg.Connection[Any]
+) -> None:
+    """Each index entry is one that could be taken, the first of a lane that could not, or one of a jump."""
+    shards = 1 if store.address.profile is STANDARD else SHARDS
+    kinds = [f"kind-{number}" for number in range(KINDS)]
+    lanes = KINDS * QUEUES * shards
+    found = await read(store, backlog, "lanes", "node", kinds, [False] * KINDS, None)
+    assert found == lanes * len(DEMANDS)
+    for count in (1, 5):
+        asked: tuple[Any, ...] = (kinds[:1], DEMANDS[1:2], [count], None, [], 0, "node", count, False)
+        assert await read(store, backlog, "ready", *asked) == QUEUES * shards * count
+    unfit = [text for text in DEMANDS for _ in kinds]
+    asked = (kinds * len(DEMANDS), unfit, [1] * len(unfit), None, [], 0, "node", 1, False)
+    assert await read(store, backlog, "ready", *asked) == len(unfit) * QUEUES * shards
+    await finds_its_own(store)
+
+
+async def finds_its_own(store: PostgresStore) -> None:
+    """Among many that are for others, a node gets what is for it."""
+    worker = await Worker.start(store)
+    wanted = await add(store, kind="kind-7", priority=9, demand=demands("here", cpu=1))
+    rooms = tuple(room(f"kind-{number}") for number in range(KINDS))
+    state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=1), "free": amounts(cpu=1)}
+    claims = await worker.claim_rooms(*rooms, limit=4, **state)
+    assert claims[0].id == wanted
+    assert [claim.demand for claim in claims[1:]] == [""] * 3
+
+
+# ---------------------------------------------------------------- how many statements
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of our statements that any connection of asyncpg says from now on."""
+    names: list[str] = []
+    known = {text: name for name, text in STANDARD.statements(SCHEMA).items()}
+    real = asyncpg.Connection.__init__
+
+    def init(self: asyncpg.Connection[Any], *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        self.add_query_logger(lambda record: names.append(known[record.query]) if record.query in known else None)
+
+    monkeypatch.setattr(asyncpg.Connection, "__init__", init)
+    return names
+
+
+async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is_asked_in_vain(said: list[str]) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    plain = await add_many(store, 3)
+    state: dict[str, Any] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
+
+    async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
+        said.clear()
+        return ids_of(await worker.claim_rooms(room(), limit=limit, **state)), list(said)
+
+    assert await claim() == (plain[:1], ["claim"])
+    first, second = await add_many(store, 2, demand=demands(cpu=1), priority=1)
+    assert await claim() == ([first], ["claim", "lanes", "ready", "take_seats"])
+    assert await claim() == ([second], ["lanes", "ready", "take_seats"])
+    assert await claim(9) == (plain[1:], ["lanes", "claim"])
+    await store.close()
+
+
+# ---------------------------------------------------------------- at once
+
+
+async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> None:
+    workers = [await Worker.start(store, f"node-{number}") for number in range(8)]
+    await add(store, demand=demands(cpu=8))
+    small = await add_many(store, 30, demand=demands(cpu=1))
+    state: dict[str, Any] = {"totals": amounts(cpu=8), "free": amounts(cpu=2), "patience": 0}
+    found = await asyncio.gather(*(worker.claim_rooms(room(), limit=2, **state) for worker in workers))
+    assert sum(claims.kept is not None for claims in found) == 1
+    assert sorted(task_id for claims in found for task_id in ids_of(claims)) == small[:14]
+
+
+@pytest.mark.parametrize("demand", ["", demands()], ids=["the short way", "the long way"])
+async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: PostgresStore, demand: str) -> None:
+    worker = await Worker.start(store)
+    await add(store, demand=demand)
+    sql = store.address.profile.statements(store.address.schema)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    async with connection.transaction():
+        await connection.fetch(sql["lock_node"], worker.node_id)
+        await connection.execute(sql["cordon"], worker.node_id)
+        claiming = asyncio.create_task(worker.claim_rooms(room()))
+        await _is_waited_for(connection)
+        assert not claiming.done()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        claims = await claiming
+    assert (claims, claims.is_cordoned) == ([], True)
+    await connection.close()
+
+
+async def _is_waited_for(connection: asyncpg.Connection[Any]) -> None:
+    """Until somebody waits for what this connection holds."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not administer(  # noqa: ASYNC110 - the database tells nobody
+            "SELECT 1 FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", connection.get_server_pid()
+        ):
+            await asyncio.sleep(0.01)
