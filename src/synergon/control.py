@@ -18,6 +18,7 @@ from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.operations import Operations
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
+from synergon.outlook import Outlook
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
 from synergon.providers.registry import Registry
@@ -45,6 +46,7 @@ class Control(Operations):
     """The part of an Engine that works on what tasks share."""
 
     registry: Registry
+    outlook: Outlook
     idle_hooks: list[IdleHook]
 
     @property
@@ -196,4 +198,5 @@ class Control(Operations):
             )
         )
         self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
+        await self.outlook.consider(self.store, tasks)
         return Group(cast("Engine", self), opened.id, name, together, opened)

@@ -29,6 +29,7 @@ from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
+from synergon.outlook import Outlook
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
 from synergon.peering.opening import default_transport
@@ -129,6 +130,7 @@ class Engine(Results):
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
         self.clock: Clock = SystemClock()
+        self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
@@ -310,8 +312,8 @@ class Engine(Results):
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
         if self._stopping is None:
-            if self._node is not None and self._grace(grace) is None:
-                self._node.refuse_stop_from_inside()
+            if self._node is not None:
+                self._node.ending.refuse_from_inside(self._grace(grace))
             self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
         try:
             await asyncio.shield(self._stopping)
@@ -474,6 +476,7 @@ class Engine(Results):
         else:
             inserted = await self.store.insert(tasks) if tasks else []
             self._announce(tasks, inserted)
+        await self.outlook.consider(self.store, tasks)
         pairs = list(zip(listed, inserted, strict=True))
         return await made_in_turns(lambda pair: self._handle(*pair), pairs)
 
@@ -492,6 +495,8 @@ class Engine(Results):
             self._announce_ready({(task.kind, task.queue, task.demand): 1})
         else:
             self._announce((task,), inserted)
+        if task.demand:
+            await self.outlook.consider(self.store, (task,))
         return self._handle(call, inserted[0])
 
     async def enqueue_tasks(self, tasks: Sequence[NewTask], task_type: AnyTask) -> list[Handle[Any]]:
@@ -499,6 +504,7 @@ class Engine(Results):
         await self._declare()
         inserted = await self.store.insert(tasks)
         self._announce(tasks, inserted)
+        await self.outlook.consider(self.store, tasks)
         return [
             Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
             for found in inserted
@@ -520,6 +526,7 @@ class Engine(Results):
         await self.store.announce_queues({task.queue for task in tasks})
         if watch:
             self._let_watch()
+            await self.outlook.consider(self.store, tasks)
 
     def _let_watch(self) -> None:
         """Tasks come when the caller commits, and not every store tells then: nodes should look often for a while."""

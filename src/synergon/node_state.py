@@ -50,9 +50,11 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
     slots_free: int = 0
+    slots_yielding: int = 0
+    """Slots that running tasks would yield to an urgent one."""
     processes_free: int = 0
     running: dict[str, int] = {}
-    """How many run, by kind, without zeros."""
+    """How many run, or are about to, by kind, without zeros."""
     is_cordoned: bool = False
     is_stopping: bool = False
     leaving: str | None = None

@@ -139,6 +139,8 @@ class Resources:
         object.__setattr__(self, "custom", dict(self.custom))
         for name in self.custom:
             _check_resource(name)
+        if self.ram is not None:
+            object.__setattr__(self, "ram", size_bytes(self.ram, "Resources ram"))
         self.amounts()
 
     def amounts(self) -> dict[str, int]:
@@ -146,7 +148,7 @@ class Resources:
         said: dict[str, Any] = {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
         amounts = {name: _millionths(name, value) for name, value in said.items() if value is not None}
         if self.ram is not None:
-            amounts["ram"] = size_bytes(self.ram, "Resources ram")
+            amounts["ram"] = int(self.ram)
             if amounts["ram"] > MOST_OF_ANYTHING * UNIT:
                 raise OptionError(f"Resources ram must be at most {MOST_OF_ANYTHING * UNIT:g} bytes, got {self.ram!r}")
         return amounts

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cluster.cli_support import Shell, until
 
-from synergon import State
+from synergon import Engine, Resources, State
+from synergon.cli.worker import warn_of_shares
 
 
 @pytest.fixture
@@ -133,3 +134,36 @@ def test_a_folder_that_is_missing_is_code_3(shell: Shell) -> None:
     finished = shell.run("worker", "app")
     assert finished.code == 3
     assert f"error: the folder {shell.folder}/no does not exist" in finished.err
+
+
+def test_workers_have_the_labels_and_resources_that_they_are_given(shell: Shell) -> None:
+    task = (
+        '@engine.task(needs={"zone:eu"}, cost=Resources(custom={"license": 2}))\ndef solve() -> str:\n    return "done"'
+    )
+    with (shell.folder / "app.py").open("a") as app:
+        app.write(f"\n\nfrom synergon import Resources\n\n\n{task}\n")
+    shell.enqueue("solve")
+    arguments = ("--processes", "1", "--label", "gpu", "--label", "zone:eu", "--resources", "cpu=1, license=2")
+    assert shell.run("worker", "app", "--drain", *arguments).code == 0
+    assert shell.counts() == {State.SUCCEEDED: 1}
+
+
+def test_several_processes_are_told_that_each_takes_the_machine_for_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine("memory://")
+    warn_of_shares(engine, engine.settings, 2)
+    assert caplog.messages == [], "nothing costs anything"
+
+    @engine.task(cost=Resources(cpu=1))
+    async def costly() -> None:
+        """Nothing to do."""
+
+    warn_of_shares(engine, engine.settings.changed({"resources": Resources(cpu=1)}, "code"), 2)
+    warn_of_shares(engine, engine.settings, 1)
+    assert caplog.messages == []
+    warn_of_shares(engine, engine.settings, 2)
+    assert "each of the 2 processes takes the whole machine for its own" in caplog.text
+
+
+def test_resources_that_make_no_sense_are_refused(shell: Shell) -> None:
+    finished = shell.run("worker", "app", "--resources", "cpu=-1")
+    assert (finished.code, finished.err) == (2, "error: Resources cpu must be a number from 0 to 1e+09, got -1.0\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
 from tests.conftest import NewEngine
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import Gate, until
@@ -244,3 +245,74 @@ async def test_a_failed_a_cancelled_and_a_handed_back_task_give_back_what_they_u
         await engine.stop_node(grace=0)
         assert node.state().free == node.state().totals
         assert (await held.status()).state is State.READY
+
+
+async def test_kinds_without_tasks_are_not_asked_for(new_engine: NewEngine, sqlite_url: str) -> None:
+    """Two hundred kinds, one of them used: each claim asks for that one."""
+    engine = new_engine(sqlite_url, resources=Resources(cpu=2))
+    asked: list[int] = []
+
+    async def body() -> None:
+        """Nothing to do."""
+
+    for number in range(200):
+        engine.task(name=f"kind{number}", cost=Resources(cpu=1))(body)
+
+    async with engine.worker(drain=True):
+        node = node_of(engine)
+        await until(lambda: not node.scheduler._dirty)
+        request = node._admission.request
+
+        def noted(node_id: str, wanted: set[str]) -> object:
+            found = request(node_id, wanted)
+            asked.append(0 if found is None else len(found.rooms))
+            return found
+
+        node._admission.request = noted  # type: ignore[method-assign,assignment]
+        await engine.kinds["kind7"].enqueue_many([()] * 50)
+    assert max(asked) == 1
+
+
+async def test_a_demand_that_no_live_node_could_meet_is_spoken_of_once(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = new_engine(url)
+    engine = new_engine(url, name="node-a", resources=Resources(gpu=1), labels={"zone:us"})
+
+    async def train() -> None:
+        """Nothing to do."""
+
+    for one in (producer, engine):
+        one.task(cost=Resources(gpu=1))(train)
+    async with producer:
+        known = producer.kinds["train"]
+        await known.with_options(cost=Resources(gpu=2), needs={"zone:eu"}).enqueue()  # nobody runs anything yet
+        async with engine.worker():
+            await known.enqueue()
+            assert caplog.messages == []
+            producer.outlook._read_at = None
+            for _ in range(3):
+                await known.with_options(cost=Resources(gpu=2), needs={"zone:eu"}).enqueue()
+            (said,) = [message for message in caplog.messages if "no live node" in message]
+    assert said == (
+        "no live node could ever run this task of kind 'train' (gpu 2, needs zone:eu): node-a lacks the label zone:eu "
+        "and has gpu 1 in all; it waits for one that can"
+    )
+
+
+async def test_a_node_that_cannot_run_what_it_stores_tells_one_that_can(new_engine: NewEngine, sqlite_url: str) -> None:
+    """Both sweep so rarely that only the hint can be in time."""
+    here = new_engine(sqlite_url, labels={"zone:us"}, listen="127.0.0.1:0")
+    there = new_engine(sqlite_url, labels={"zone:eu"}, listen="127.0.0.1:0")
+
+    async def note() -> str:
+        return "done"
+
+    for engine in (here, there):
+        engine.task(note)
+    async with here.worker(), there.worker():
+        await until(lambda: here.peers is not None and len(list(here.peers._post.directory)) == 1)
+        handle = await here.kinds["note"].with_options(needs={"zone:eu"}).enqueue()
+        assert await handle.result(timeout=8) == "done"
+        later = await here.kinds["note"].with_options(needs={"zone:eu"}, delay=0.05).enqueue()
+        assert await later.result(timeout=8) == "done"

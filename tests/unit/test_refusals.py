@@ -96,13 +96,6 @@ def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, gr
         greet.with_options(name="other")
 
 
-@pytest.mark.parametrize("name", ["resources", "labels"])
-def test_a_setting_that_is_coming_is_refused_and_not_ignored(memory_url: str, name: str) -> None:
-    options: dict[str, Any] = {name: None}
-    with pytest.raises(NotAvailable, match=f"the option '{name}' is not in this release of synergon"):
-        Engine(memory_url, **options)
-
-
 @pytest.mark.parametrize("name", ["explain", "events"])
 def test_a_method_that_is_coming_says_so(engine: Engine, name: str) -> None:
     with pytest.raises(NotAvailable, match=rf"engine.{name} \(.*\) is not in this release of synergon"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from synergon import Engine, OptionError, Retention, SynergonError
+from synergon import Engine, OptionError, Resources, Retention, SynergonError
 from synergon.settings import UNSET, load
 
 
@@ -40,6 +40,8 @@ ENVIRONMENT: list[tuple[str, str, Any]] = [
     ("child_tasks", "10", 10),
     ("child_memory", "1GiB", 2**30),
     ("child_memory", "none", None),
+    ("resources", "cpu=8, ram=16GiB, gpu=0.5, license=2", Resources(cpu=8, ram=2**34, gpu=0.5, custom={"license": 2})),
+    ("labels", "zone:eu, gpu:a100", frozenset({"zone:eu", "gpu:a100"})),
     ("listen", "127.0.0.1:7700", "127.0.0.1:7700"),
     ("advertise", "http://node.example.com:7700", "http://node.example.com:7700"),
 ]
@@ -80,6 +82,14 @@ def test_every_setting_of_the_engine_is_in_that_list() -> None:
         ("child_processes", "0"),
         ("child_tasks", "x"),
         ("child_memory", "much"),
+        ("resources", "cpu"),
+        ("resources", "cpu=many"),
+        ("resources", "cpu=-1"),
+        ("resources", "cpu=1, cpu=2"),
+        ("resources", "ram=2 parsecs"),
+        ("resources", "=1"),
+        ("labels", "zone eu"),
+        ("labels", "zone:eu,,gpu"),
         ("url", "app.db"),
         ("name", "a\nb"),
     ],

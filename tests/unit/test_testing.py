@@ -23,6 +23,7 @@ from synergon import (
     OptionError,
     PayloadError,
     Reason,
+    Resources,
     ResultTimeout,
     Retry,
     RetryAfter,
@@ -667,6 +668,25 @@ class TestAssertions:
             tester.assert_not_enqueued(greet, "Ada", name="Bob")
         with pytest.raises(OptionError, match="count must be"):
             tester.assert_enqueued(greet, count=-1)
+
+
+class TestMachines:
+    async def test_a_test_runs_what_it_enqueues_whatever_machine_it_needs_elsewhere(self) -> None:
+        own = Engine("memory://")
+
+        @own.task(cost=Resources(gpu=8), needs={"zone:eu"})
+        async def train() -> str:
+            return "trained"
+
+        @own.task(urgent=True, cost=Resources(gpu=8))
+        async def hurry() -> str:
+            return "hurried"
+
+        async with testing.memory(own) as tester:
+            await train.enqueue()
+            await train.with_options(forbids={"zone:eu"}, needs=(), cost=Resources(custom={"moon": 1})).enqueue()
+            await hurry.enqueue()
+            assert [record.result for record in await tester.drain()] == ["hurried", "trained", "trained"]
 
 
 class TestWrongUses:

@@ -25,6 +25,7 @@ from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
 from synergon.node.timeouts import Timeouts
+from synergon.policies import Resources
 from synergon.records import NodeRecord, QueueRecord, Record
 from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
@@ -132,6 +133,9 @@ def _settings(engine: Engine) -> dict[str, SettingInForce]:
 def _plain(name: str, value: Any) -> Any:
     if name == "url":
         return shown(value)
+    if isinstance(value, Resources):
+        usual = {"cpu": value.cpu, "ram": value.ram, "gpu": value.gpu}
+        return {name: amount for name, amount in {**usual, **value.custom}.items() if amount is not None}
     return sorted(value) if isinstance(value, frozenset) else value
 
 

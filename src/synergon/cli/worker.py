@@ -71,6 +71,17 @@ def worker(
         str | None,
         typer.Option(metavar="DURATION", help="The limit of tasks that name none themselves; none: no limit."),
     ] = None,
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNTS",
+            help="What each process has, like cpu=4,ram=8GiB,gpu=1,license=2. Default: what the machine has.",
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="LABEL", help="What tasks may need of it; may be given several times."),
+    ] = None,
     log_level: Annotated[
         logs.Level,
         typer.Option(metavar="LEVEL", envvar="SYNERGON_LOG_LEVEL", help="debug, info, warning or error."),
@@ -89,12 +100,14 @@ def worker(
         {"name": name, "lease": lease, "sweep": sweep, "grace": grace, "timeout": timeout},
         concurrency=concurrency,
         queues=queue or None,
+        resources=resources,
+        labels=label or None,
     )
     if reload and drain:
         raise OptionError("--reload goes on until it is interrupted, --drain does not; give one of them")
     if processes is not None or reload:
         if not reload:  # with it, a mistake in the app is something to wait out
-            _check(found[0], given)
+            warn_of_shares(*_check(found[0], given), processes or 1)
         arguments = [found[0], *_as_arguments(given), "--log-level", log_level, *(["--drain"] if drain else [])]
         raise typer.Exit(supervise(arguments, processes or 1, log_level, name=name, drain=drain, reload=reload))
     if supervisor_pipe is not None:
@@ -111,8 +124,8 @@ def _given(texts: Mapping[str, str | None], **values: Any) -> dict[str, Any]:
 def _as_arguments(given: Mapping[str, Any]) -> Iterable[str]:
     """The same for the command line of another process; each has a name of its own, so that one is left out."""
     for name, value in given.items():
-        if name == "queues":
-            yield from (f"--queue={queue}" for queue in value)
+        if name in ("queues", "labels"):
+            yield from (f"--{name.removesuffix('s')}={word}" for word in value)
         elif name != "name":
             yield f"--{name}={'none' if value is None else value}"
 
@@ -123,6 +136,16 @@ def _check(app: str, given: Mapping[str, Any]) -> tuple[Engine, Settings]:
     if not engine.kinds:
         raise ConfigurationError(f"{app} has no tasks; let it import the modules that hold them")
     return engine, engine.settings.changed(given, "command line")
+
+
+def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
+    """Nodes do not know of each other what they use of the machine that they are on."""
+    is_found = settings.sources["resources"] == "default"
+    if processes > 1 and is_found and any(task_type.demand.cost for task_type in engine.kinds.values()):
+        logger.warning(
+            "each of the %d processes takes the whole machine for its own; give each its share, like --resources cpu=1",
+            processes,
+        )
 
 
 def _run(app: str, given: Mapping[str, Any], level: logs.Level, *, drain: bool) -> None:

@@ -7,7 +7,7 @@ of it was accepted. For other kinds it costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -64,7 +64,8 @@ class Acceptance:
             for room in request.rooms
             if room.kind in self._inquiries
             and self._inquiries[room.kind].tried(
-                (claim.id for claim in claims if claim.kind == room.kind),
+                room.only or (),
+                [claim.id for claim in claims if claim.kind == room.kind],
                 was_enough=room.kind not in leftover and claims.kept is None,
                 is_any_unfit=room.kind in claims.unfit,
             )
@@ -94,7 +95,7 @@ def inquiries(
     logger: logging.LoggerAdapter[logging.Logger],
     *,
     on_accepted: Callable[[str], None] = lambda _: None,
-    on_refused: Callable[[Iterable[str]], None] = lambda _: None,
+    on_refused: Callable[[str, int], None] = lambda _kind, _count: None,
     may_ask: Callable[[], bool] = lambda: True,
 ) -> dict[str, Inquiry]:
     """One for each kind that wants to be asked."""
@@ -108,7 +109,7 @@ def inquiries(
             room=lambda: admission.room(kind) if may_ask() else 0,
             look=lambda after, limit: admission.look(kind, after, limit),
             on_accepted=lambda: on_accepted(kind),
-            on_refused=lambda: on_refused([kind]),
+            on_refused=lambda count: on_refused(kind, count),
         )
 
     return {kind: inquiry(kind, task_type) for kind, task_type in kinds.items() if task_type.acceptor is not None}

@@ -166,6 +166,19 @@ class Admission:
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
+    def yielding(self) -> dict[str, int]:
+        """What running tasks would yield to urgent ones, of each resource."""
+        return self._yielding([room for room in self._rooms.values() if room.is_urgent])
+
+    @property
+    def slots_yielding(self) -> int:
+        """The same in slots."""
+        urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
+        if self._preemption is None or not urgent:
+            return 0
+        return min(self._preemption.yielding(kind)[SLOT] for kind in urgent)
+
+    @property
     def kept(self) -> Kept | None:
         """The task that room is kept for."""
         return None if self._reservation is None else self._reservation.kept

@@ -7,7 +7,8 @@ from typing import Final
 
 from synergon.clock import Clock
 from synergon.errors import StoreError
-from synergon.lifecycle import LIVE
+from synergon.lifecycle import LIVE, State
+from synergon.records import Look
 from synergon.stores.base import Store
 
 LOOK_SECONDS: Final = 0.05
@@ -16,12 +17,22 @@ LOOK_SHARE: Final = 0.1
 
 
 class Backlog:
-    """The live tasks of the kinds and queues that a node serves, in queues that are not paused."""
+    """The live tasks of the kinds and queues that a node serves, in queues that are not paused; without those that are
+    ready and demand what this node does not have."""
 
-    def __init__(self, store: Store, kinds: Container[str], queues: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        kinds: Container[str],
+        queues: frozenset[str] | None,
+        *,
+        look: Callable[[str], Look] | None = None,
+    ) -> None:
         self._store = store
         self._kinds = kinds
         self._queues = queues
+        self._look = look
+        """What to ask for, to see whether the node could run any of a kind's ready tasks."""
 
     async def ends(self, clock: Clock, is_busy: Callable[[], bool], is_over: Callable[[], bool]) -> None:
         """Return when nothing is left and nothing runs, or when it is over anyway."""
@@ -36,12 +47,20 @@ class Backlog:
         try:
             paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
             counts = await self._store.counts()
+            left = {
+                (kind, state)
+                for queue, kind, state in counts
+                if state in LIVE and kind in self._kinds and queue not in paused and self._serves(queue)
+            }
+            return all(state is State.READY for _, state in left) and not await self._is_any_for_us(left)
         except StoreError:
             return False
-        return not any(
-            state in LIVE and kind in self._kinds and queue not in paused and self._serves(queue)
-            for queue, kind, state in counts
-        )
+
+    async def _is_any_for_us(self, ready: set[tuple[str, State]]) -> bool:
+        for kind, _ in ready:
+            if self._look is None or await self._store.look(self._look(kind)):
+                return True
+        return False
 
     def _serves(self, queue: str) -> bool:
         return self._queues is None or queue in self._queues

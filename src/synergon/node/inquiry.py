@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -51,7 +51,7 @@ class Inquiry:
         room: Callable[[], int],
         look: Callable[[tuple[int, int] | None, int], Look],
         on_accepted: Callable[[], None],
-        on_refused: Callable[[], None],
+        on_refused: Callable[[int], None],
     ) -> None:
         assert task_type.acceptor is not None
         self._task_type = task_type
@@ -101,16 +101,14 @@ class Inquiry:
             self._has_news = True
         return tuple(self._accepted)
 
-    def tried(self, taken: Iterable[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
-        """A claim has taken these of the accepted; whether there is reason for another one.
+    def tried(self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
+        """A claim was offered these and has taken those; whether there is reason for another one.
 
         `was_enough`: there was room for more than it took. Then the others have gone elsewhere, or do not fit, and must
         not stand in the way of those behind them; they are met again if they are still there at the next news.
         """
-        for task_id in taken:
+        for task_id in offered if was_enough else taken:
             self._accepted.pop(task_id, None)
-        if was_enough:
-            self._accepted.clear()
         self._is_any_unfit |= is_any_unfit
         return bool(self._accepted) or self._has_news or not self._is_at_end
 
@@ -175,7 +173,7 @@ class Inquiry:
             if record.id in accepted:
                 self._accepted[record.id] = until
         if len(accepted) < len(records):
-            self._on_refused()
+            self._on_refused(len(records) - len(accepted))
 
     def _forget_expired(self) -> None:
         now = self._clock.monotonic()

@@ -61,6 +61,12 @@ class Neighbours:
         if self._peers is not None:
             self._peers.tell_surplus(kinds)
 
+    def refused(self, kind: str, count: int) -> None:
+        """So many of the kind are not taken here; somebody else may take them, and whoever does not tells others."""
+        if self._peers is not None:
+            self._peers.tell_new({(kind, None, AS_THE_KIND_SAYS): count})
+            self._peers.tell_surplus([kind])
+
     def freed(self, names: list[str]) -> None:
         """Places in these were freed here and not taken again."""
         if names and self._peers is not None:

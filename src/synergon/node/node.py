@@ -10,12 +10,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
 
 from synergon.clock import Clock, new_id
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import microseconds
-from synergon.errors import StoreError, StoreUnavailable, SynergonError
+from synergon.errors import StoreError, StoreUnavailable
 from synergon.idle import IdleHook
 from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
@@ -26,6 +25,7 @@ from synergon.node.body_services import BodyServices
 from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
+from synergon.node.ending import Ending
 from synergon.node.executors import Executor, Keeper
 from synergon.node.freeing import Freeing
 from synergon.node.hooks import Hooks
@@ -39,7 +39,6 @@ from synergon.node.orders import Orders
 from synergon.node.pace import Pace
 from synergon.node.presence import Presence
 from synergon.node.pruner import Pruner
-from synergon.node.quiet import Quiet
 from synergon.node.reaper import Reaper
 from synergon.node.reservation import Reservation
 from synergon.node.runner import Runner
@@ -60,9 +59,6 @@ from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 from synergon.version import VERSION
-
-LAST_SECONDS: Final = 2.0
-"""How long bodies that were asked to end may take before something is said, or done, about it."""
 
 
 class Node:
@@ -109,8 +105,6 @@ class Node:
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
-        self.was_abandoned = False
-        """Bodies that would not end were given back while they ran: the process must end now."""
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
@@ -175,7 +169,7 @@ class Node:
                 clock,
                 logger,
                 on_accepted=lambda kind: self.scheduler.accepted(kind),
-                on_refused=self._neighbours.offer_surplus,
+                on_refused=self._neighbours.refused,
                 may_ask=lambda: self.scheduler.may_claim,
             )
         )
@@ -190,7 +184,7 @@ class Node:
             sleep=clock.sleep,
         )
         self.runner.preemption.on_rested = self.scheduler.capacity_freed
-        self._quiet = Quiet(lambda: bool(self.runner.running))
+        self.ending = Ending(self.runner, logger, may_exit=self._may_exit, give_back=self._give_back)
         self._board = Noticeboard(self.loop, self.state)
         self.presence = Presence(
             store,
@@ -346,7 +340,7 @@ class Node:
 
     def _note_free(self) -> None:
         self.scheduler.capacity_freed()
-        self._quiet.look()
+        self.ending.look()
         self._idle.look()
 
     async def _sweep(self) -> None:
@@ -401,7 +395,7 @@ class Node:
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
         await self.scheduler.settled()
-        await self._quiet.comes()
+        await self.ending.quiet.comes()
         await self.completer.flushed()
 
     # ------------------------------------------------------------ peers
@@ -488,7 +482,7 @@ class Node:
 
     async def _rejoin(self) -> None:
         await self.scheduler.settled()
-        await self._quiet.comes()
+        await self.ending.quiet.comes()
         failures = 0
         while True:
             try:
@@ -509,23 +503,22 @@ class Node:
         """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
         self._idle.close()
         await self._idle.ended()
-        backlog = Backlog(self._store, self._kinds, self._settings.queues)
+        backlog = Backlog(
+            self._store, self._kinds, self._settings.queues, look=lambda kind: self._admission.look(kind, None, 1)
+        )
         await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
         await self.completer.flushed()
-
-    def refuse_stop_from_inside(self) -> None:
-        """A body that stops its own node, and gives running bodies all the time they want, would wait for itself."""
-        current = asyncio.current_task()
-        if any(attempt.asyncio_task is current for attempt in self.runner.running.values()):
-            raise SynergonError(
-                "a body cannot stop its own engine with grace=None: it would wait for itself; give a grace"
-            )
 
     async def stop(self, grace: float | None) -> None:
         """Stop in order; `grace` seconds for running bodies, None for as long as they take."""
         if self._stopping is None:
             self._stopping = self.loop.create_task(self._stop(grace))
         await asyncio.shield(self._stopping)
+
+    @property
+    def was_abandoned(self) -> bool:
+        """Whether bodies that would not end were given back while they ran: the process must end now."""
+        return self.ending.was_abandoned
 
     async def stopped(self) -> None:
         """Return when somebody has stopped the node."""
@@ -539,9 +532,7 @@ class Node:
         self.acceptance.close()
         self._idle.close()
         await self.scheduler.settled()
-        if not await self._quiet.comes_within(grace):
-            self.runner.stop_all(Stop.SHUTDOWN)
-            await self._wait_for_the_last()
+        await self.ending.end_bodies(grace)
         try:
             async with asyncio.timeout(self._settings.lease):
                 await self.completer.flushed()
@@ -568,16 +559,3 @@ class Node:
             await self._executor.close()
         self._logger.info("node %s has stopped", self.id)
         self._has_stopped.set()
-
-    async def _wait_for_the_last(self) -> None:
-        """Coroutines and children end soon; a thread ends when it ends."""
-        if await self._quiet.comes_within(LAST_SECONDS):
-            return
-        left = [f"{attempt.claim.id} ({attempt.claim.kind})" for attempt in self.runner.running.values()]
-        if self._may_exit:
-            self._logger.warning("gives back tasks whose bodies would not end: %s", ", ".join(left))
-            self.was_abandoned = True
-            self._give_back(attempt.claim for attempt in self.runner.running.values())
-            return
-        self._logger.warning("waits for bodies that will not end: %s", ", ".join(left))
-        await self._quiet.comes()

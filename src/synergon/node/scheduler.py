@@ -81,7 +81,8 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """There is room again."""
-        if self._unfit and self._admission.returns != self._returns:
+        is_any = self._unfit or self._admission.kept is not None
+        if is_any and self._admission.returns != self._returns:
             self.look_at_unfit()
         if self._dirty:
             self._event.set()

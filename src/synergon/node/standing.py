@@ -18,18 +18,19 @@ def state_of(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
 ) -> NodeState:
     """From any thread: what changes meanwhile is told the next time."""
-    available = ledger.available
     kinds = {room.kind: _kind_state(room, task_type) for room, task_type in admission.kinds()}
     return NodeState(
         is_said=True,
         labels=tuple(sorted(admission.labels)),
         totals=dict(ledger.totals),
-        free=available,
+        free=ledger.unpromised,
+        yielding=admission.yielding,
+        slots_yielding=admission.slots_yielding,
         held=admission.held,
         kept_for=None if admission.kept is None else admission.kept.id,
         slots_free=max(ledger.free, 0),
         processes_free=ledger.processes_free,
-        running={kind: count for kind, count in list(ledger.by_kind.items()) if count},
+        running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
         leaving=leaving,
@@ -45,6 +46,7 @@ def _kind_state(room: Room, task_type: AnyTask) -> KindState:
         demand=AS_THE_KIND_SAYS if room.demand == NOTHING else room.demand.text,
         rank=room.rank,
         is_urgent=room.is_urgent,
+        is_asking=task_type.acceptor is not None,
     )
 
 

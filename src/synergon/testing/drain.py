@@ -14,7 +14,10 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from synergon.clock import Clock
+from synergon.demands import NOTHING
 from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import SynergonError
 from synergon.lifecycle import State
@@ -27,7 +30,7 @@ from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
 from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.records import NewNode, Progress, Report
+from synergon.records import ClaimRequest, NewNode, Progress, Report
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -37,6 +40,9 @@ from synergon.version import VERSION
 BATCH: Final = 1000
 LAST_SECONDS: Final = 2.0
 """How long bodies may take to end when a drain is broken off."""
+
+PLENTY: Final = 2**62
+"""Of every resource: what tasks use elsewhere does not matter in a test."""
 
 running_body: Final[ContextVar[int | None]] = ContextVar("running_body", default=None)
 """The task whose body is asking, if a body is."""
@@ -88,7 +94,8 @@ class Drain(Services):
         self._build(clock, NodeLogger(logger, {"node": self.node_id}))
 
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
-        ledger = Ledger(self._settings.concurrency, self._settings.child_processes)
+        names = {name for task_type in self._kinds.values() for name in task_type.demand.cost}
+        ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
         self._hooks = hooks = Hooks(clock, logger)
         self._completer = Completer(
@@ -146,7 +153,7 @@ class Drain(Services):
     async def _start_due(self) -> bool:
         await self._wake()
         request = self._admission.request(self.node_id, self._kinds)
-        claims = await self._store.claim(request) if request is not None else []
+        claims = await self._store.claim(_undemanding(request)) if request is not None else []
         for attempt in self._runner.admit(claims):
             self._start(attempt)
         self._check_limit(len(claims))
@@ -276,3 +283,8 @@ class ThreadExecutor(LocalExecutor):
         """What `function` returns."""
         context = copy_context()
         return await super().run_in_thread(lambda: context.run(function))
+
+
+def _undemanding(request: ClaimRequest) -> ClaimRequest:
+    """The same, whatever labels tasks need."""
+    return replace(request, rooms=tuple(replace(room, demand=NOTHING) for room in request.rooms))

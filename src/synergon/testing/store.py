@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
 from synergon.clock import Clock
 from synergon.control_records import NewGroup, NewOrder, OpenedGroup, OrderRecord
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.lifecycle import State
 from synergon.limit_records import NewServer
 from synergon.records import Insertion, Moved, NewTask, Reprioritizing, Rescheduling, TaskRecord
 from synergon.stores.memory import MemoryStore
-from synergon.stores.memory.row import record_of
+from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
+
+
+class UndemandingTables(Tables):
+    """Rows that demand nothing of a node: a test runs what it enqueues, whatever machine it would need elsewhere."""
+
+    def add(self, task: NewTask, run_at: int, now: int) -> Row:
+        """Store a new one."""
+        return super().add(replace(task, demand=AS_THE_KIND_SAYS) if task.demand else task, run_at, now)
+
+    def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
+        """Put a new one into the place of another."""
+        super().replace(row, replace(task, demand=AS_THE_KIND_SAYS) if task.demand else task, run_at, now)
 
 
 class TestStore(MemoryStore):
@@ -31,7 +46,7 @@ class TestStore(MemoryStore):
         self._on_insert = on_insert
         self._on_change = on_change
         self._on_cancel = on_cancel
-        self._tables = Tables()
+        self._tables = UndemandingTables()
 
     async def open(self) -> None:
         """It is there from the start."""

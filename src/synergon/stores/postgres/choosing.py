@@ -71,7 +71,10 @@ def most_by_weight(request: ClaimRequest, scales: Scales, room: Room, text: str)
     demand = demand_of(room, text)
     if most <= 0 or scales.fit(room, demand) is Fit.NEVER:
         return 0
-    return min(most, scales.most(room, demand) + may_keep(request))
+    share = scales.most(room, demand)
+    if not share:  # if nobody may be kept room for, it is not even looked at
+        scales.unfit.add(room.kind)
+    return min(most, share + may_keep(request))
 
 
 class Choosing:
@@ -83,6 +86,11 @@ class Choosing:
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
         self._keeps = may_keep(request)
+
+    @property
+    def unfit(self) -> set[str]:
+        """Kinds of which something fits later and not now."""
+        return self._scales.unfit
 
     def most(self, room: Room, text: str) -> int:
         """So many of a lane have to be looked at; of one that does not fit now, the first."""

@@ -49,6 +49,7 @@ class Taking(NamedTuple):
     rows: list[Any]
     kept: Kept | None = None
     is_cordoned: bool = False
+    unfit: frozenset[str] = frozenset()
 
 
 async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
@@ -68,7 +69,7 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
                 held |= await _find_held(statement, wanted)
         else:
             claims = in_order(request.rooms, taking.rows)
-            claims.kept, claims.is_cordoned = taking.kept, taking.is_cordoned
+            claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
             return claims
     return Claims()
 
@@ -98,12 +99,14 @@ async def take(
     values, servers = await _lock(session, request, covering)
     rows: list[Any] = []
     kept: Kept | None = None
+    unfit: set[str] = set()
     passed_over = set(held)
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
         sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
         choosing = Choosing(rest, Allotment(values, servers, sight.holdings))
         choice = choosing.choose(await _contenders(session, choosing, sight, passed_over))
+        unfit |= choosing.unfit | sight.unfit
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
         taken = await _sit(session, request.node_id, choice.taken)
         rows += taken
@@ -121,7 +124,7 @@ async def take(
     if asked.kept_for is not None and all(row["id"] != asked.kept_for for row in rows) and asked.kept_for not in held:
         wanted[:] = [asked.kept_for]
         kept = await _keep(session, asked, asked.kept_for, None)
-    return Taking(rows, kept)
+    return Taking(rows, kept, unfit=frozenset(unfit))
 
 
 async def _refused(session: Session, node_id: str) -> Taking | None:
@@ -184,6 +187,8 @@ class Sight(NamedTuple):
     contenders: list[Contender]
     numbers: dict[LaneName, int]
     """How many of each lane were asked for."""
+    unfit: set[str]
+    """Kinds of which something fits later and not now."""
 
 
 async def _sight(
@@ -203,7 +208,7 @@ async def _sight(
     holdings = [
         Holding(split(row["holds"]), row["provider"], row["server"], row["slot"]) for row in rows if row["id"] is None
     ]
-    return Sight(holdings, [_contender(row) for row in rows if row["id"] is not None], most)
+    return Sight(holdings, [_contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
 
 
 def _by_lanes(request: ClaimRequest) -> list[Room]:

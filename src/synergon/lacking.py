@@ -1,0 +1,41 @@
+"""Why a node could never run a task, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from synergon.demands import UNIT, Demand
+
+_SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def lacking(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> list[str]:
+    """What a node with these labels and so much of everything lacks, each as the end of "the node ..."; nothing, if it
+    could run such a task (`stores.weighing.is_suitable` decides the same)."""
+    missing = [f"lacks the label {label}" for label in demand.needs if label not in labels]
+    unwanted = [f"has the label {label}" for label in demand.forbids if label in labels]
+    small = [
+        f"has {name} {amount_text(name, totals.get(name, 0))} in all"
+        for name, amount in demand.cost.items()
+        if amount > totals.get(name, 0)
+    ]
+    return [*missing, *unwanted, *small]
+
+
+def demand_words(demand: Demand) -> str:
+    """`gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
+    amounts = [f"{name} {amount_text(name, amount)}" for name, amount in demand.cost.items()]
+    needs = [f"needs {label}" for label in demand.needs]
+    forbids = [f"forbids {label}" for label in demand.forbids]
+    return ", ".join((*amounts, *needs, *forbids)) or "nothing"
+
+
+def amount_text(name: str, amount: int) -> str:
+    """The whole number of a resource as people write it."""
+    if name != "ram":
+        return f"{amount / UNIT:.6f}".rstrip("0").rstrip(".")
+    for unit, size in _SIZES:
+        if amount >= size:
+            return f"{amount / size:.3g} {unit}"
+    return f"{amount} B"
