@@ -40,6 +40,8 @@ class Profile:
     """A statement that looks into several lanes asks for the same number of rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     move: Callable[..., Awaitable[list[Any]]]
+    succeeds_at_once: bool
+    """One statement may change several tables."""
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
@@ -63,6 +65,9 @@ STANDARD: Final = Profile(
             "enable_seqscan": "off",
             # Our statements take less time than their compilation would.
             "jit": "off",
+            # Nor is it worth planning them again and again: that takes several times as long as to run them. They are
+            # written so that the one plan is right whatever they are asked for.
+            "plan_cache_mode": "force_generic_plan",
         }
     ),
     cleaning=None,
@@ -71,6 +76,7 @@ STANDARD: Final = Profile(
     asks_one_number=False,
     claim=claim_at_once,
     move=move_at_once,
+    succeeds_at_once=True,
 )
 """PostgreSQL itself."""
 
@@ -86,6 +92,7 @@ DISTRIBUTED: Final = Profile(
     asks_one_number=True,
     claim=claim_by_contest,
     move=move_in_steps,
+    succeeds_at_once=False,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
 
