@@ -119,7 +119,7 @@ def run(machine: StoreMachine, tasks: list[NewTask], plan: list[tuple[str, dict[
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kind", "examples"),
-    [(MemoryMachine, 150), (SqliteMachine, 40), (PostgresMachine, 15), (DistributedMachine, 5)],
+    [(MemoryMachine, 100), (SqliteMachine, 30), (PostgresMachine, 4), (DistributedMachine, 2)],
     ids=["memory", "sqlite", "postgres", "distributed"],
 )
 def test_a_node_is_given_and_keeps_room_for_what_the_model_says(kind: type[StoreMachine], examples: int) -> None:
