@@ -39,7 +39,7 @@ from synergon.peering.seal import Envelope
 from synergon.peering.transport import Refused, Transport
 from synergon.pipelines import refuse_circle, refuse_unknown_upstream
 from synergon.policies import Resources, Retention
-from synergon.portal import Portal
+from synergon.portal import LEASH, Portal
 from synergon.providers.provider import Provider
 from synergon.providers.registry import Registry
 from synergon.records import (
@@ -465,6 +465,8 @@ class Engine(Results):
         listed = listed_calls(calls)
         conn = one_connection(listed, conn)
         await self._declare()
+        if (leash := LEASH.get()) is not None:
+            await leash.give_way()
         origin = self.origin
         tasks = await made_in_turns(lambda call: call.to_new_task(origin), listed)
         if conn is not None:
@@ -485,6 +487,8 @@ class Engine(Results):
             return handles[0]
         if not self.registry.is_declared:
             await self._declare()
+        if (leash := LEASH.get()) is not None:
+            await leash.give_way()
         task = call.to_new_task(self.origin)
         inserted = await self.store.insert((task,))
         if inserted[0].state == State.READY and task.expires_in is None:  # the usual case, and the hottest path

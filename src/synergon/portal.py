@@ -16,14 +16,26 @@ END_SECONDS: Final = 5.0
 
 
 class Leash:
-    """What holds a function in a thread that nobody can end: once it is cut, its calls are refused."""
+    """What holds a function that nobody can end: once it is cut, its calls are refused."""
 
     def __init__(self) -> None:
         self.why_not: str | None = None
         """Why it may call no more; None: it may."""
 
+    def check(self) -> None:
+        """NotConnected if it is cut."""
+        if self.why_not is not None:
+            raise NotConnected(self.why_not)
+
+    async def give_way(self) -> None:
+        """The same, after everybody else has had a turn: not every store makes its callers wait, and a loop that never
+        waits would hold up all others."""
+        await asyncio.sleep(0)
+        self.check()
+
 
 LEASH: Final[ContextVar[Leash | None]] = ContextVar("synergon_leash", default=None)
+"""Of the function that calls; only idle hooks have one."""
 
 
 class Portal:
@@ -53,8 +65,8 @@ class Portal:
         """The result of the coroutine that `function` makes."""
         self._refuse_running_loop()
         leash = LEASH.get()
-        if leash is not None and leash.why_not is not None:
-            raise NotConnected(leash.why_not)
+        if leash is not None:
+            leash.check()
         loop = self._engine_loop or self._start()
         return asyncio.run_coroutine_threadsafe(self._await(function), loop).result()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -20,6 +22,7 @@ from typing import Any, Final
 from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine, State
+from synergon.cli.main import run
 
 APP: Final = Path(__file__).parent / "apps" / "cli_app.py"
 COMMAND: Final = (sys.executable, "-m", "synergon")
@@ -152,6 +155,24 @@ class Shell:
         finally:
             process.kill()
             process.wait()
+
+
+def quickly(shell: Shell, *arguments: str) -> Finished:
+    """The same as `shell.run`, in this process: so many commands need no process each."""
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    path = list(sys.path)
+    try:
+        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(arguments)
+    finally:
+        sys.path[:] = path
+        sys.modules.pop("app", None)
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+        texts.append(stream.read())
+    return Finished(code, *texts)
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import io
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.cli_support import Finished, Shell
-
-from synergon.cli.main import run
+from tests.cluster.cli_support import Shell, quickly
 
 APP = """
 import time
@@ -62,24 +57,6 @@ def shell(tmp_path: Path) -> Shell:
     (tmp_path / "app.py").write_text(APP)
     assert quickly(shell, "migrate", "--app", "app").code == 0
     return shell
-
-
-def quickly(shell: Shell, *arguments: str) -> Finished:
-    """The same as `shell.run`, in this process: so many commands need no process each."""
-    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
-    path = list(sys.path)
-    try:
-        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(arguments)
-    finally:
-        sys.path[:] = path
-        sys.modules.pop("app", None)
-    texts = []
-    for stream in (out, err):
-        stream.flush()
-        stream.seek(0)
-        texts.append(stream.read())
-    return Finished(code, *texts)
 
 
 def lines(shell: Shell, *command: str) -> list[Any]:
@@ -140,6 +117,7 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
     assert unknown.err.startswith("error: there is no task 999")
     found = lines(shell, "orders")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
+        ("cancel", "999", "refused: no task of that id"),
         ("set_limit", "license", "limit license is 5 now"),
         ("cancel", str(task_id), "cancelled"),
         ("pause", "mail", "paused"),
@@ -178,7 +156,12 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
         told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
         assert told.out == f"node {node['id']} is told to stop; `synergon orders` shows when it has done so\n"
         assert worker.ended() == 0
-    assert [order["outcome"] for order in lines(shell, "orders")] == ["stops", "takes work again", "cordoned"]
+    assert [order["outcome"] for order in lines(shell, "orders")] == [
+        "stops",
+        "refused: no node of that id",
+        "takes work again",
+        "cordoned",
+    ]
 
 
 def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Shell, quickly
+from tests.cluster.cli_support import until as until_so
 from tests.postgres_server import store_url
 from tests.support import until
 
-from synergon import Engine
+from synergon import Engine, State
 
 
 @pytest.fixture(params=("sqlite", "postgres"))
@@ -30,6 +31,11 @@ def nodes(shell: Shell, *options: str) -> list[Any]:
     finished = shell.run("nodes", "--app", "app", "--json", *options)
     assert (finished.code, finished.err) == (0, "")
     return finished.lines
+
+
+def nodes_here(shell: Shell) -> list[Any]:
+    """The same without a process of its own."""
+    return quickly(shell, "nodes", "--app", "app", "--json").lines
 
 
 def test_no_node_is_no_failure(shell: Shell) -> None:
@@ -65,6 +71,31 @@ def test_a_node_is_shown_with_what_it_runs_and_stays_listed_when_it_has_died(she
     (dead,) = nodes(shell)
     assert (dead["id"], dead["is_alive"], dead["running"], dead["free"]) == (node["id"], False, 1, 0)
     assert "dead" in shell.run("nodes", "--app", "app").out
+    refused = quickly(shell, "nodes", "drain", "kim", "--app", "app")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"node '{node['id']}' (kim) is dead: its process {node['pid']} is gone" in refused.err
+
+
+def test_a_worker_that_drains_is_shown_so_and_ends_with_code_0_when_nothing_runs_there(tmp_path: Path) -> None:
+    shell = Shell.in_folder(tmp_path)
+    shell.enqueue("hold")
+    with shell.start("worker", "app", "--name", "kim", "--grace", "0", "--sweep", "3600") as worker:
+        worker.until_says("hold has begun")
+        assert quickly(shell, "nodes", "cordon", "kim", "--app", "app").code == 0
+        (node,) = nodes_here(shell)
+        assert (node["is_cordoned"], node["leaving"], node["free"], node["running"]) == (True, None, 0, 1)
+        assert " cordoned " in quickly(shell, "nodes", "--app", "app").out
+        told = quickly(shell, "nodes", "drain", "kim", "--app", "app")
+        assert told.out == f"node {node['id']} is told to drain; `synergon orders` shows when it has done so\n"
+        worker.until_says("orders: drain")
+        until_so(lambda: nodes_here(shell)[0]["leaving"] == "drain")
+        (node,) = nodes_here(shell)
+        assert (node["state"]["is_cordoned"], node["state"]["running"]) == (True, {"hold": 1})
+        assert " drains " in quickly(shell, "nodes", "--app", "app").out
+        (shell.folder / "go").touch()
+        assert worker.ended() == 0
+    assert shell.counts() == {State.SUCCEEDED: 1}
+    assert nodes_here(shell) == []
 
 
 async def test_an_engine_that_only_waits_is_left_out_unless_all_are_asked_for(shell: Shell) -> None:

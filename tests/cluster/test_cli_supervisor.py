@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_support import Shell, Started, is_alive, until
+from tests.cluster.cli_support import Shell, Started, is_alive, quickly, until
 
 from synergon import State
 
@@ -34,6 +34,18 @@ def test_a_worker_that_dies_is_started_again(shell: Shell) -> None:
         (shell.folder / "go").touch()
         until(lambda: shell.counts() == {State.SUCCEEDED: 1})
         supervisor.signal(signal.SIGTERM)
+        assert supervisor.ended() == 0
+
+
+def test_a_worker_that_is_told_to_restart_is_started_anew_at_once_and_one_that_drains_is_not(shell: Shell) -> None:
+    with shell.start("worker", "app", "--processes", "1", "--name", "kim") as supervisor:
+        (first,) = pids(supervisor, 1)
+        assert quickly(shell, "nodes", "restart", "kim-1", "--app", "app").code == 0
+        supervisor.until_says("worker 1 was told to restart")
+        assert pids(supervisor, 2)[1] != first
+        assert "starts again in" not in supervisor.text
+        assert quickly(shell, "nodes", "drain", "kim-1", "--app", "app").code == 0
+        supervisor.until_says("worker 1 has ended as it was told")
         assert supervisor.ended() == 0
 
 

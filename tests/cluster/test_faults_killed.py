@@ -8,7 +8,9 @@ import time
 from tests.cluster.apps import faults_bodies as bodies
 from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_alive, until  # noqa: F401
 
-from synergon import Handle, State
+from synergon import Engine, Handle, State
+from synergon.node.executors import LocalExecutor
+from synergon.records import ProcessIdentity
 
 LABELS = ("coroutine", "thread", "process")
 
@@ -93,7 +95,41 @@ async def test_a_worker_that_starts_after_the_death_finds_the_work_too(cluster: 
     await cluster.start(lease=30)
     seconds = await seconds_until_all_run_again(cluster)
     print(f"all three ran again {seconds:.2f} s after the new worker had joined")
+    assert seconds < 15
     await check_that_only_a_crash_was_charged(handles, cluster)
+
+
+class Elsewhere(LocalExecutor):
+    """Runs where the processes of this host cannot be seen."""
+
+    def is_gone(self, process: ProcessIdentity) -> bool:
+        return False
+
+
+async def test_work_of_a_kind_that_the_new_worker_does_not_have_goes_back_to_the_others_at_once(
+    cluster: Cluster,
+) -> None:
+    victim = await cluster.start(lease=30)
+    (handle,) = await cluster.enqueue(bodies.hold.call("kind"))
+    await cluster.journal.wait_for("begins", "kind")
+    other, newer = (Engine(cluster.engine.settings.url, lease=30, sweep=3600) for _ in range(2))
+    other._make_executor = Elsewhere
+
+    @other.task(name="hold")
+    async def hold(label: str) -> str:
+        return f"{label} ran elsewhere"
+
+    @newer.task
+    async def something_else() -> None: ...
+
+    async with other.worker(concurrency=1):
+        victim.kill()
+        killed_at = time.monotonic()
+        async with newer.worker():
+            record = await cluster.end_of(handle)
+    assert record.result == "kind ran elsewhere"
+    assert (record.attempts, record.crashes) == (1, 1)
+    assert time.monotonic() - killed_at < 15
 
 
 async def test_a_child_process_that_dies_by_itself_is_a_crash_and_not_an_attempt(cluster: Cluster) -> None:

@@ -111,17 +111,16 @@ async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(new_en
         await gate.hold()
         raise Snooze(0)
 
-    async with chooser, taker:
-        async with chooser.worker(sweep=0.05):
-            handle = await note_here.enqueue()
-            await until(lambda: bool(asked))
-            async with taker.worker(grace=PATIENCE_SECONDS):
-                await gate.until_reached()
-                await until(lambda: chooser.node is not None and not chooser.node.scheduler.is_claiming)
-                gate.open()
-                await until(lambda: taker.node is not None and taker.node.completer.settled == 1)
-                taker.node.scheduler.close()  # type: ignore[union-attr]
-            assert await handle.result(PATIENCE_SECONDS) == "here"
+    async with chooser, taker, chooser.worker(sweep=0.05):
+        handle = await note_here.enqueue()
+        await until(lambda: bool(asked))
+        async with taker.worker(grace=PATIENCE_SECONDS):
+            await gate.until_reached()
+            await until(lambda: chooser.node is not None and not chooser.node.scheduler.is_claiming)
+            gate.open()
+            await until(lambda: taker.node is not None and taker.node.completer.settled == 1)
+            taker.node.scheduler.close()  # type: ignore[union-attr]
+        assert await handle.result(PATIENCE_SECONDS) == "here"
     assert asked == [handle.id]
 
 
@@ -328,7 +327,7 @@ async def test_a_backlog_of_accepted_tasks_is_worked_off_in_order(new_engine: Ne
 async def test_a_task_whose_arguments_do_not_fit_is_not_judged_but_fails(
     new_engine: NewEngine, memory_url: str
 ) -> None:
-    engine, producer = new_engine(memory_url), new_engine(memory_url)
+    engine, producer = (new_engine(memory_url, sweep=0.05) for _ in range(2))
 
     @engine.task
     async def note(number: int) -> int:

@@ -126,7 +126,7 @@ def settlement_of(claim: Claim, outcome: Outcome, **more: Any) -> Settlement:
         outcome=outcome,
         limit_key=claim.limit_key,
         group_id=claim.group_id,
-        **more,
+        **{"kind": claim.kind, **more},
     )
 
 

@@ -201,6 +201,6 @@ async def do_cordon_beside_a_claim(store: PostgresStore, request: ClaimRequest) 
     lanes = await store._statement(find_lanes, request)
     assert lanes is not None
     await store.order(NewOrder(verb="cordon", subject=request.node_id, who="ada"))
-    claims = await claim_seats(store._write, store._statement, request, lanes)
+    claims = await claim_seats(store._write, store._statement, request, lanes, {})
     assert (claims, claims.is_cordoned) == ([], True)
     await store.order(NewOrder(verb="uncordon", subject=request.node_id, who="ada"))

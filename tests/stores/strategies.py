@@ -57,7 +57,7 @@ new_tasks = st.builds(
     payload=st.sampled_from([b"1", b"2"]),
     max_attempts=st.sampled_from([None, 1, 5]),
     limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
-    demand=st.sampled_from(["", "", "", *TEXTS]),
+    demand=st.sampled_from(["", "", "", *TEXTS, demands(cpu=2)]),
 )
 
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
@@ -74,29 +74,24 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
 limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
-some_amounts = st.fixed_dictionaries({"cpu": st.integers(-1, 4), "gpu": st.sampled_from([0, 0.5])}).map(
-    lambda numbers: amounts(**numbers)
-)
 machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "labels": st.sampled_from([frozenset(), frozenset({"east"})]),
-        "totals": st.sampled_from([amounts(cpu=4, gpu=1), amounts(cpu=1), {}]),
-        "free": some_amounts,
-    },
-    optional={
-        "yielding": st.sampled_from([amounts(cpu=1), amounts(cpu=2)]),
-        "held": st.sampled_from([amounts(cpu=1), amounts(cpu=2)]),
-        "patience": st.sampled_from([0, 0, LATER]),
-    },
+        "totals": st.sampled_from([amounts(cpu=4, gpu=1), amounts(cpu=4, gpu=1), amounts(cpu=1), {}]),
+        "free": st.sampled_from([amounts(cpu=cpu, gpu=gpu) for cpu, gpu in ((0, 1), (1, 1), (2, 0), (4, 1), (-1, 0))]),
+        "yielding": st.sampled_from([{}, {}, amounts(cpu=1), amounts(cpu=2)]),
+        "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2)]),
+        "patience": st.sampled_from([0, 0, 0, None, LATER]),
+    }
 )
 """What a node might say of itself; it need not be possible, only the same for the store and the model."""
 details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {"rank": st.sampled_from([0, 0, 1])},
-    optional={
-        "demand": st.sampled_from([NOTHING, *(parse_demand(text) for text in TEXTS)]),
-        "is_urgent": st.booleans(),
-        "is_brief": st.booleans(),
-    },
+    {
+        "rank": st.sampled_from([0, 0, 1]),
+        "demand": st.sampled_from([NOTHING, NOTHING, *(parse_demand(text) for text in TEXTS)]),
+        "is_urgent": st.sampled_from([False, False, False, True]),
+        "is_brief": st.sampled_from([False, False, False, True]),
+    }
 )
 """What a room might say beside its kind and number."""
 

@@ -12,12 +12,25 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.stores.actions import ERROR, HOUR, KIND, OUTCOMES, Worker, add, add_many, check_counts, read, state_of
+from tests.stores.actions import (
+    ERROR,
+    HOUR,
+    KIND,
+    OUTCOMES,
+    Worker,
+    add,
+    add_many,
+    amounts,
+    check_counts,
+    demands,
+    read,
+    state_of,
+)
 
 from synergon.clock import SystemClock
 from synergon.errors import ConfigurationError
 from synergon.lifecycle import State
-from synergon.records import Cutoffs, NewTask, Reprioritizing, Rescheduling, Retrying
+from synergon.records import Cutoffs, NewTask, Reprioritizing, Rescheduling, Retrying, Room
 from synergon.stores.memory import MemoryStore
 
 
@@ -258,6 +271,28 @@ async def test_tasks_that_are_gone_leave_the_indexes(leave: str) -> None:
         assert _entries(store) < 500
 
 
+@pytest.mark.parametrize("leave", ["claim", "cancel", "put off", "replace"])
+async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> None:
+    async with opened() as store:
+        worker = await Worker.start(store)
+        tasks = [NewTask(kind=KIND, key=str(number), demand=demands(cpu=1 + number)) for number in range(500)]
+        ids = [insertion.id for insertion in await store.insert(tasks)]
+        assert store._tables is not None
+        assert len(store._tables.ready.all_lanes()) == 500
+        match leave:
+            case "claim":
+                numbers = amounts(cpu=10**6)
+                assert len(await worker.claim_rooms(Room(kind=KIND, count=500), totals=numbers, free=numbers)) == 500
+            case "cancel":
+                await store.cancel(ids)
+            case "put off":
+                await store.reschedule([Rescheduling(id=task_id, delay=HOUR) for task_id in ids])
+            case _:
+                await store.insert([NewTask(kind=KIND, key=task.key, on_conflict="replace") for task in tasks])
+        assert len(store._tables.ready.all_lanes()) == (leave == "replace")
+        assert not store._tables.ready.has_demands(KIND)
+
+
 async def test_a_rebuilt_index_keeps_the_order() -> None:
     async with opened() as store:
         worker = await Worker.start(store)
@@ -274,7 +309,7 @@ async def test_a_claim_costs_the_same_whatever_else_waits() -> None:
         for _ in range(20):
             await add(store)
             started = time.perf_counter()
-            (claim,) = await worker.claim()
+            (claim,) = await worker.claim_rooms(Room(kind=KIND, count=9), totals=amounts(cpu=4), free=amounts(cpu=1))
             best = min(best, time.perf_counter() - started)
             await worker.finish(claim, OUTCOMES["succeeded"])
         return best
@@ -286,4 +321,6 @@ async def test_a_claim_costs_the_same_whatever_else_waits() -> None:
         await add_many(store, 20_000, kind="other", priority=9)
         await add_many(store, 20_000, queue="paused", priority=9)
         await add_many(store, 20_000, delay=HOUR)
+        await add_many(store, 20_000, demand=demands("elsewhere"), priority=9)
+        await add_many(store, 20_000, demand=demands(cpu=2), priority=9)
         assert await seconds_per_claim(store, worker) < 10 * alone + 0.001

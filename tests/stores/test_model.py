@@ -178,7 +178,12 @@ class StoreMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ tasks run
 
     @precondition(lambda self: self.model.tasks)
-    @rule(pick=picks, request=requests, only=st.none() | some_picks, remembers=st.sampled_from([True, True, False]))
+    @rule(
+        pick=picks,
+        request=requests,
+        only=st.one_of(st.none(), st.none(), some_picks),
+        remembers=st.sampled_from([True, True, False]),
+    )
     def claim(self, pick: Pick, request: ClaimRequest, only: list[Pick] | None, remembers: bool) -> None:
         node_id = self.pick_node(pick)
         kept_for = self.kept.get(node_id) if remembers else None

@@ -61,7 +61,7 @@ async def backlog(store: PostgresStore) -> AsyncIterator[asyncpg.Connection[Any]
 
 def _scans(plan: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """By what index tasks are read, and how many entries."""
-    if plan.get("Relation Name") == "task" and "Scan" in plan["Node Type"]:
+    if plan.get("Relation Name") == "task" and "Scan" in plan["Node Type"] and plan["Actual Loops"]:
         read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
         yield plan.get("Index Name", "everything"), read * plan["Actual Loops"]
     for inner in plan.get("Plans", []):
@@ -87,10 +87,10 @@ async def test_a_claim_reads_what_it_may_take_and_one_of_what_does_not_fit(
     found = await read(store, backlog, "lanes", "node", kinds, [False] * KINDS, None)
     assert found == lanes * len(DEMANDS)
     for count in (1, 5):
-        asked: tuple[Any, ...] = (kinds[:1], DEMANDS[1:2], [count], None, [], 0, "node", count)
+        asked: tuple[Any, ...] = (kinds[:1], DEMANDS[1:2], [count], None, [], 0, "node", count, False)
         assert await read(store, backlog, "ready", *asked) == QUEUES * shards * count
     unfit = [text for text in DEMANDS for _ in kinds]
-    asked = (kinds * len(DEMANDS), unfit, [1] * len(unfit), None, [], 0, "node", 1)
+    asked = (kinds * len(DEMANDS), unfit, [1] * len(unfit), None, [], 0, "node", 1, False)
     assert await read(store, backlog, "ready", *asked) == len(unfit) * QUEUES * shards
     await finds_its_own(store)
 

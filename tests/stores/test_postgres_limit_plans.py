@@ -37,12 +37,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
     "line_up": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_turn", "task_pkey"}),
     "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
-    "holdings": ("", (), {"task_holding"}),
     "lanes": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
     "ready": (
-        "text[], text[], integer[], text[], bigint[], bigint, text, integer",
-        (KINDS, DEMANDS, IDS, "NULL", "'{7}'", "0", "'node'", "50"),
-        {"task_ready"},
+        "text[], text[], integer[], text[], bigint[], bigint, text, integer, boolean",
+        (KINDS, DEMANDS, IDS, "NULL", "'{7}'", "0", "'node'", "50", "true"),
+        {"task_ready", "task_holding"},
     ),
     "ready_among": (
         "bigint[], text[], bigint[], bigint, text",

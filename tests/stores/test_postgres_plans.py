@@ -24,6 +24,7 @@ TYPES: Final = {
     "claim": "text, text[], integer[], integer, text[], integer[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
+    "succeed": "bigint[], bigint[], text[], integer, boolean",
 }
 
 
@@ -55,11 +56,12 @@ class Planner:
 
     async def prepare(self) -> None:
         """Prepare everything, and make the plans that are kept."""
-        for name in ("claim", "lock_running", "end"):
+        for name in ("claim", "lock_running", "end", "succeed"):
             await self.prepare_one(name, TYPES[name])
         await self.claim(PLANS[0])
         await self.lock_running(PLANS[0], 1)
         await self.end(PLANS[0], 1)
+        await self.succeed(PLANS[0], 1)
 
     async def prepare_one(self, name: str, types: str) -> None:
         """Prepare this one."""
@@ -95,6 +97,11 @@ class Planner:
         """How tasks that end are found."""
         ids, results = array(*range(1, size + 1)), array(*["NULL"] * size)
         return await self._scans(mode, "end", ids, results, "'succeeded'", "NULL", "true")
+
+    async def succeed(self, mode: str, size: int) -> set[str]:
+        """How plain successes are found."""
+        ids, claims, results = array(*range(1, size + 1)), array(*[1] * size), array(*["NULL"] * size)
+        return await self._scans(mode, "succeed", ids, claims, results, "1", "true")
 
     async def _scans(self, mode: str, name: str, *arguments: str) -> set[str]:
         await self._connection.execute(f"SET plan_cache_mode = {mode}")
@@ -146,6 +153,7 @@ async def test_no_statement_reads_more_than_it_takes(planner: Planner) -> None:
         for size in SIZES:
             assert await planner.lock_running(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
             assert await planner.end(mode, size) == {"task_pkey"}, (mode, size)
+            assert await planner.succeed(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)
 
 
 @pytest.fixture

@@ -156,6 +156,9 @@ async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: S
         "after_group = 1",
         "is_command = 2",
         "state = 'running', node_id = 'node', slot = 1",
+        "state = 'running', node_id = 'node', kept_by = 'node', kept_until = 1",
+        "kept_by = 'node'",
+        "state = 'lost'",
     ],
 )
 async def test_the_schema_refuses_rows_that_contradict_themselves(store: SqliteStore, change: str) -> None:

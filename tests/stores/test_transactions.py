@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.stores.actions import KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of, until
+from tests.stores.actions import KIND, OUTCOMES, Worker, add, demands, listed, read, settlement_of, state_of, until
 from tests.stores.callers import Caller, caller_of, write
 
 from synergon.errors import KeyConflict, NotAvailable, OptionError, StoreError
@@ -92,6 +92,14 @@ async def test_ids_of_a_joined_transaction_are_unique(transactional: Store, call
     await caller.do("COMMIT")
     last = await add(transactional)
     assert first < joined.id < last
+
+
+async def test_a_joined_task_says_what_it_demands(transactional: Store, caller: Caller) -> None:
+    asked = [demands("east", cpu=2), ""]
+    await caller.do("BEGIN")
+    inserted = await transactional.insert_on(caller.connection, [NewTask(kind=KIND, demand=text) for text in asked])
+    await caller.do("COMMIT")
+    assert [(await read(transactional, entry.id)).demand for entry in inserted] == asked
 
 
 async def test_a_key_conflict_is_seen_inside_the_callers_transaction(transactional: Store, caller: Caller) -> None:

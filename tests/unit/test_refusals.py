@@ -96,10 +96,43 @@ def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, gr
         greet.with_options(name="other")
 
 
-@pytest.mark.parametrize("name", ["explain", "drain", "when_idle", "events"])
+@pytest.mark.parametrize("name", ["explain", "events"])
 def test_a_method_that_is_coming_says_so(engine: Engine, name: str) -> None:
     with pytest.raises(NotAvailable, match=rf"engine.{name} \(.*\) is not in this release of synergon"):
         getattr(engine, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"every": 0}, "every of when_idle must be longer than zero, got 0"),
+        ({"every": "soon"}, "every of when_idle must be seconds or a duration"),
+        ({"timeout": -1}, "timeout of when_idle must be longer than zero"),
+        ({"evry": 5}, "when_idle has no option 'evry'; it has every and timeout"),
+    ],
+)
+def test_an_option_of_an_idle_hook_that_makes_no_sense_is_refused(
+    engine: Engine, greet: Any, options: dict[str, Any], said: str
+) -> None:
+    for when_idle in (engine.when_idle, greet.when_idle):
+        with pytest.raises(OptionError, match=said):
+            when_idle(**options)
+
+
+def test_what_cannot_be_an_idle_hook_is_refused(engine: Engine) -> None:
+    def needs(number: int) -> None: ...
+
+    def yields() -> Any:
+        yield 1
+
+    when_idle: Any = engine.when_idle
+    with pytest.raises(OptionError, match="is called without arguments: missing a required argument: 'number'"):
+        when_idle(needs)
+    with pytest.raises(OptionError, match="is a generator"):
+        when_idle(yields)
+    with pytest.raises(OptionError, match="when_idle decorates functions, got 5; options are named"):
+        when_idle(5)
+    assert engine.idle_hooks == []
 
 
 def test_a_method_that_never_was_is_an_attribute_error(engine: Engine) -> None:

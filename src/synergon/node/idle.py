@@ -17,7 +17,7 @@ from synergon.idle import IdleHook
 from synergon.node.daemon_threads import run_in_daemon_thread, tellable
 from synergon.portal import LEASH, Leash
 
-LAST_SECONDS: Final = 2.0
+LAST_SECONDS: Final = 1.0
 """How long a hook may take to end when the node stops."""
 
 

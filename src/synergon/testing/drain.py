@@ -21,6 +21,7 @@ from synergon.demands import NOTHING
 from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import SynergonError
 from synergon.lifecycle import State
+from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.completer import Completer
@@ -30,7 +31,7 @@ from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
 from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.records import ClaimRequest, NewNode, Progress, Report
+from synergon.records import ClaimRequest, Claims, NewNode, Progress, Report
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask
@@ -97,6 +98,7 @@ class Drain(Services):
         names = {name for task_type in self._kinds.values() for name in task_type.demand.cost}
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
+        self._acceptance = Acceptance(inquiries(self._store, self._admission, self._kinds, clock, logger))
         self._hooks = hooks = Hooks(clock, logger)
         self._completer = Completer(
             self._store,
@@ -152,12 +154,21 @@ class Drain(Services):
 
     async def _start_due(self) -> bool:
         await self._wake()
-        request = self._admission.request(self.node_id, self._kinds)
-        claims = await self._store.claim(_undemanding(request)) if request is not None else []
+        claims = await self._claim()
         for attempt in self._runner.admit(claims):
             self._start(attempt)
         self._check_limit(len(claims))
         return bool(claims)
+
+    async def _claim(self) -> Claims:
+        await self._acceptance.ask_now()
+        request = self._admission.request(self.node_id, self._kinds)
+        if request is None:
+            return Claims()
+        request = self._acceptance.narrowed(request)
+        claims = await self._store.claim(_undemanding(request))
+        self._acceptance.claimed(request, claims, ())
+        return claims
 
     async def _wake(self) -> None:
         is_more_due = True
@@ -246,6 +257,7 @@ class Drain(Services):
 
     async def _leave(self) -> None:
         """Nothing runs here any more, unless the drain is broken off: then what runs is given back."""
+        self._acceptance.close()
         self._runner.stop_all(Stop.SHUTDOWN)
         if self._tasks:
             _, deaf = await asyncio.wait(self._tasks, timeout=LAST_SECONDS)

@@ -115,7 +115,7 @@ def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Seat | None =
         None if seat is None else seat.server,
         row.slot,
         task.demand,
-        max(row.spared_until - now, 0),
+        row.spared_until - now if row.spared_until > now else 0,
     )
 
 

@@ -60,6 +60,23 @@ def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
     )
 
 
+def may_keep(request: ClaimRequest) -> bool:
+    """Whether room may be kept for one that does not fit."""
+    return request.patience is not None and request.kept_for is None
+
+
+def most_by_weight(request: ClaimRequest, scales: Scales, room: Room, text: str) -> int:
+    """How many of a lane have to be looked at, as far as the node itself goes."""
+    most = room.count if room.is_urgent else min(room.count, request.limit)
+    demand = demand_of(room, text)
+    if most <= 0 or scales.fit(room, demand) is Fit.NEVER:
+        return 0
+    share = scales.most(room, demand)
+    if not share:  # if nobody may be kept room for, it is not even looked at
+        scales.unfit.add(room.kind)
+    return min(most, share + may_keep(request))
+
+
 class Choosing:
     """One choice among what is there."""
 
@@ -68,8 +85,7 @@ class Choosing:
         self.allotment = allotment
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
-        self._keeps = request.patience is not None and request.kept_for is None
-        """Whether room may be kept for one that does not fit."""
+        self._keeps = may_keep(request)
 
     @property
     def unfit(self) -> set[str]:
@@ -78,16 +94,8 @@ class Choosing:
 
     def most(self, room: Room, text: str) -> int:
         """So many of a lane have to be looked at; of one that does not fit now, the first."""
-        demand = demand_of(room, text)
         most = self.allotment.most(room)
-        if not room.is_urgent:
-            most = min(most, self.request.limit)
-        if most <= 0 or self._scales.fit(room, demand) is Fit.NEVER:
-            return 0
-        share = self._scales.most(room, demand)
-        if not share:  # if nobody may be kept room for, it is not even looked at
-            self._scales.unfit.add(room.kind)
-        return min(most, share + self._keeps)
+        return min(most, most_by_weight(self.request, self._scales, room, text)) if most > 0 else 0
 
     def fits(self, room: Room, text: str) -> bool:
         """Whether one of the lane could be taken now."""

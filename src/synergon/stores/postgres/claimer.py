@@ -9,7 +9,7 @@ from typing import Final
 from synergon.records import ClaimRequest, Claims
 from synergon.stores.postgres.claiming import AtOnce, Run, shut_out
 from synergon.stores.postgres.lanes import Lanes, find_lanes
-from synergon.stores.postgres.seats import claim_seats
+from synergon.stores.postgres.seats import Covering, claim_seats
 
 REMEMBERED_SECONDS: Final = 10.0
 """A kind that has had tasks with demands of their own is likely to have more."""
@@ -26,6 +26,7 @@ class Claimer:
         self._at_once = at_once
         self._write = write
         self._statement = statement
+        self._covering: Covering = {}
         self._demanding: dict[str, float] = {}
         """Until when each of these kinds is believed to have tasks that must be weighed."""
 
@@ -53,7 +54,7 @@ class Claimer:
             # Such tasks have come since the look. They are remembered, and nothing was taken: the next claim sees them.
             self._remember(found.demanding)
             return await self._claim_by_lanes(request)
-        return await claim_seats(self._write, self._statement, request, lanes)
+        return await claim_seats(self._write, self._statement, request, lanes, self._covering)
 
     def _may_be_short(self, request: ClaimRequest) -> bool:
         return request.kept_for is None and all(room.is_free for room in request.rooms)

@@ -1,4 +1,4 @@
-"""The path on which a node's lease is renewed."""
+"""Nodes come, and the path on which their leases are renewed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,31 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import msgspec
 
+from synergon.records import NewNode
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.trouble import translated
+
+
+async def register(session: Session, node: NewNode) -> None:
+    """Make the node known."""
+    await session.run(
+        "register",
+        node.id,
+        node.name,
+        msgspec.json.encode(node.process).decode(),
+        list(node.kinds),
+        list(node.queues) if node.queues is not None else None,
+        node.concurrency,
+        node.version,
+        node.address,
+        node.lease,
+        node.is_cordoned,
+        node.published.decode(),
+    )
 
 
 class ConnectionLeaseKeeper:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,9 +57,18 @@ async def _replace(session: Session, provider: str, servers: Iterable[NewServer]
         await settling.end(session, {row["id"]: None}, State.FAILED, Reason.ERROR)
 
 
-async def lock_pools(session: Session, providers: Iterable[str]) -> list[PooledServer]:
-    """The servers of these providers, and what their health lets them take."""
-    return [_pooled(row) for row in await session.rows("lock_pools", sorted(providers))]
+class Pools(NamedTuple):
+    """The servers of some providers, and what their health lets them take."""
+
+    servers: list[PooledServer]
+    prefixes: list[str]
+    """The names of limits that may cover some of them."""
+
+
+async def lock_pools(session: Session, providers: Iterable[str]) -> Pools:
+    """Nobody else fills these servers until the commit."""
+    rows = await session.rows("lock_pools", sorted(providers))
+    return Pools([_pooled(row) for row in rows], rows[0]["prefixes"] if rows else [])
 
 
 def _pooled(row: Any) -> PooledServer:

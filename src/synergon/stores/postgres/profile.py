@@ -40,6 +40,8 @@ class Profile:
     """A statement that looks into several lanes asks for the same number of rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     move: Callable[..., Awaitable[list[Any]]]
+    succeeds_at_once: bool
+    """One statement may change several tables."""
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
@@ -71,6 +73,7 @@ STANDARD: Final = Profile(
     asks_one_number=False,
     claim=claim_at_once,
     move=move_at_once,
+    succeeds_at_once=True,
 )
 """PostgreSQL itself."""
 
@@ -86,6 +89,7 @@ DISTRIBUTED: Final = Profile(
     asks_one_number=True,
     claim=claim_by_contest,
     move=move_in_steps,
+    succeeds_at_once=False,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
 

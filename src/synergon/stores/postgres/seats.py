@@ -17,7 +17,7 @@ from synergon.addresses import covers
 from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
 from synergon.stores.postgres import pools
-from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, rest_of
+from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, most_by_weight, rest_of
 from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.contention import Contention, RowHeld
@@ -26,14 +26,21 @@ from synergon.stores.postgres.limiting import split
 from synergon.stores.postgres.lines import charge_starts
 from synergon.stores.postgres.locking import OF_LINES, terms_of
 from synergon.stores.postgres.session import Session, Terms
-from synergon.stores.weighing import demand_of
+from synergon.stores.weighing import Scales, demand_of
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
+FEW: Final = 8
+"""So many of a lane are looked at while it is counted how many may be taken."""
 LOOKS: Final = 8
 PATIENT_LOOKS: Final = 3
 MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
+
+
+Covering = dict[frozenset[str], frozenset[str]]
+"""The limits that cover the servers of some providers, as it was seen last. Whoever has locked the servers sees it
+again, and does it over should one be missing among those that it has locked."""
 
 
 class Taking(NamedTuple):
@@ -45,17 +52,17 @@ class Taking(NamedTuple):
     unfit: frozenset[str] = frozenset()
 
 
-async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes) -> Claims:
+async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
     """Take the first ready tasks in order that have a place in everything they need; commands before all else.
 
     `write` makes a transaction of a piece of work, `statement` one of a single statement. Where a row that somebody
-    holds is an error, it is looked again, and in the end without those rows.
+    holds is an error, it is looked again, and in the end without those rows. `covering` is what was seen before.
     """
     held: set[int] = set()
     for number in range(LOOKS):
         wanted: list[int] = []
         try:
-            taking: Taking = await write(take, request, lanes, held, wanted)
+            taking: Taking = await write(take, request, lanes, covering, held, wanted)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
             if number >= PATIENT_LOOKS:
@@ -81,22 +88,25 @@ async def _probe(session: Session, task_id: int) -> None:
     await session.rows("lock_ready", task_id)
 
 
-async def take(session: Session, asked: ClaimRequest, lanes: Lanes, held: set[int], wanted: list[int]) -> Taking:
+async def take(
+    session: Session, asked: ClaimRequest, lanes: Lanes, covering: Covering, held: set[int], wanted: list[int]
+) -> Taking:
     """One claim. Rows that others were quicker to take are passed over, and it is chosen again among the rest.
 
     `wanted` tells what it tried to take last, should that be refused.
     """
     request = lanes.rest(asked)
-    values, servers = await _lock(session, request)
+    values, servers = await _lock(session, request, covering)
     rows: list[Any] = []
     kept: Kept | None = None
     unfit: set[str] = set()
     passed_over = set(held)
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
-        choosing = Choosing(rest, await _allotment(session, rest, values, servers))
-        choice = choosing.choose(await _contenders(session, choosing, lanes, passed_over))
-        unfit |= choosing.unfit
+        sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
+        choosing = Choosing(rest, Allotment(values, servers, sight.holdings))
+        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over))
+        unfit |= choosing.unfit | sight.unfit
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
         taken = await _sit(session, request.node_id, choice.taken)
         rows += taken
@@ -138,46 +148,76 @@ async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: s
 # ---------------------------------------------------------------- what is locked and counted
 
 
-async def _lock(session: Session, request: ClaimRequest) -> tuple[dict[str, int | None], list[PooledServer]]:
+async def _lock(
+    session: Session, request: ClaimRequest, covering: Covering
+) -> tuple[dict[str, int | None], list[PooledServer]]:
     """Lock the limits and servers that have a say; what the limits allow, and the servers."""
-    providers = {room.provider for room in request.rooms if room.provider is not None}
+    providers = frozenset(room.provider for room in request.rooms if room.provider is not None)
     names = {name for room in request.rooms for name in room.limits}
     rated = {room.kind for room in request.rooms if room.is_rated}
-    prefixes = [row["name"] for row in await session.rows("prefixes")] if providers else []
-    if prefixes:
-        addresses = [row["address"] for row in await session.rows("addresses", sorted(providers))]
-        names |= _covering(prefixes, addresses)
+    if providers and providers not in covering:
+        covering[providers] = await _find_covering(session, providers)
+    names |= covering.get(providers, frozenset())
     wanted = names | {OF_LINES + kind for kind in rated}
     rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
     session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
-    servers = await pools.lock_pools(session, providers) if providers else []
-    if not _covering(prefixes, [server.address for server in servers]) <= names:
-        raise Contention("the pool has changed between the look and the lock")
-    return {row["name"]: row["value"] for row in rows if row["name"] in names}, servers
+    found = await pools.lock_pools(session, providers) if providers else pools.Pools([], [])
+    covering[providers] = _covering(found.prefixes, [server.address for server in found.servers])
+    if not covering[providers] <= names:
+        raise Contention("the pool or its limits have changed since the last look")
+    return {row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers
 
 
-def _covering(prefixes: Iterable[str], addresses: Iterable[str]) -> set[str]:
-    places = list(addresses)
-    return {prefix for prefix in prefixes if any(covers(prefix, place) for place in places)}
+async def _find_covering(session: Session, providers: Iterable[str]) -> frozenset[str]:
+    prefixes = [row["name"] for row in await session.rows("prefixes")]
+    return _covering(prefixes, [row["address"] for row in await session.rows("addresses", sorted(providers))])
 
 
-async def _allotment(
-    session: Session, request: ClaimRequest, values: dict[str, int | None], servers: Sequence[PooledServer]
-) -> Allotment:
-    if not servers and not any(room.limits for room in request.rooms):
-        return Allotment({}, (), ())  # nothing that all nodes share has to be counted
-    holdings = [Holding(split(holds), *where) for holds, *where in await session.rows("holdings")]
-    for server in servers:
-        server.slots.clear()
-    return Allotment(values, servers, holdings)
+def _covering(prefixes: Iterable[str], addresses: Sequence[str]) -> frozenset[str]:
+    return frozenset(prefix for prefix in prefixes if any(covers(prefix, address) for address in addresses))
 
 
 # ---------------------------------------------------------------- what there is to take
 
 
-async def _contenders(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
+class Sight(NamedTuple):
+    """What running tasks hold, and the first few of the lanes."""
+
+    holdings: list[Holding]
+    contenders: list[Contender]
+    numbers: dict[LaneName, int]
+    """How many of each lane were asked for."""
+    unfit: set[str]
+    """Kinds of which something fits later and not now."""
+
+
+async def _sight(
+    session: Session, request: ClaimRequest, lanes: Lanes, without: set[int], *, is_counted: bool
+) -> Sight:
+    """Where all nodes share something it is counted, after it was locked; a few are most likely all that it allows."""
+    scales = Scales(request)
+    most = {
+        (room.kind, text): most_by_weight(request, scales, room, text)
+        for room in _by_lanes(request)
+        for text in lanes.demands[room.kind]
+    }
+    if is_counted:
+        most = {lane: min(count, FEW) for lane, count in most.items()}
+    most = {lane: count for lane, count in most.items() if count > 0}
+    rows = await _first(session, request, most, without, is_counted=is_counted)
+    holdings = [
+        Holding(split(row["holds"]), row["provider"], row["server"], row["slot"]) for row in rows if row["id"] is None
+    ]
+    return Sight(holdings, [_contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
+
+
+def _by_lanes(request: ClaimRequest) -> list[Room]:
+    return [room for room in request.rooms if not room.is_command and room.only is None]
+
+
+async def _contenders(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
     found = await _commands(session, choosing, without)
-    found += await _tasks(session, choosing, lanes, without)
+    found += await _tasks(session, choosing, sight, without)
     found += await _named(session, choosing, without)
     return list({contender.candidate.id: contender for contender in found}.values())
 
@@ -205,15 +245,15 @@ async def _commands(session: Session, choosing: Choosing, without: set[int]) -> 
     return [_contender(row) for row in rows]
 
 
-async def _tasks(session: Session, choosing: Choosing, lanes: Lanes, without: set[int]) -> list[Contender]:
-    rooms = {room.kind: room for room in choosing.request.rooms if not room.is_command and room.only is None}
-    most = {(kind, text): choosing.most(room, text) for kind, room in rooms.items() for text in lanes.demands[kind]}
-    most = {lane: count for lane, count in most.items() if count > 0}
-    found = await _first(session, choosing.request, most, without)
-    if again := _with_targets(choosing, rooms, most, found):
-        found = [one for one in found if _lane(one) not in again]
-        found += await _first(session, choosing.request, again, without)
-    return found
+async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
+    """What is in sight, and more of the lanes of which more could be taken."""
+    rooms = {room.kind: room for room in _by_lanes(choosing.request)}
+    most = {lane: choosing.most(rooms[lane[0]], lane[1]) for lane in sight.numbers}
+    numbers = Counter(map(_lane, sight.contenders))
+    again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
+    again |= _with_targets(choosing, rooms, most, sight.contenders)
+    found = [one for one in sight.contenders if _lane(one) not in again]
+    return found + [_contender(row) for row in await _first(session, choosing.request, again, without)]
 
 
 def _lane(contender: Contender) -> LaneName:
@@ -230,19 +270,19 @@ def _with_targets(
         lane: max(most[lane], LOOKED_AT)
         for lane in picky
         if rooms[lane[0]].provider is not None
-        and numbers[lane] >= most[lane]
+        and numbers[lane] >= most[lane] > 0
         and choosing.fits(rooms[lane[0]], lane[1])
     }
 
 
 async def _first(
-    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int]
-) -> list[Contender]:
-    """The first so many of each lane."""
-    found: list[Contender] = []
+    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int], *, is_counted: bool = False
+) -> list[Any]:
+    """The first so many of each lane, and beside them what running tasks hold."""
+    found: list[Any] = []
     for lanes in _batches(most) if session.profile.asks_one_number else [most]:
-        if lanes:
-            rows = await session.rows(
+        if lanes or is_counted:
+            found += await session.rows(
                 "ready",
                 [kind for kind, _ in lanes],
                 [demand for _, demand in lanes],
@@ -251,9 +291,10 @@ async def _first(
                 sorted(without),
                 request.patience,
                 request.node_id,
-                max(lanes.values()),
+                max(lanes.values(), default=0),
+                is_counted,
             )
-            found += map(_contender, rows)
+            is_counted = False
     return found
 
 

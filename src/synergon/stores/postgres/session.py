@@ -42,7 +42,6 @@ class Session:
     __slots__ = (
         "_connection",
         "_lanes",
-        "_shard",
         "_sql",
         "groups",
         "is_callers",
@@ -50,6 +49,7 @@ class Session:
         "locked_groups",
         "profile",
         "released",
+        "shard",
         "terms",
     )
 
@@ -67,7 +67,8 @@ class Session:
         """The kinds of tasks that waited for groups which have ended now."""
         self._connection = connection
         self._sql = sql
-        self._shard = shard
+        self.shard = shard
+        """Where it counts."""
         self._lanes: Lanes = Counter()
 
     async def rows(self, name: str, *parameters: Any) -> list[Any]:
@@ -105,4 +106,4 @@ class Session:
         self._lanes.clear()
         if lanes:
             queues, kinds, states = zip(*(lane for lane, _ in lanes), strict=True)
-            await self.run("tally", queues, kinds, states, [number for _, number in lanes], self._shard)
+            await self.run("tally", queues, kinds, states, [number for _, number in lanes], self.shard)

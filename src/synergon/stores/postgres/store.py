@@ -7,8 +7,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import OptionError
 from synergon.lifecycle import State
@@ -41,6 +39,7 @@ from synergon.stores.postgres import (
     groups,
     inserting,
     lanes,
+    leasing,
     limiting,
     operating,
     orders,
@@ -57,9 +56,9 @@ from synergon.stores.postgres.contention import Contention
 from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
-from synergon.stores.postgres.leasing import ConnectionLeaseKeeper
 from synergon.stores.postgres.listening import listen
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.succeeding import are_plain, finish_plain
 
 Result = TypeVar("Result")
 SHARDS: Final = 64
@@ -223,7 +222,9 @@ class PostgresStore:
         return await self._write(lanes.ahead, task_id, limit)
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
-        """Settle attempts."""
+        """Settle attempts; plain successes, which are nearly all, in one statement."""
+        if self._profile.succeeds_at_once and are_plain(settlements):
+            return await finish_plain(self._write, self._statement, settlements)
         return await self._write(settling.finish, settlements)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
@@ -257,27 +258,12 @@ class PostgresStore:
 
     async def register(self, node: NewNode) -> None:
         """Make the node known."""
-        await self._write(
-            lambda session: session.run(
-                "register",
-                node.id,
-                node.name,
-                msgspec.json.encode(node.process).decode(),
-                list(node.kinds),
-                list(node.queues) if node.queues is not None else None,
-                node.concurrency,
-                node.version,
-                node.address,
-                node.lease,
-                node.is_cordoned,
-                node.published.decode(),
-            )
-        )
+        await self._write(leasing.register, node)
 
-    async def keeper(self) -> ConnectionLeaseKeeper:
+    async def keeper(self) -> leasing.ConnectionLeaseKeeper:
         """A path for renewing leases: a connection of its own."""
         self._connections.check_open()
-        return ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
+        return leasing.ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
 
     async def unregister(self, node_id: str) -> None:
         """Forget the node."""

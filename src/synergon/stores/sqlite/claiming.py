@@ -37,18 +37,14 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
 
 
 def _is_plain(request: ClaimRequest, found: list[Lane]) -> bool:
-    """Whether nothing but slots of the node decides."""
-    return (
-        request.kept_for is None
-        and not any(lane.demand for lane in found)
-        and all(room.is_free for room in request.rooms)
-    )
+    """Whether nothing but slots of the node decides. What kinds without tasks would need does not matter."""
+    return request.kept_for is None and all(lane.room.is_free and not lane.demand for lane in found)
 
 
 def _take_plain(transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: list[Lane]) -> list[Any]:
     if request.limit <= 0 or not found:
         return []
-    order = order_of(request.rooms)
+    order = order_of(found)
     by_kind: list[list[Any]] = []
     for room, its_lanes in groupby(found, attrgetter("room")):
         most = min(room.count, request.limit)

@@ -86,9 +86,9 @@ class Lanes:
         return [row for row in rows if row[KIND] in rooms and self._is_open(rooms[row[KIND]], row[_QUEUE])]
 
 
-def order_of(rooms: Sequence[Room]) -> Order:
+def order_of(lanes: Sequence[Lane]) -> Order:
     """The order of kinds that have nothing but a slot of the node to share: `weighing.place`, said shorter."""
-    ranks = {room.kind: room.rank for room in rooms}
+    ranks = {lane.room.kind: lane.room.rank for lane in lanes}
     if len(set(ranks.values())) == 1:
         return _by_age
     return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])

@@ -7,11 +7,13 @@ when it is taken, and nowhere else: usage is the number of running rows that nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from synergon.demands import NOTHING
 from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
 from synergon.stores.sqlite import keeping, pools
@@ -38,7 +40,7 @@ def take(
 ) -> tuple[list[Taken], Kept | None, frozenset[str]]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
     the one that the node keeps room for, and the kinds of which something fits later."""
-    allotment = _allotment(transaction, request)
+    allotment = _allotment(transaction, found)
     choice = _Choice(transaction, request, allotment)
     taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
     if taken:
@@ -47,9 +49,9 @@ def take(
     return taken, choice.kept or keeping.renew(transaction, request), choice.unfit
 
 
-def _allotment(transaction: Transaction, request: ClaimRequest) -> Allotment:
-    providers = {room.provider for room in request.rooms if room.provider is not None}
-    if not providers and not any(room.limits for room in request.rooms):
+def _allotment(transaction: Transaction, found: Sequence[Lane]) -> Allotment:
+    providers = {lane.room.provider for lane in found if lane.room.provider is not None}
+    if not providers and not any(lane.room.limits for lane in found):
         return Allotment({}, (), ())  # rates, commands and demands alone: nothing has to be counted
     holdings = [Holding(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
     return Allotment(dict(transaction.rows("limit_values")), pools.pool(transaction, providers), holdings)
@@ -66,6 +68,8 @@ class _Choice:
         self._rooms = {room.kind: room for room in request.rooms}
         self._left = Counter({room.kind: room.count for room in request.rooms})
         self._slots = request.limit
+        self._weightless = {room.kind for room in request.rooms if room.demand == NOTHING and request.kept_for is None}
+        """Kinds whose tasks, if they say nothing, need not be weighed."""
         self._closed: set[tuple[str, str, str]] = set()
         """Lanes whose first did not fit: none behind it does."""
         self.kept: Kept | None = None
@@ -91,6 +95,8 @@ class _Choice:
         return self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_command or room.is_urgent))
 
     def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
+        if not row[DEMAND] and room.kind in self._weightless:
+            return self._allotment.take(room, candidate(row))
         task_id, lane = row[0], lane_of(row)
         is_kept = task_id == self._request.kept_for
         if lane in self._closed and not is_kept:
@@ -127,14 +133,20 @@ class _Candidates:
 
     def of(self, found: Sequence[Lane]) -> list[Any]:
         rooms = {room.kind: room for room in self._request.rooms}
-        rows = {row[0]: row for lane in found if lane.room.only is None for row in self._of_lane(lane)}
-        named = [task_id for room in self._request.rooms for task_id in room.only or ()]
-        if self._request.kept_for is not None:
-            named.append(self._request.kept_for)
-        if named:
-            among = self._lanes.among(rooms, named)
-            rows.update((row[0], row) for row in among if _is_meant(rooms[row[KIND]], row[0]))
-        return sorted(rows.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
+        lists = [rows for lane in found if lane.room.only is None and (rows := self._of_lane(lane))]
+        named = self._named(rooms)
+        if len(lists) == 1 and not named:
+            return lists[0]
+        by_id = {row[0]: row for row in chain(*lists, named)}
+        return sorted(by_id.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
+
+    def _named(self, rooms: Mapping[str, Room]) -> list[Any]:
+        """Those that rooms name, and the one that room is kept for, if its own room does not leave it out."""
+        only = {room.kind: frozenset(room.only) for room in rooms.values() if room.only is not None}
+        kept_for = [] if self._request.kept_for is None else [self._request.kept_for]
+        named = [*chain.from_iterable(only.values()), *kept_for]
+        rows = self._lanes.among(rooms, named) if named else []
+        return [row for row in rows if row[0] in only.get(row[KIND], kept_for)]
 
     def _of_lane(self, lane: Lane) -> list[Any]:
         room, demand = lane.room, demand_of(lane.room, lane.demand)
@@ -159,10 +171,6 @@ class _Candidates:
         rows = self._lanes.first(lane, most)
         wants_server = lane.room.provider is not None and len(rows) == most and any(map(target_of, rows))
         return self._lanes.first(lane, max(most, LOOKED_AT)) if wants_server else rows
-
-
-def _is_meant(room: Room, task_id: int) -> bool:
-    return room.only is None or task_id in room.only
 
 
 def _place(taken: Taken) -> tuple[Any, ...]:

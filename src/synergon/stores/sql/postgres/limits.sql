@@ -18,10 +18,6 @@ SELECT name, value, every, burst FROM {schema}.task_limit ORDER BY name
 -- The names that may cover servers.
 SELECT name FROM {schema}.task_limit WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
 
--- name: holdings
-SELECT holds, provider, CASE WHEN slot IS NOT NULL THEN server END AS server, slot FROM {schema}.task
-WHERE holds IS NOT NULL
-
 -- name: used_limits
 SELECT holds, CASE WHEN slot IS NOT NULL THEN server END AS address, count(*) FROM {schema}.task
 WHERE holds IS NOT NULL GROUP BY 1, 2

@@ -25,7 +25,7 @@ LEFT JOIN (SELECT DISTINCT kind, demand FROM lane WHERE demand IS NOT NULL) AS f
 
 -- name: ready
 -- The first ready tasks of some kinds and demands, in open queues; without locks. $6: how long a task has to be due
--- before room is kept for it; $7: by whom.
+-- before room is kept for it; $7: by whom. If $9, what running tasks hold is told beside, without an id.
 WITH lane AS MATERIALIZED (
     SELECT asked.kind, asked.demand, asked.count, queue.name AS queue
     FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, demand, count)
@@ -37,7 +37,7 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
             OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
-        ) AS may_be_kept
+        ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
@@ -45,6 +45,9 @@ FROM lane CROSS JOIN LATERAL (
     ORDER BY priority DESC, id
     LIMIT least(lane.count, $8)
 ) AS found
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
+FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: ready_among
 -- Those of the given tasks that are ready, in open queues; without locks.

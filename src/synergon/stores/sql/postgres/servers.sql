@@ -31,7 +31,11 @@ SELECT address FROM {schema}.server WHERE provider = ANY ($1)
 -- name: lock_pools
 SELECT server.provider, address, capacity, failures,
     resting_until IS NOT NULL AND resting_until > statement_timestamp() AS is_resting,
-    (SELECT rest_after FROM {schema}.provider WHERE name = server.provider) AS rest_after
+    (SELECT rest_after FROM {schema}.provider WHERE name = server.provider) AS rest_after,
+    ARRAY(
+        SELECT name FROM {schema}.task_limit
+        WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
+    ) AS prefixes
 FROM {schema}.server WHERE server.provider = ANY ($1) ORDER BY server.provider, address FOR UPDATE
 
 -- name: servers

@@ -39,7 +39,7 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
             OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
-        ) AS may_be_kept
+        ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
     WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
@@ -47,6 +47,9 @@ FROM lane CROSS JOIN LATERAL (
     ORDER BY priority DESC, id
     LIMIT $8
 ) AS found
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
+FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: take_seats
 -- A row that somebody holds is an error at once instead of a wait without end.

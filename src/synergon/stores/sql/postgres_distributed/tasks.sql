@@ -5,6 +5,9 @@
 -- name: notify
 -- There is nobody to notify: a statement without text is taken away.
 
+-- name: succeed
+-- One statement changes one table.
+
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
 -- LIMIT is a parameter and no expression of the lane, which not every planner takes.

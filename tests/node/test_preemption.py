@@ -1,0 +1,666 @@
+"""Urgent work on a full node: who may yields, the cheapest first, at no cost; nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.conftest import NewEngine
+from tests.node import process_bodies
+from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_bodies import on
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until, until_state
+
+from synergon import Candidate, Context, Engine, OptionError, Resources, State
+from synergon.node import preemption
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who are asked to yield have little time for it."""
+    monkeypatch.setattr(preemption, "YIELD_SECONDS", 0.1)
+
+
+class Crowd:
+    """Preemptible work that fills a node: each body tells that it is there, and waits until it is let go."""
+
+    def __init__(self, engine: Engine, **options: Any) -> None:
+        self.inside: list[int] = []
+        self.preempted: list[int] = []
+        self._opened = asyncio.Event()
+
+        @engine.task(preemptible=True, **options)
+        async def work(ctx: Context, number: int) -> int:
+            self.inside.append(number)
+            try:
+                await self._opened.wait()
+            except asyncio.CancelledError:
+                self.preempted.append(number)
+                raise
+            finally:
+                self.inside.remove(number)
+            return ctx.attempt
+
+        self.work = work
+
+    async def fill(self, count: int) -> list[Any]:
+        handles = []
+        for number in range(1, count + 1):
+            handles.append(await self.work.enqueue(number))
+            await until(lambda number=number: number in self.inside)  # type: ignore[misc]
+        return handles
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def test_on_a_full_node_the_last_to_begin_yields_to_urgent_work_and_succeeds_later(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, concurrency=2)
+    crowd = Crowd(engine)
+
+    @engine.task(urgent=True)
+    async def alarm() -> list[int]:
+        return list(crowd.inside)
+
+    async with engine, engine.worker():
+        handles = await crowd.fill(2)
+        asked_at = time.monotonic()
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == [1]
+        assert time.monotonic() - asked_at < 1
+        assert crowd.preempted == [2]
+        await until(lambda: sorted(crowd.inside) == [1, 2])  # it has its place again
+        crowd.open()
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [1, 1]
+        record = await handles[1].status()
+        assert (record.attempts, record.crashes, record.errors, record.claim_no) == (1, 0, (), 2)
+
+
+async def test_who_has_yielded_is_spared_for_a_while(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    crowd = Crowd(engine)
+
+    @engine.task(urgent=True)
+    async def alarm(number: int) -> int:
+        return number
+
+    async with engine, engine.worker():
+        (handle,) = await crowd.fill(1)
+        assert await (await alarm.enqueue(1)).result(PATIENCE_SECONDS) == 1
+        await until(lambda: crowd.inside == [1])
+        second = await alarm.enqueue(2)
+        engine.node.scheduler.wake_all()  # type: ignore[union-attr]
+        await asyncio.sleep(0.1)
+        assert (await second.status()).state is State.READY
+        assert crowd.preempted == [1]
+        crowd.open()
+        assert await second.result(PATIENCE_SECONDS) == 2
+        assert await handle.result(PATIENCE_SECONDS) == 1
+
+
+async def test_resources_are_yielded_as_well_as_slots_and_no_more_than_needed(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=10, resources=Resources(cpu=4))
+    crowd = Crowd(engine, cost=Resources(cpu=1))
+
+    @engine.task(urgent=True, cost=Resources(cpu=2))
+    async def alarm() -> list[int]:
+        return sorted(crowd.inside)
+
+    async with engine, engine.worker():
+        await crowd.fill(4)
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == [1, 2]
+        assert sorted(crowd.preempted) == [3, 4]
+        crowd.open()
+
+
+async def test_what_is_free_is_used_before_anybody_yields(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=3)
+    crowd = Crowd(engine)
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        await crowd.fill(2)
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        assert crowd.preempted == []
+        crowd.open()
+
+
+async def test_urgent_work_goes_before_a_higher_priority(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    order: list[str] = []
+
+    @engine.task(priority=1000)
+    async def important() -> None:
+        order.append("important")
+
+    @engine.task(urgent=True, priority=-5)
+    async def alarm() -> None:
+        order.append("alarm")
+
+    async with engine:
+        await important.enqueue()
+        await alarm.enqueue()
+        async with engine.worker(drain=True):
+            pass
+    assert order == ["alarm", "important"]
+
+
+async def test_several_urgent_tasks_of_two_kinds_never_take_more_than_can_yield(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, concurrency=2)
+    crowd = Crowd(engine)
+    gate = Gate()
+    inside, most = 0, 0
+
+    async def hold() -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside + len(crowd.inside))
+        await gate.hold()
+        inside -= 1
+
+    @engine.task(urgent=True)
+    async def alarm() -> None:
+        await hold()
+
+    @engine.task(urgent=True)
+    async def siren() -> None:
+        await hold()
+
+    async with engine, engine.worker():
+        await crowd.fill(2)
+        handles = [await kind.enqueue() for kind in (alarm, siren, alarm, siren)]
+        await until(lambda: inside == 2)
+        waiting = [handle for handle in handles if (await handle.status()).state is State.READY]
+        assert len(waiting) == 2, "what there is no room for is not claimed"
+        gate.open()
+        for handle in handles:
+            await handle.result(PATIENCE_SECONDS)
+        crowd.open()
+    assert most == 2
+    assert sorted(crowd.preempted) == [1, 2]
+
+
+# ---------------------------------------------------------------- nobody yields in vain
+
+
+async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=2)
+    crowd = Crowd(engine)
+    asked = asyncio.Event()
+
+    @engine.task(urgent=True)
+    async def alarm() -> None: ...
+
+    @alarm.can_accept
+    async def not_here(candidates: list[Candidate]) -> list[Candidate]:
+        asked.set()
+        return []
+
+    async with engine, engine.worker():
+        await crowd.fill(2)
+        handle = await alarm.enqueue()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asked.wait()
+        await asyncio.sleep(0.05)
+        assert crowd.preempted == []
+        assert (await handle.status()).state is State.READY
+        crowd.open()
+
+
+async def test_accepted_by_can_accept_somebody_yields(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=2)
+    crowd = Crowd(engine)
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    @alarm.can_accept
+    async def here(candidates: list[Candidate]) -> list[Candidate]:
+        return candidates
+
+    async with engine, engine.worker():
+        await crowd.fill(2)
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        assert crowd.preempted == [2]
+        crowd.open()
+
+
+async def test_taken_by_a_peer_nobody_yields(new_engine: NewEngine, url: str) -> None:
+    full, free = new_engine(url, concurrency=2), new_engine(url, sweep=0.02)
+    stores = make_troubled(full)
+    crowd = Crowd(full)
+    is_late = asyncio.Event()
+    handles: list[Any] = []
+
+    @full.task(urgent=True, name="alarm")
+    async def alarm_here() -> str:
+        return "full"
+
+    @free.task(urgent=True, name="alarm")
+    async def alarm_there() -> str:
+        return "free"
+
+    async def comes_late(claim: Callable[[], Awaitable[Any]]) -> Any:
+        await ended(handles[0])
+        is_late.set()
+        return await claim()
+
+    async with full, free, full.worker():
+        await crowd.fill(2)
+        stores[-1].cause("claim", comes_late)
+        handles.append(await free.enqueue_one(free.call("alarm")))
+        full.node.scheduler.wake_all()  # type: ignore[union-attr]
+        async with free.worker():
+            assert await handles[0].result(PATIENCE_SECONDS) == "free"
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await is_late.wait()
+            await until(lambda: not full.node.scheduler.is_claiming)  # type: ignore[union-attr]
+        assert crowd.preempted == []
+        stores[-1].end("claim")
+        crowd.open()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_if_the_one_who_was_asked_will_not_yield_another_node_takes_over_and_nobody_else_is_asked(
+    new_engine: NewEngine, url: str
+) -> None:
+    full, free = new_engine(url, concurrency=2, sweep=0.05), new_engine(url, sweep=0.05)
+    told: list[int] = []
+    gate = ThreadGate()
+    inside: list[int] = []
+
+    @full.task(preemptible=True)
+    def deaf(ctx: Context, number: int) -> str:
+        inside.append(number)
+        gate.hold()
+        if ctx.cancel_requested:
+            told.append(number)
+        return "done"
+
+    @full.task(urgent=True, name="alarm")
+    async def alarm_here() -> str:
+        return "full"
+
+    @free.task(urgent=True, name="alarm")
+    async def alarm_there() -> str:
+        return "free"
+
+    async with full, free, full.worker():
+        handles = [await deaf.enqueue(number) for number in (1, 2)]
+        await until(lambda: len(inside) == 2)
+        handle = await alarm_here.enqueue()
+        await until_state(handle, State.RUNNING)
+        record = await until_state(handle, State.READY)
+        assert (record.attempts, record.errors) == (0, ())
+        await asyncio.sleep(0.2)
+        assert (await handle.status()).claim_no == 1, "this node does not take it again"
+        async with free.worker():
+            assert await handle.result(PATIENCE_SECONDS) == "free"
+        gate.open()
+        assert [await one.result(PATIENCE_SECONDS) for one in handles] == ["done", "done"]
+    assert len(told) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_nobody_yielded_to_starts_when_something_ends_by_itself(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    gate = ThreadGate()
+
+    @engine.task(preemptible=True)
+    def deaf() -> str:
+        gate.hold()
+        return "done"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        first = await deaf.enqueue()
+        await gate.until_reached()
+        handle = await alarm.enqueue()
+        await until_state(handle, State.RUNNING)
+        await until_state(handle, State.READY)
+        gate.open()
+        assert await handle.result(PATIENCE_SECONDS) == "rang"
+        assert await first.result(PATIENCE_SECONDS) == "done"
+
+
+async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=2)
+    gate = Gate()
+
+    @engine.task
+    async def plain() -> str:
+        await gate.hold()
+        return "undisturbed"
+
+    @engine.task(uninterruptible=True)
+    async def precious() -> str:
+        await gate.hold()
+        return "undisturbed"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        handles = [await plain.enqueue(), await precious.enqueue()]
+        await until(lambda: engine.node is not None and len(engine.node.runner.running) == 2)
+        handle = await alarm.enqueue()
+        await asyncio.sleep(0.05)
+        record = await handle.status()
+        assert (record.state, record.claim_no) == (State.READY, 0)
+        gate.open()
+        assert await handle.result(PATIENCE_SECONDS) == "rang"
+        assert [await one.result(PATIENCE_SECONDS) for one in handles] == ["undisturbed"] * 2
+
+
+# ---------------------------------------------------------------- how bodies yield
+
+
+@pytest.mark.parametrize("asks", ["cancel_requested", "still_owned"])
+async def test_a_thread_yields_when_it_asks(new_engine: NewEngine, url: str, asks: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    gate, ends = ThreadGate(), ThreadGate()
+
+    @engine.task(preemptible=True)
+    def work(ctx: Context) -> str:
+        if ctx.claim_no > 1:
+            return "whole"
+        gate._reached.set()
+        while not ctx.cancel_requested if asks == "cancel_requested" else ctx.still_owned_sync():
+            time.sleep(0.001)
+        return "half"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        first = await work.enqueue()
+        await gate.until_reached()
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        ends.open()
+        assert await first.result(PATIENCE_SECONDS) == "whole"
+        record = await first.status()
+        assert (record.attempts, record.errors) == (1, ())
+
+
+async def test_a_child_process_is_killed_and_no_crash_is_charged(
+    new_engine: NewEngine, sqlite_url: str, tmp_path: Path
+) -> None:
+    engine = new_engine(sqlite_url, concurrency=1)
+    sleep_long = on(engine, process_bodies.sleep_long, preemptible=True)
+    started = tmp_path / "started"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker(grace=0):
+        handle = await sleep_long.enqueue(str(started))
+        await until(lambda: started.exists() and started.read_text().endswith("\n"))
+        pid = int(started.read_text())
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        assert not psutil.pid_exists(pid)
+        record = await handle.status()
+        assert (record.crashes, record.errors) == (0, ())
+
+
+async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    gate = Gate()
+
+    @engine.task(preemptible=True)
+    async def work() -> str:
+        try:
+            await gate.hold()
+        except asyncio.CancelledError:
+            return "finished all the same"
+        return "let go"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        first = await work.enqueue()
+        await gate.until_reached()
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        assert await first.result(PATIENCE_SECONDS) == "finished all the same"
+
+
+# ---------------------------------------------------------------- while an urgent task waits for room
+
+
+async def test_an_urgent_task_that_waits_for_room_can_be_cancelled(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=1)
+    gate = ThreadGate()
+
+    @engine.task(preemptible=True)
+    def deaf() -> str:
+        gate.hold()
+        return "done"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine, engine.worker():
+        first = await deaf.enqueue()
+        await gate.until_reached()
+        handle = await alarm.enqueue()
+        await until_state(handle, State.RUNNING)
+        await handle.cancel()
+        assert (await ended(handle)).state is State.CANCELLED
+        gate.open()
+        assert await first.result(PATIENCE_SECONDS) == "done"
+        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang", "its room is free again"
+
+
+async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_stops(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, concurrency=1)
+    gate = ThreadGate()
+
+    @engine.task(preemptible=True)
+    def deaf() -> str:
+        gate.hold()
+        return "done"
+
+    @engine.task(urgent=True)
+    async def alarm() -> str:
+        return "rang"
+
+    async with engine:
+        async with engine.worker(grace=0):
+            await deaf.enqueue()
+            await gate.until_reached()
+            handle = await alarm.enqueue()
+            await until_state(handle, State.RUNNING)
+            asyncio.get_running_loop().call_later(0.1, gate.open)
+        record = await handle.status()
+        assert (record.state, record.attempts) == (State.READY, 0)
+
+
+# ---------------------------------------------------------------- uninterruptible
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+async def test_a_stop_waits_for_what_is_uninterruptible_whatever_the_grace(
+    new_engine: NewEngine, memory_url: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergon.node.ending.LAST_SECONDS", 0.05)
+    engine = new_engine(memory_url)
+    gate, thread_gate, other = Gate(), ThreadGate(), Gate()
+
+    async def on_loop() -> str:
+        await gate.hold()
+        return "whole"
+
+    def in_thread() -> str:
+        thread_gate.hold()
+        return "whole"
+
+    precious: Any = engine.task(uninterruptible=True)(on_loop if where == "loop" else in_thread)
+
+    @engine.task
+    async def plain() -> None:
+        await other.hold()
+
+    async with engine:
+        worker = engine.worker(grace=0)
+        await worker.__aenter__()
+        handles = [await precious.enqueue(), await plain.enqueue()]
+        await (gate if where == "loop" else thread_gate).until_reached()
+        await other.until_reached()
+        stop = asyncio.create_task(worker.__aexit__(None, None, None))
+        assert (await until_state(handles[1], State.READY)).attempts == 0
+        done, _ = await asyncio.wait([stop], timeout=0.2)
+        assert not done
+        gate.open()
+        thread_gate.open()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await stop
+        assert (await handles[0].status()).result == "whole"
+
+
+async def test_a_cancel_and_a_timeout_end_what_is_uninterruptible(engine: Engine) -> None:
+    gate = Gate()
+
+    @engine.task(uninterruptible=True)
+    async def precious() -> None:
+        await gate.hold()
+
+    async with engine, engine.worker():
+        late = await precious.with_options(timeout=0.05).enqueue()
+        assert (await ended(late)).reason == "timeout"
+        handle = await precious.enqueue()
+        await until_state(handle, State.RUNNING)
+        await handle.cancel()
+        assert (await ended(handle)).state is State.CANCELLED
+
+
+# ---------------------------------------------------------------- what must always hold
+
+
+async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEngine, memory_url: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    engine = new_engine(memory_url, concurrency=6, resources=Resources(cpu=4, gpu=1), sweep=0.05)
+    in_use = {"cpu": 0.0, "gpu": 0.0}
+
+    def check() -> None:
+        assert engine.node is not None
+        ledger = engine.node.runner.preemption._ledger
+        for name, available in ledger.available.items():
+            assert 0 <= available <= ledger.totals[name], (seed, name, available)
+        assert 0 <= ledger.in_use <= ledger.concurrency, (seed, ledger.in_use)
+        assert in_use["cpu"] <= 4, seed
+        assert in_use["gpu"] <= 1, seed
+
+    async def body(cpu: float, gpu: float, seconds: float, fails: bool) -> None:
+        in_use["cpu"] += cpu
+        in_use["gpu"] += gpu
+        check()
+        try:
+            await asyncio.sleep(seconds)
+            if fails:
+                raise ValueError("as it was told")
+        finally:
+            in_use["cpu"] -= cpu
+            in_use["gpu"] -= gpu
+            check()
+
+    @engine.task(preemptible=True, retry=3)
+    async def humble(cpu: float, gpu: float, seconds: float, fails: bool) -> None:
+        await body(cpu, gpu, seconds, fails)
+
+    @engine.task(urgent=True, retry=2)
+    async def proud(cpu: float, gpu: float, seconds: float, fails: bool) -> None:
+        await body(cpu, gpu, seconds, fails)
+
+    async with engine, engine.worker():
+        handles = []
+        for _ in range(150):
+            kind = humble if chance.random() < 0.7 else proud
+            cpu, gpu = chance.choice([0.5, 1.0, 2.0, 4.0]), chance.choice([0.0, 0.0, 0.5, 1.0])
+            call = kind.with_options(cost=Resources(cpu=cpu, gpu=gpu), retry=1)
+            handles.append(await call.enqueue(cpu, gpu, chance.random() / 100, chance.random() < 0.1))
+            if chance.random() < 0.1:
+                await chance.choice(handles).cancel()
+            await asyncio.sleep(chance.random() / 200)
+        async with asyncio.timeout(30):
+            for handle in handles:
+                await engine.wait(handle.id)
+        ledger = engine.node.runner.preemption._ledger  # type: ignore[union-attr]
+        assert ledger.available == ledger.totals
+        assert (ledger.in_use, ledger.promised.in_use) == (0, 0)
+
+
+class Stub:
+    """As much of an attempt as the choice looks at."""
+
+    takes_place = False
+
+    def __init__(self, **cost: int) -> None:
+        self.cost = cost
+
+
+@pytest.mark.parametrize(
+    ("costs", "lacking", "chosen"),
+    [
+        ([1, 1, 1], {"cpu": 2}, [0, 1]),
+        ([1, 4, 1], {"cpu": 4}, [1]),
+        ([1, 1, 4], {"cpu": 4}, [2]),
+        ([1, 1, 1], {"cpu": 4}, []),
+        ([0, 0, 1], {"cpu": 1}, [2]),
+        ([1, 1, 1], {preemption.SLOT: 1}, [0]),
+        ([0, 2, 1], {preemption.SLOT: 1, "cpu": 1}, [1]),
+        ([1, 1, 1], {}, []),
+    ],
+)
+def test_the_cheapest_are_chosen_and_no_more_than_needed(
+    costs: list[int], lacking: dict[str, int], chosen: list[int]
+) -> None:
+    crowd: list[Any] = [Stub(**({"cpu": cost} if cost else {})) for cost in costs]
+    assert preemption.chosen_victims(crowd, lacking) == [crowd[index] for index in chosen]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"urgent": True, "preemptible": True}, "urgent work yields to nobody"),
+        ({"preemptible": True, "uninterruptible": True}, "what is uninterruptible never yields"),
+        ({"urgent": 1}, "urgent must be True or False, got 1"),
+        ({"preemptible": "yes"}, "preemptible must be True or False, got 'yes'"),
+        ({"uninterruptible": None}, "uninterruptible must be True or False, got None"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_it_is_written(
+    memory_url: str, options: dict[str, Any], said: str
+) -> None:
+    engine = Engine(memory_url)
+
+    async def body() -> None: ...
+
+    with pytest.raises(OptionError, match=said):
+        engine.task(**options)(body)
+    with pytest.raises(OptionError, match="has no option 'urgent'"):
+        engine.task(body).with_options(urgent=True)  # type: ignore[call-arg]

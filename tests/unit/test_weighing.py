@@ -1,0 +1,161 @@
+"""What a node can carry: nothing is given away twice, and what is said of many holds for each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synergon.demands import NOTHING, UNIT, Demand, demand, parse_demand
+from synergon.records import ClaimRequest, Room
+from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, place
+
+NAMES = ("cpu", "gpu")
+LABELS = frozenset({"east", "a100"})
+
+amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 12))
+labels = st.frozensets(st.sampled_from(sorted(LABELS)))
+all_demands = st.builds(demand, amounts, labels, labels)
+rooms = st.builds(Room, kind=st.just("work"), count=st.just(9), is_urgent=st.booleans(), is_brief=st.booleans())
+requests = st.builds(
+    ClaimRequest,
+    node_id=st.just("node"),
+    rooms=st.just(()),
+    limit=st.just(9),
+    labels=labels,
+    totals=amounts,
+    free=amounts,
+    yielding=amounts,
+    held=amounts,
+    kept_for=st.sampled_from([None, 0, 3]),
+)
+
+
+@given(request=requests, tasks=st.lists(st.tuples(rooms, all_demands), max_size=12))
+def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others_yield(
+    request: ClaimRequest, tasks: list[tuple[Room, Demand]]
+) -> None:
+    scales = Scales(request)
+    used = dict.fromkeys(NAMES, 0)
+    for task_id, (room, wanted) in enumerate(tasks):
+        if scales.fit(room, wanted, task_id) is not Fit.NOW:
+            continue
+        scales.take(wanted, task_id)
+        for name, amount in wanted.cost.items():
+            used[name] += amount
+            more = request.yielding.get(name, 0) if room.is_urgent else 0
+            assert used[name] <= request.free.get(name, 0) + more
+
+
+@given(request=requests, tasks=st.lists(all_demands, max_size=12))
+def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Demand]) -> None:
+    scales = Scales(request)
+    left = dict(request.free)
+    for wanted in tasks:
+        if scales.fit(Room(kind="work", count=9), wanted) is Fit.NOW:
+            scales.take(wanted)
+            for name, amount in wanted.cost.items():
+                left[name] -= amount
+                assert left[name] >= request.held.get(name, 0)
+
+
+@given(request=requests, room=rooms, wanted=all_demands)
+def test_as_many_fit_as_is_said_and_not_one_more(request: ClaimRequest, room: Room, wanted: Demand) -> None:
+    scales = Scales(request)
+    most = scales.most(room, wanted)
+    if most == ANY_NUMBER:
+        assert not wanted.cost
+        assert scales.fit(room, wanted) is Fit.NOW
+        return
+    for _ in range(most):
+        assert scales.fit(room, wanted) is Fit.NOW
+        scales.take(wanted)
+    assert scales.fit(room, wanted) is not Fit.NOW
+    assert scales.most(room, wanted) == 0
+
+
+@given(request=requests, room=rooms, wanted=all_demands)
+def test_what_never_fits_is_what_the_whole_node_is_too_small_or_wrong_for(
+    request: ClaimRequest, room: Room, wanted: Demand
+) -> None:
+    is_right = set(wanted.needs) <= request.labels and not set(wanted.forbids) & request.labels
+    is_large = all(request.totals.get(name, 0) >= amount for name, amount in wanted.cost.items())
+    assert (Scales(request).fit(room, wanted) is not Fit.NEVER) == (is_right and is_large)
+
+
+def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None:
+    numbers = {"cpu": 8}
+    request = ClaimRequest(node_id="node", rooms=(), limit=9, totals=numbers, free=numbers, held={"cpu": 6}, kept_for=7)
+    room = Room(kind="work", count=9)
+    big, small = (demand({"cpu": amount}, frozenset(), frozenset()) for amount in (6, 2))
+    scales = Scales(request)
+    assert scales.fit(room, big, 1) is Fit.LATER
+    assert scales.fit(room, big, 7) is Fit.NOW
+    scales.take(big, 7)
+    assert scales.fit(room, small, 8) is Fit.NOW
+    scales.take(small, 8)
+    assert scales.fit(room, small, 9) is Fit.LATER
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(-2, 2), st.integers(0, 2)), min_size=2, max_size=2))
+def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
+    both: list[tuple[bool, bool, int, int]],
+) -> None:
+    places = [
+        place(Room(kind="work", count=1, is_command=is_command, is_urgent=is_urgent, rank=rank), priority, task_id)
+        for task_id, (is_command, is_urgent, priority, rank) in enumerate(both, 1)
+    ]
+    (first, second) = both
+    if first[0] or second[0]:
+        expected = first[0]  # of two commands the older
+    elif first[1] != second[1]:
+        expected = first[1]
+    elif first[2] != second[2]:
+        expected = first[2] > second[2]
+    else:
+        expected = first[3] <= second[3]
+    assert (places[0] < places[1]) == expected
+
+
+# ---------------------------------------------------------------- texts
+
+
+@given(wanted=all_demands)
+def test_a_demand_comes_back_from_its_text_and_is_never_silent(wanted: Demand) -> None:
+    assert parse_demand(wanted.text) == wanted
+    assert wanted.text
+    assert demand_of(Room(kind="work", count=1), wanted.text) == wanted
+
+
+@given(cost=amounts, needs=labels, forbids=labels)
+def test_equal_demands_have_equal_texts_however_they_were_written(
+    cost: dict[str, int], needs: frozenset[str], forbids: frozenset[str]
+) -> None:
+    turned = dict(reversed(cost.items()))
+    assert demand({**turned, "ram": 0}, needs, forbids).text == demand(cost, needs, forbids).text
+
+
+def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
+    room = Room(kind="work", count=1, demand=demand({"cpu": UNIT}, frozenset(), frozenset()))
+    assert json.loads(NOTHING.text) == {}
+    assert demand_of(room, NOTHING.text).cost == {}
+    assert demand_of(room, "") == room.demand
+
+
+@pytest.mark.parametrize(
+    ("more", "is_free"),
+    [
+        ({}, True),
+        ({"rank": 3}, True),
+        ({"is_brief": True}, True),
+        ({"is_urgent": True}, False),
+        ({"only": ()}, False),
+        ({"demand": demand({"cpu": 1}, frozenset(), frozenset())}, False),
+        ({"limits": ("license",)}, False),
+    ],
+)
+def test_a_room_is_free_if_its_tasks_need_nothing_but_a_slot(more: dict[str, Any], is_free: bool) -> None:
+    assert Room(kind="work", count=1, **more).is_free is is_free
