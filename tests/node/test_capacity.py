@@ -316,3 +316,20 @@ async def test_a_node_that_cannot_run_what_it_stores_tells_one_that_can(new_engi
         assert await handle.result(timeout=8) == "done"
         later = await here.kinds["note"].with_options(needs={"zone:eu"}, delay=0.05).enqueue()
         assert await later.result(timeout=8) == "done"
+
+
+async def test_a_drain_does_not_wait_for_what_only_another_node_can_run(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(gpu=0))
+    ran: list[str] = []
+
+    @engine.task
+    async def note(name: str) -> None:
+        ran.append(name)
+
+    async with asyncio.timeout(8), engine:
+        async with engine.worker(drain=True):
+            await note.with_options(needs={"elsewhere"}).enqueue("labelled")
+            await note.with_options(cost=Resources(gpu=1)).enqueue("costly")
+            await note.with_options(delay=0.05).enqueue("late")
+        assert (await engine.counts())[State.READY] == 2
+    assert ran == ["late"]
