@@ -30,6 +30,7 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
+from synergon.explaining.records import Cause, Explanation, NodeOutlook, Why
 from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
@@ -46,6 +47,7 @@ __all__ = [
     "Call",
     "Cancel",
     "Candidate",
+    "Cause",
     "Command",
     "CommandsFailed",
     "ConfigurationError",
@@ -54,6 +56,7 @@ __all__ = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Explanation",
     "Group",
     "GroupRecord",
     "Handle",
@@ -62,6 +65,7 @@ __all__ = [
     "KeyConflict",
     "KindError",
     "LimitRecord",
+    "NodeOutlook",
     "NodeRecord",
     "NodeState",
     "NotAvailable",
@@ -96,5 +100,6 @@ __all__ = [
     "TaskPage",
     "TaskRecord",
     "TaskType",
+    "Why",
     "injected",
 ]

@@ -65,7 +65,6 @@ Value = TypeVar("Value")
 
 
 LATER: Final = {
-    "explain": "why a task waits",
     "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""

@@ -28,6 +28,16 @@ def demand_words(demand: Demand) -> str:
     return ", ".join((*amounts, *needs, *forbids)) or "nothing"
 
 
+def natural(name: str, amount: int) -> float:
+    """The whole number of a resource in the unit that people count it in; memory stays in bytes."""
+    return amount if name == "ram" else amount / UNIT
+
+
+def natural_text(name: str, amount: float) -> str:
+    """The same as people write it."""
+    return amount_text(name, round(amount if name == "ram" else amount * UNIT))
+
+
 def amount_text(name: str, amount: int) -> str:
     """The whole number of a resource as people write it."""
     if name != "ram":

@@ -12,6 +12,7 @@ import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, is_suitable, parse_demand
 
+
 class Places(NamedTuple):
     """How many more tasks of a kind a node could start, by each thing that it has only so many of."""
 
