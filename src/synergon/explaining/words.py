@@ -93,11 +93,16 @@ def _server(cause: Cause, _: datetime) -> str:
 
 
 def _line(cause: Cause, _: datetime) -> str:
-    if cause.of == 0:
-        return f"lines of its kind are closed (its limit key is {cause.subject!r})"
     if cause.of is None:
-        return f"others with the limit key {cause.subject!r} go first"
-    return f"the line of its limit key {cause.subject!r} is full: at most {cause.of:g} at once"
+        return f"others go first in {_line_name(cause)}"
+    if cause.of == 0:
+        return f"{_line_name(cause)} is closed"
+    return f"{_line_name(cause)} is full: at most {cause.of:g} at once"
+
+
+def _line_name(cause: Cause) -> str:
+    """A kind with a rate and without a key has one line for all of its tasks."""
+    return f"the line of its limit key {cause.subject!r}" if cause.subject else "the line of its kind"
 
 
 def _resource(cause: Cause, _: datetime) -> str:
@@ -125,7 +130,7 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     ),
     Why.SNOOZED: lambda cause, now: f"its body asked to be run again {when(cause.until, now)}",
     Why.TURN: lambda cause, now: (
-        f"its turn comes {when(cause.until, now)}, by the rate of its line (limit key {cause.subject!r})"
+        f"its turn comes {when(cause.until, now)}, by the rate of {_line_name(cause)}"
     ),
     Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and made ready at the next look of a node",
     Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and ended at the next look of a node",
