@@ -14,6 +14,7 @@ NAMES = [
     "Call",
     "Cancel",
     "Candidate",
+    "Cause",
     "Command",
     "CommandsFailed",
     "ConfigurationError",
@@ -22,6 +23,7 @@ NAMES = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Explanation",
     "Group",
     "GroupRecord",
     "Handle",
@@ -30,6 +32,7 @@ NAMES = [
     "KeyConflict",
     "KindError",
     "LimitRecord",
+    "NodeOutlook",
     "NodeRecord",
     "NodeState",
     "NotAvailable",
@@ -64,6 +67,7 @@ NAMES = [
     "TaskPage",
     "TaskRecord",
     "TaskType",
+    "Why",
     "injected",
 ]
 

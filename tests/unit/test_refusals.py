@@ -96,7 +96,7 @@ def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, gr
         greet.with_options(name="other")
 
 
-@pytest.mark.parametrize("name", ["explain", "events"])
+@pytest.mark.parametrize("name", ["events"])
 def test_a_method_that_is_coming_says_so(engine: Engine, name: str) -> None:
     with pytest.raises(NotAvailable, match=rf"engine.{name} \(.*\) is not in this release of synergon"):
         getattr(engine, name)
@@ -139,13 +139,6 @@ def test_a_method_that_never_was_is_an_attribute_error(engine: Engine) -> None:
     with pytest.raises(AttributeError, match="an Engine has no attribute 'enqeue'"):
         engine.enqeue  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(engine, "__wrapped__")
-
-
-async def test_why_a_task_waits_is_not_known_yet(engine: Engine, greet: Any) -> None:
-    handle = await greet.enqueue("Ada")
-    with pytest.raises(NotAvailable, match="explain is not in this release"):
-        await handle.explain()
-    await engine.delete(handle.id)
 
 
 BAD_OPTIONS: list[tuple[str, Any, str]] = [

@@ -129,9 +129,7 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
         f"{when(cause.until, now)} after {cause.subject}"
     ),
     Why.SNOOZED: lambda cause, now: f"its body asked to be run again {when(cause.until, now)}",
-    Why.TURN: lambda cause, now: (
-        f"its turn comes {when(cause.until, now)}, by the rate of {_line_name(cause)}"
-    ),
+    Why.TURN: lambda cause, now: f"its turn comes {when(cause.until, now)}, by the rate of {_line_name(cause)}",
     Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and made ready at the next look of a node",
     Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and ended at the next look of a node",
     Why.LINE: _line,
