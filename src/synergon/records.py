@@ -152,7 +152,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     kept_for: int | None = None
     """The task that the node keeps room for."""
     held: dict[str, int] = {}
-    """How much of what is free others must leave to it."""
+    """How much of what is free others must leave to it; never more than it demands."""
     patience: int | None = None
     """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
     keep_for: int = 30_000_000

@@ -61,6 +61,7 @@ from synergon.records import (
     TaskQuery,
     TaskRecord,
 )
+from synergon.stores.weighing import demand_of
 
 Answer = TypeVar("Answer")
 
@@ -190,7 +191,15 @@ class StoreMachine(RuleBasedStateMachine):
         rooms = request.rooms
         if only is not None:  # the node has looked at the tasks of one kind
             rooms = (replace(rooms[0], only=tuple(self.pick_ids(only))), *rooms[1:])
-        self.claim_both(replace(request, node_id=node_id, rooms=rooms, kept_for=kept_for))
+        held = request.held if kept_for is None else self.demanded(kept_for, request)
+        self.claim_both(replace(request, node_id=node_id, rooms=rooms, kept_for=kept_for, held=held))
+
+    def demanded(self, kept_for: int, request: ClaimRequest) -> dict[str, int]:
+        """No node holds more than the task could use that it holds it for."""
+        task = self.model.tasks.get(kept_for)
+        room = next((room for room in request.rooms if task and room.kind == task.task.kind), None)
+        cost = demand_of(room, task.task.demand).cost if room and task else {}
+        return {name: min(amount, cost.get(name, 0)) for name, amount in request.held.items()}
 
     @precondition(lambda self: self.model.tasks)
     @rule(
