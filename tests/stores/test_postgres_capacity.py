@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from tests.postgres_server import SCHEMA, administer, distributed_url, server_url, store_url
+from tests.postgres_server import administer, distributed_url, server_url, store_url
 from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, amounts, demands
 from tests.stores.test_capacity import ids_of, room
 
@@ -104,43 +104,6 @@ async def finds_its_own(store: PostgresStore) -> None:
     claims = await worker.claim_rooms(*rooms, limit=4, **state)
     assert claims[0].id == wanted
     assert [claim.demand for claim in claims[1:]] == [""] * 3
-
-
-# ---------------------------------------------------------------- how many statements
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of our statements that any connection of asyncpg says from now on."""
-    names: list[str] = []
-    known = {text: name for name, text in STANDARD.statements(SCHEMA).items()}
-    real = asyncpg.Connection.__init__
-
-    def init(self: asyncpg.Connection[Any], *arguments: Any, **named: Any) -> None:
-        real(self, *arguments, **named)
-        self.add_query_logger(lambda record: names.append(known[record.query]) if record.query in known else None)
-
-    monkeypatch.setattr(asyncpg.Connection, "__init__", init)
-    return names
-
-
-async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is_asked_in_vain(said: list[str]) -> None:
-    store = PostgresStore(store_url())
-    await store.open()
-    worker = await Worker.start(store)
-    plain = await add_many(store, 3)
-    state: dict[str, Any] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
-
-    async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
-        said.clear()
-        return ids_of(await worker.claim_rooms(room(), limit=limit, **state)), list(said)
-
-    assert await claim() == (plain[:1], ["claim"])
-    first, second = await add_many(store, 2, demand=demands(cpu=1), priority=1)
-    assert await claim() == ([first], ["claim", "lanes", "ready", "take_seats"])
-    assert await claim() == ([second], ["lanes", "ready", "take_seats"])
-    assert await claim(9) == (plain[1:], ["lanes", "claim"])
-    await store.close()
 
 
 # ---------------------------------------------------------------- at once

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tests.conftest import NewEngine
 from tests.postgres_server import IS_OURS, administer, server_url, store_url
-from tests.stores.actions import KIND, add, listed, read, states
+from tests.stores.actions import KIND, add, demands, listed, read, states
 from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
@@ -146,6 +146,7 @@ RICH = NewTask(
     max_attempts=3,
     tags=("a", "b"),
     meta=b'{"x": 1}',
+    demand=demands("zone:eu", cpu=0.5),
 )
 
 
@@ -184,6 +185,7 @@ async def test_the_task_is_there_when_the_caller_commits(store: PostgresStore, o
     assert (record.state, record.queue, record.priority) == (State.SCHEDULED, RICH.queue, RICH.priority)
     assert (record.run_at.year, record.max_attempts, record.tags, record.meta) == (2100, 3, ("a", "b"), {"x": 1})
     assert bytes(record.payload) == RICH.payload
+    assert record.demand == RICH.demand
 
 
 @every_driver
@@ -200,7 +202,9 @@ async def test_nothing_is_there_when_the_caller_goes_away(store: PostgresStore, 
 @every_driver
 async def test_keys_are_met_inside_the_callers_transaction(store: PostgresStore, opened: Any) -> None:
     keyed = NewTask(kind=KIND, key="a")
-    replacing = NewTask(kind=KIND, key="a", on_conflict="replace", payload=b'"new"', tags=("t",), delay=1)
+    replacing = NewTask(
+        kind=KIND, key="a", on_conflict="replace", payload=b'"new"', tags=("t",), delay=1, demand=demands()
+    )
     async with opened() as (connection, commit):
         (first,) = await store.insert_on(connection, [keyed])
         (again,) = await store.insert_on(connection, [keyed])
@@ -211,7 +215,8 @@ async def test_keys_are_met_inside_the_callers_transaction(store: PostgresStore,
     assert [first.id, first.id] == [again.id, replaced.id]
     assert [first.created, again.created, replaced.created] == [True, False, False]
     assert await listed(store) == [first.id]
-    assert bytes((await read(store, first.id)).payload) == b'"new"'
+    record = await read(store, first.id)
+    assert (bytes(record.payload), record.demand) == (b'"new"', demands())
 
 
 @every_synchronous_driver

@@ -51,7 +51,7 @@ class Claimer:
             found = await self._at_once(self._statement, rest)
             if not found.demanding:
                 return found.claims
-            # Such tasks have come since the look. They are remembered, and nothing was taken: the next claim sees them.
+            # Such tasks have come since the look, and nothing was taken: the next look sees them.
             self._remember(found.demanding)
             return await self._claim_by_lanes(request)
         return await claim_seats(self._write, self._statement, request, lanes, self._covering)

@@ -65,6 +65,9 @@ STANDARD: Final = Profile(
             "enable_seqscan": "off",
             # Our statements take less time than their compilation would.
             "jit": "off",
+            # Nor is it worth planning them again and again: that takes several times as long as to run them. They are
+            # written so that the one plan is right whatever they are asked for.
+            "plan_cache_mode": "force_generic_plan",
         }
     ),
     cleaning=None,

@@ -195,7 +195,8 @@ async def end(
     session: Session, results: dict[int, str | None], state: State, reason: Reason | None, *, by_owner: bool = False
 ) -> State:
     """Move rows to the history; `by_owner`: whoever claimed them says so."""
-    ids, values = list(results), list(results.values())
+    ids = sorted(results)
+    values = [results[task_id] for task_id in ids]
     for queue, kind in await session.profile.move(session, ids, values, state, reason, by_owner):
         session.count(queue, kind, state, 1)
     return state

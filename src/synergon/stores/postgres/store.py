@@ -362,6 +362,7 @@ class PostgresStore:
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
         async with self._connections.transaction("repeatable_read") as connection:
+            await connection.execute(self._sql["plan_by_value"])
             return await reading.list_tasks(connection, self.address.schema, query)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:

@@ -76,6 +76,10 @@ SELECT name, paused_at FROM {schema}.queue ORDER BY name
 -- Who counts reads everything, and a sequential scan is the cheapest way.
 SET LOCAL enable_seqscan = on
 
+-- name: plan_by_value
+-- Lists are asked for in many ways, and which plan is right depends on what is asked for.
+SET LOCAL plan_cache_mode = auto
+
 -- name: counts
 SELECT queue, kind, state, count(*) FROM {schema}.task GROUP BY queue, kind, state
 UNION ALL

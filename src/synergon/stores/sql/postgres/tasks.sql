@@ -210,7 +210,7 @@ UNION ALL
 SELECT id, settled_no, state, kind FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: end
--- Moves rows to the history. Which ids, and with what, are parallel arrays.
+-- Moves rows to the history. Which ids, and with what, are parallel arrays, in the order of ids.
 WITH ended AS (
     DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
 )
@@ -220,11 +220,11 @@ INSERT INTO {schema}.history (
     overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
-    ended.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
-    CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
-    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
-    is_command, target, provider, demand
-FROM ended JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) USING (id)
+    id, kind, queue, $3, $4, priority, run_at, payload, ($2::text[])[width_bucket(id, $1::bigint[])], attempts,
+    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key,
+    cancel_requested, overdue, enqueued_at, started_at, statement_timestamp(), expires_at, overrides, tags, meta,
+    progress, errors, limit_key, group_id, is_command, target, provider, demand
+FROM ended
 RETURNING queue, kind
 
 -- name: succeed

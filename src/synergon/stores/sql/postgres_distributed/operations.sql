@@ -12,3 +12,7 @@ RETURNING queue, kind
 -- name: allow_reading_all
 -- Nothing was forbidden.
 SELECT 1
+
+-- name: plan_by_value
+-- Nothing else was ordered.
+SELECT 1

@@ -1,0 +1,92 @@
+"""How often the database is asked between the end of one task and the beginning of the next."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from tests.postgres_server import SCHEMA, store_url
+from tests.stores.actions import Worker, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
+from tests.stores.test_capacity import ids_of, room
+
+from synergon.records import Claim, Room, Succeeded
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.profile import STANDARD
+
+WEIGHED: Final = ("BEGIN", "ready", "take_seats", "COMMIT")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What any connection of asyncpg says from now on: the names of our statements, and the bounds of transactions.
+    What the driver asks for itself, once per connection, is left out."""
+    names: list[str] = []
+    known = {text: name for name, text in STANDARD.statements(SCHEMA).items()} | {
+        "BEGIN;": "BEGIN",
+        "COMMIT;": "COMMIT",
+    }
+    real = asyncpg.Connection.__init__
+
+    def init(self: asyncpg.Connection[Any], *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        self.add_query_logger(lambda record: names.append(known[record.query]) if record.query in known else None)
+
+    monkeypatch.setattr(asyncpg.Connection, "__init__", init)
+    return names
+
+
+async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is_asked_in_vain(said: list[str]) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    plain = await add_many(store, 3)
+    state: dict[str, Any] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
+
+    async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
+        said.clear()
+        return ids_of(await worker.claim_rooms(room(), limit=limit, **state)), list(said)
+
+    assert await claim() == (plain[:1], ["claim"])
+    first, second = await add_many(store, 2, demand=demands(cpu=1), priority=1)
+    assert await claim() == ([first], ["claim", "lanes", *WEIGHED])
+    assert await claim() == ([second], ["lanes", *WEIGHED])
+    assert await claim(9) == (plain[1:], ["lanes", "claim"])
+    await store.close()
+
+
+ROOMS: Final = {
+    "nothing": Room(kind="free", count=1),
+    "a limit": Room(kind="licensed", count=1, limits=("license",)),
+    "a server": Room(kind="served", count=1, provider="gpu"),
+    "a line": Room(kind="lined", count=1),
+}
+SAID: Final = {
+    "nothing": ["succeed", "claim"],
+    "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
+    "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
+    "a line": ["BEGIN", "lock_limits", "succeed", "survey", "promote", "tally", "COMMIT", "claim"],
+}
+
+
+@pytest.mark.parametrize("shared", list(ROOMS))
+async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared: str) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    await declare_limit(store, "license", 1)
+    await declare_limit(store, "key:lined", 1)
+    await declare_pool(store, a=1)
+    await add_many(store, 3, kind=ROOMS[shared].kind, limit_key="one" if shared == "a line" else None)
+
+    async def next_one(before: Claim) -> Claim:
+        said.clear()
+        server = ("gpu", before.server) if before.server is not None else None
+        await store.finish([settlement_of(before, Succeeded(), server=server)])
+        (claim,) = await worker.claim_rooms(ROOMS[shared])
+        return claim
+
+    (claim,) = await worker.claim_rooms(ROOMS[shared])
+    await next_one(await next_one(claim))
+    assert said == SAID[shared]
+    await store.close()
