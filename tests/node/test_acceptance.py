@@ -14,7 +14,19 @@ from tests.conftest import NewEngine
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
-from synergon import Candidate, ConfigurationError, Context, Engine, Handle, OptionError, Reason, Snooze, State
+from synergon import (
+    Candidate,
+    ConfigurationError,
+    Context,
+    Engine,
+    Handle,
+    OptionError,
+    Reason,
+    Resources,
+    Retry,
+    Snooze,
+    State,
+)
 
 
 async def results(handles: list[Handle[Any]]) -> list[Any]:
@@ -39,7 +51,10 @@ async def test_a_node_takes_what_its_function_says_and_another_one_the_rest(new_
         assert await results(handles) == [0, 1] * 5
 
 
-async def test_candidates_are_shown_in_the_order_in_which_they_would_be_taken(engine: Engine) -> None:
+async def test_candidates_are_shown_in_the_order_in_which_they_would_be_taken(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine = new_engine(memory_url)
     shown: list[Candidate] = []
     ran: list[str] = []
 
@@ -90,8 +105,10 @@ async def test_a_thousand_refused_do_not_hide_the_next_one(new_engine: NewEngine
             assert (await engine.counts())[State.READY] == 1000
 
 
-async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(new_engine: NewEngine, url: str) -> None:
-    chooser, taker = new_engine(url, name="chooser"), new_engine(url, name="taker", listen=None)
+async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    chooser, taker = new_engine(memory_url, name="chooser"), new_engine(memory_url, name="taker", listen=None)
     asked: list[int] = []
     is_taken, gate = asyncio.Event(), Gate()
 
@@ -218,7 +235,10 @@ async def test_a_function_that_never_answers_refuses_and_holds_nothing_else_up(
         gate.open()
 
 
-async def test_while_it_thinks_other_kinds_start_and_it_is_asked_once_at_a_time(engine: Engine) -> None:
+async def test_while_it_thinks_other_kinds_start_and_it_is_asked_once_at_a_time(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine = new_engine(memory_url)
     gate = ThreadGate()
     at_once, most = 0, 0
     lock = threading.Lock()
@@ -253,7 +273,8 @@ async def test_while_it_thinks_other_kinds_start_and_it_is_asked_once_at_a_time(
     assert most == 1
 
 
-async def test_a_refusal_expires_and_the_task_is_asked_about_again(engine: Engine) -> None:
+async def test_a_refusal_expires_and_the_task_is_asked_about_again(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
     is_willing = False
     answers: list[bool] = []
 
@@ -274,8 +295,6 @@ async def test_a_refusal_expires_and_the_task_is_asked_about_again(engine: Engin
 
 
 async def test_what_is_accepted_and_does_not_fit_does_not_hide_what_fits(new_engine: NewEngine, url: str) -> None:
-    from synergon import Resources
-
     engine = new_engine(url, concurrency=3, resources=Resources(cpu=1))
     gate = Gate()
 
@@ -302,8 +321,8 @@ async def test_what_is_accepted_and_does_not_fit_does_not_hide_what_fits(new_eng
         assert await results(big) == [f"big {number}" for number in range(5)]
 
 
-async def test_a_backlog_of_accepted_tasks_is_worked_off_in_order(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=3)
+async def test_a_backlog_of_accepted_tasks_is_worked_off_in_order(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=3)
     ran: list[int] = []
     calls = 0
 
@@ -362,10 +381,11 @@ async def test_a_store_that_is_away_is_waited_for(new_engine: NewEngine, memory_
         assert await handle.result(PATIENCE_SECONDS) == "ran"
 
 
-async def test_a_retry_is_asked_about_like_any_other_task(engine: Engine) -> None:
+async def test_a_retry_is_asked_about_like_any_other_task(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
     seen: list[int] = []
 
-    @engine.task(retry=2)
+    @engine.task(retry=Retry(attempts=2, first=0.01))
     async def note(ctx: Context) -> int:
         if ctx.attempt == 1:
             raise ValueError("once")
@@ -398,7 +418,9 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(new_engine: NewEngin
         note.can_accept(lambda candidates: candidates)
 
 
-async def test_it_must_be_there_before_the_worker_starts(engine: Engine) -> None:
+async def test_it_must_be_there_before_the_worker_starts(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
+
     @engine.task
     async def note() -> None: ...
 

@@ -74,7 +74,8 @@ async def test_on_a_full_node_the_last_to_begin_yields_to_urgent_work_and_succee
         handles = await crowd.fill(2)
         asked_at = time.monotonic()
         assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == [1]
-        assert time.monotonic() - asked_at < 1
+        if url.startswith("memory:"):  # no database to wait for, so the time is the node's
+            assert time.monotonic() - asked_at < 1
         assert crowd.preempted == [2]
         await until(lambda: sorted(crowd.inside) == [1, 2])  # it has its place again
         crowd.open()
@@ -120,8 +121,8 @@ async def test_resources_are_yielded_as_well_as_slots_and_no_more_than_needed(ne
         crowd.open()
 
 
-async def test_what_is_free_is_used_before_anybody_yields(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=3)
+async def test_what_is_free_is_used_before_anybody_yields(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=3)
     crowd = Crowd(engine)
 
     @engine.task(urgent=True)
@@ -135,8 +136,8 @@ async def test_what_is_free_is_used_before_anybody_yields(new_engine: NewEngine,
         crowd.open()
 
 
-async def test_urgent_work_goes_before_a_higher_priority(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=1)
+async def test_urgent_work_goes_before_a_higher_priority(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=1)
     order: list[str] = []
 
     @engine.task(priority=1000)
@@ -156,9 +157,9 @@ async def test_urgent_work_goes_before_a_higher_priority(new_engine: NewEngine, 
 
 
 async def test_several_urgent_tasks_of_two_kinds_never_take_more_than_can_yield(
-    new_engine: NewEngine, url: str
+    new_engine: NewEngine, memory_url: str
 ) -> None:
-    engine = new_engine(url, concurrency=2)
+    engine = new_engine(memory_url, concurrency=2)
     crowd = Crowd(engine)
     gate = Gate()
     inside, most = 0, 0
@@ -195,8 +196,8 @@ async def test_several_urgent_tasks_of_two_kinds_never_take_more_than_can_yield(
 # ---------------------------------------------------------------- nobody yields in vain
 
 
-async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=2)
+async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=2)
     crowd = Crowd(engine)
     asked = asyncio.Event()
 
@@ -219,8 +220,8 @@ async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, url: s
         crowd.open()
 
 
-async def test_accepted_by_can_accept_somebody_yields(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=2)
+async def test_accepted_by_can_accept_somebody_yields(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=2)
     crowd = Crowd(engine)
 
     @engine.task(urgent=True)
@@ -315,8 +316,10 @@ async def test_if_the_one_who_was_asked_will_not_yield_another_node_takes_over_a
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_nobody_yielded_to_starts_when_something_ends_by_itself(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=1)
+async def test_what_nobody_yielded_to_starts_when_something_ends_by_itself(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine = new_engine(memory_url, concurrency=1)
     gate = ThreadGate()
 
     @engine.task(preemptible=True)
@@ -339,8 +342,8 @@ async def test_what_nobody_yielded_to_starts_when_something_ends_by_itself(new_e
         assert await first.result(PATIENCE_SECONDS) == "done"
 
 
-async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=2)
+async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=2)
     gate = Gate()
 
     @engine.task
@@ -373,8 +376,8 @@ async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine
 
 
 @pytest.mark.parametrize("asks", ["cancel_requested", "still_owned"])
-async def test_a_thread_yields_when_it_asks(new_engine: NewEngine, url: str, asks: str) -> None:
-    engine = new_engine(url, concurrency=1)
+async def test_a_thread_yields_when_it_asks(new_engine: NewEngine, memory_url: str, asks: str) -> None:
+    engine = new_engine(memory_url, concurrency=1)
     gate, ends = ThreadGate(), ThreadGate()
 
     @engine.task(preemptible=True)
@@ -421,8 +424,8 @@ async def test_a_child_process_is_killed_and_no_crash_is_charged(
         assert (record.crashes, record.errors) == (0, ())
 
 
-async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=1)
+async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=1)
     gate = Gate()
 
     @engine.task(preemptible=True)
@@ -447,8 +450,8 @@ async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine:
 # ---------------------------------------------------------------- while an urgent task waits for room
 
 
-async def test_an_urgent_task_that_waits_for_room_can_be_cancelled(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, concurrency=1)
+async def test_an_urgent_task_that_waits_for_room_can_be_cancelled(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url, concurrency=1)
     gate = ThreadGate()
 
     @engine.task(preemptible=True)
@@ -473,9 +476,9 @@ async def test_an_urgent_task_that_waits_for_room_can_be_cancelled(new_engine: N
 
 
 async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_stops(
-    new_engine: NewEngine, url: str
+    new_engine: NewEngine, memory_url: str
 ) -> None:
-    engine = new_engine(url, concurrency=1)
+    engine = new_engine(memory_url, concurrency=1)
     gate = ThreadGate()
 
     @engine.task(preemptible=True)
@@ -496,6 +499,36 @@ async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_stops(
             asyncio.get_running_loop().call_later(0.1, gate.open)
         record = await handle.status()
         assert (record.state, record.attempts) == (State.READY, 0)
+
+
+async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_is_cordoned(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine = new_engine(memory_url, concurrency=1)
+    gate = ThreadGate()
+    rang: list[str] = []
+
+    @engine.task(preemptible=True)
+    def deaf() -> None:
+        gate.hold()
+
+    @engine.task(urgent=True)
+    async def alarm() -> None:
+        rang.append("rang")
+
+    async with engine, engine.worker() as node:
+        first = await deaf.enqueue()
+        await gate.until_reached()
+        handle = await alarm.enqueue()
+        await until_state(handle, State.RUNNING)
+        await engine.cordon(node.id)
+        record = await until_state(handle, State.READY)
+        assert (record.attempts, record.errors) == (0, ())
+        gate.open()
+        await first.result(PATIENCE_SECONDS)
+        assert rang == []
+        await engine.uncordon(node.id)
+        await handle.result(PATIENCE_SECONDS)
 
 
 # ---------------------------------------------------------------- uninterruptible
@@ -540,7 +573,8 @@ async def test_a_stop_waits_for_what_is_uninterruptible_whatever_the_grace(
         assert (await handles[0].status()).result == "whole"
 
 
-async def test_a_cancel_and_a_timeout_end_what_is_uninterruptible(engine: Engine) -> None:
+async def test_a_cancel_and_a_timeout_end_what_is_uninterruptible(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
     gate = Gate()
 
     @engine.task(uninterruptible=True)

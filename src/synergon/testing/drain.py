@@ -165,8 +165,8 @@ class Drain(Services):
         request = self._admission.request(self.node_id, self._kinds)
         if request is None:
             return Claims()
-        request = self._acceptance.narrowed(request)
-        claims = await self._store.claim(_undemanding(request))
+        request = self._acceptance.narrowed(_undemanding(request))
+        claims = await self._store.claim(request)
         self._acceptance.claimed(request, claims, ())
         return claims
 
