@@ -15,10 +15,13 @@ LOOK_SECONDS: Final = 0.05
 LOOK_SHARE: Final = 0.1
 """How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
 
+PAGE: Final = 500
+"""How many tasks that may have been refused are looked at together."""
+
 
 class Backlog:
     """The live tasks of the kinds and queues that a node serves, in queues that are not paused; without those that are
-    ready and demand what this node does not have."""
+    ready and demand what this node does not have, or were refused by it."""
 
     def __init__(
         self,
@@ -26,13 +29,15 @@ class Backlog:
         kinds: Container[str],
         queues: frozenset[str] | None,
         *,
-        look: Callable[[str], Look] | None = None,
+        look: Callable[[str, tuple[int, int] | None, int], Look],
+        is_refused: Callable[[str, int], bool],
     ) -> None:
         self._store = store
         self._kinds = kinds
         self._queues = queues
         self._look = look
-        """What to ask for, to see whether the node could run any of a kind's ready tasks."""
+        """What to ask for, to see the ready tasks of a kind that the node could run."""
+        self._is_refused = is_refused
 
     async def ends(self, clock: Clock, is_busy: Callable[[], bool], is_over: Callable[[], bool]) -> None:
         """Return when nothing is left and nothing runs, or when it is over anyway."""
@@ -58,8 +63,16 @@ class Backlog:
 
     async def _is_any_for_us(self, ready: set[tuple[str, State]]) -> bool:
         for kind, _ in ready:
-            if self._look is None or await self._store.look(self._look(kind)):
+            if await self._is_any_of(kind):
                 return True
+        return False
+
+    async def _is_any_of(self, kind: str) -> bool:
+        after, limit = None, 1
+        while page := await self._store.look(self._look(kind, after, limit)):
+            if not all(self._is_refused(kind, task.id) for task in page):
+                return True
+            after, limit = (page[-1].priority, page[-1].id), PAGE
         return False
 
     def _serves(self, queue: str) -> bool:

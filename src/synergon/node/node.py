@@ -504,7 +504,11 @@ class Node:
         self._idle.close()
         await self._idle.ended()
         backlog = Backlog(
-            self._store, self._kinds, self._settings.queues, look=lambda kind: self._admission.look(kind, None, 1)
+            self._store,
+            self._kinds,
+            self._settings.queues,
+            look=self._admission.look,
+            is_refused=self.acceptance.is_refused,
         )
         await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
         await self.completer.flushed()
