@@ -49,7 +49,7 @@ class SimulatedExecutor:
     def is_gone(self, process: ProcessIdentity) -> bool:
         return self._process.world.is_gone(process.pid)
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         value, error = function()
         if error is None and inspect.iscoroutine(value):
             return await asyncio.shield(self._process.start(_ended(value)))
