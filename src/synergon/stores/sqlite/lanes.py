@@ -3,13 +3,13 @@ looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
 from synergon.stores.allotting import Candidate
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction
 
 KIND: Final = 2
 LIMIT_KEY: Final = 12
@@ -35,11 +35,11 @@ class Lanes:
         """The same from every queue, asked for or not, paused or not."""
         return self._first(kind, self._all(kind), limit)
 
-    def first_for(self, kind: str, servers: Sequence[str], limit: int) -> list[Any]:
-        """The same without those that are for a server other than these."""
-        now, given = self._transaction.now, as_json(servers)
-        lists = [self._transaction.rows("ready_for", kind, queue, now, given, limit) for queue in self._all(kind)]
-        return merged(lists, limit)
+    def first_for(self, kind: str, servers: Collection[str], limit: int) -> list[Any]:
+        """Commands for any server or for one of these, whatever their queues; no other's are looked at."""
+        now, rows = self._transaction.now, self._transaction.rows
+        targets = [row[0] for row in rows("wanted_servers", kind) if row[0] is None or row[0] in servers]
+        return merged([rows("ready_commands", kind, target, now, limit) for target in targets], limit)
 
     def _first(self, kind: str, queues: list[str], limit: int) -> list[Any]:
         now = self._transaction.now
