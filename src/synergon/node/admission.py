@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from synergon.node.fairness import Fairness
 from synergon.node.ledger import Ledger
 from synergon.records import ClaimRequest, Room
 from synergon.task import AnyTask
@@ -19,6 +20,7 @@ class Admission:
         self._ledger = ledger
         self._queues = queues
         self._rooms = {kind: _room(task_type) for kind, task_type in kinds.items()}
+        self._fairness = Fairness(kinds, ledger, self.room)
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -27,7 +29,8 @@ class Admission:
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
         free = max(self._ledger.free, 0)
-        rooms = [room for kind in wanted if (room := self._counted(kind)).count > 0]
+        shares = self._fairness.shares(wanted)
+        rooms = [room for kind in wanted if (room := self._counted(kind, shares.get(kind))).count > 0]
         in_processes = [room for room in rooms if self._kinds[room.kind].policy.runs_in == "process"]
         if len(in_processes) > 1:  # they share the places of child processes, so they are asked for together and alone
             rooms, free = in_processes, min(free, self._ledger.processes_free)
@@ -35,8 +38,9 @@ class Admission:
             return None
         return ClaimRequest(node_id=node_id, rooms=tuple(rooms), limit=free, queues=self._queues)
 
-    def _counted(self, kind: str) -> Room:
-        return msgspec.structs.replace(self._rooms[kind], count=self.room(kind))
+    def _counted(self, kind: str, share: int | None) -> Room:
+        room = self.room(kind)
+        return msgspec.structs.replace(self._rooms[kind], count=room if share is None else min(room, share))
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""
