@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from tests.simulation.auditor import READING, Auditor, Seen
-from tests.simulation.bodies import RETRY, Script, _perform
+from tests.simulation.bodies import RETRY, Script, perform
 from tests.simulation.chaos import Chaos
 from tests.simulation.patience import Patience
 from tests.simulation.process import Process
@@ -31,19 +31,19 @@ engine.limit("license", LICENSES)
 @engine.task(retry=RETRY, timeout=4, limits=["license"])
 async def licensed(script: Script, ctx: Context) -> int:
     """At most two at once in the whole world."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 @engine.task(retry=RETRY, timeout=4, limit_by="{account}", limit=PLACES)
 async def lined(script: Script, account: str, ctx: Context) -> int:
     """One at a time for each account."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 @engine.task(retry=RETRY, timeout=4)
 async def polite(script: Script, ctx: Context) -> int:
     """Under no limit."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 class LimitedWorld(World):
