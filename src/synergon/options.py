@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 import msgspec
 
-from synergon.addresses import normal_address
+from synergon.addresses import normal_prefix
 from synergon.asking import SILENT, Words, demand_of_kind, words
 from synergon.demands import NOTHING, Demand
 from synergon.durations import Duration, microseconds, seconds
@@ -219,7 +219,7 @@ def check_limit_name(value: Any, what: str) -> str:
     """The name of a limit, or the prefix of addresses that it covers."""
     if isinstance(value, str) and value.startswith(RESERVED):
         raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
-    return normal_address(value, what)
+    return normal_prefix(value, what)
 
 
 def check_any_limit_name(value: Any) -> str:

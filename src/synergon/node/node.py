@@ -427,8 +427,9 @@ class Node:
         self._neighbours.ended(ids)
 
     def _tell_ended_unrun(self, ids: Collection[int]) -> None:
-        if ids:  # with them a group may have ended for which something waits
+        if ids:  # with them a group may have ended for which something waits, now or until a later moment
             self.scheduler.wake_all()
+            self.alarm.look()
         self._on_ended(ids)
         self._neighbours.ended_unrun(ids)
 

@@ -76,7 +76,8 @@ class Reaper:
                     task.crashes,
                     extra={"task_id": task.id, "kind": task.kind},
                 )
-            self._on_ready([task.kind for task in reaped if task.state is State.READY])
+            ready = [task.kind for task in reaped if task.state is State.READY]
+            self._on_ready([*ready, *(kind for task in reaped for kind in task.released)])
             self._on_ended([task.id for task in reaped if task.state.is_final])
             if len(reaped) < BATCH:
                 break

@@ -272,7 +272,9 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
                 return None, error
 
-        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(partial(copy_context().run, body))
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(
+            partial(copy_context().run, body), is_command=attempt.task_type.is_command
+        )
         return pair
 
     def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:

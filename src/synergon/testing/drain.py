@@ -291,10 +291,10 @@ class Drain(Services):
 class ThreadExecutor(LocalExecutor):
     """Threads that know, like coroutines do, on behalf of which body they act."""
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         """What `function` returns."""
         context = copy_context()
-        return await super().run_in_thread(lambda: context.run(function))
+        return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
 
 
 def _undemanding(request: ClaimRequest) -> ClaimRequest:

@@ -179,9 +179,11 @@ async def _meet(
     if task.on_conflict == "raise" or state == State.RUNNING:
         what = "is live" if task.on_conflict == "raise" else "is running and cannot be replaced"
         who = "another task of the same call" if is_new else f"task {holder}"
+        other_way = (
+            'on_conflict="return"' if task.after_group is None else "another key"
+        )  # it must be a task of its own
         raise KeyConflict(
-            f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; "
-            f'wait for its end, or use on_conflict="return"',
+            f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; wait for its end, or use {other_way}",
             0 if is_new else holder,
         )
     return Insertion(holder, False, await _replace(session, task, holder, limit_key))

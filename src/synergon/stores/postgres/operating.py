@@ -54,7 +54,10 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
     moves = await draw(session)
     if dead:
         await session.run("forget_dead", dead)
-    return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
+    own = {entry.id for entry in reaped}
+    released = tuple(kind for task_id, (kind, state) in moves.items() if state is State.READY and task_id not in own)
+    told = [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
+    return [*told[:-1], replace(told[-1], released=released)] if released and told else told
 
 
 async def _take_back(session: Session, row: Any) -> Reaped:

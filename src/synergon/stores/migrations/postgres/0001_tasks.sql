@@ -67,7 +67,7 @@ CREATE INDEX task_turn ON {schema}.task (kind, limit_key, run_at)
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
-CREATE INDEX task_command ON {schema}.task (kind, id) WHERE is_command AND state = 'ready';
+CREATE INDEX task_command ON {schema}.task (kind, target, id) WHERE is_command AND state || '' = 'ready';
 CREATE INDEX task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
 CREATE INDEX task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX task_after ON {schema}.task (after_group) WHERE after_group IS NOT NULL;
