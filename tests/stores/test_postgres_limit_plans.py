@@ -190,7 +190,7 @@ async def test_commands_for_servers_without_room_are_not_read(
     types, _, _ = STATEMENTS["ready_commands"]
     sql = profile.statements(schema)["ready_commands"]
     await connection.execute(f"PREPARE commands ({types}) AS {sql}")
-    call = "commands ('{stop}', '{gpu}', 1000, '{gpu}', '{open}', '{}')"
+    call = "commands ('{stop}', '{gpu}', 1000, '{gpu}', '{open}', '{}', NULL, 'node')"
     assert len(await connection.fetch(f"EXECUTE {call}")) == 5
     text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {call}")
     assert sum(_rows_read(json.loads(text)[0]["Plan"])) == 1 + 5  # one to know that there are any
