@@ -403,6 +403,28 @@ async def test_an_urgent_task_that_waits_for_room_does_not_get_it_on_a_node_that
         await until_state(urgent, State.SUCCEEDED)
 
 
+async def test_what_is_claimed_and_has_not_begun_goes_back_when_the_node_is_cordoned(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url)
+    ran: list[int] = []
+
+    @engine.task
+    async def block(number: int) -> None:
+        """The first to get its turn has the node cordoned before the others get theirs."""
+        ran.append(number)
+        node.presence.cordon()
+
+    async with engine:
+        handles = await block.enqueue_many([(number,) for number in range(50)])
+        async with engine.worker() as node:
+            await until(lambda: bool(ran))
+            for handle in handles[1:]:
+                record = await until_state(handle, State.READY)
+                assert (record.attempts, record.crashes) == (0, 0)
+            assert ran == [0]
+
+
 # ---------------------------------------------------------------- what a node says of itself
 
 

@@ -135,9 +135,10 @@ class Runner:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:
-        """The same for those that are claimed and for whose bodies there is no room yet."""
+        """The same for those that are claimed and whose bodies have not begun: they wait for room, for a child process
+        or for their turn on the loop."""
         for attempt in list(self.running.values()):
-            if attempt.room is not None:
+            if not attempt.has_begun:
                 attempt.ask_to_stop(why)
 
     def stop_one(self, task_id: int, why: Stop) -> None:
@@ -216,6 +217,7 @@ class Runner:
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
             return await self._child_bodies.run(attempt, self.node_id)
+        attempt.has_begun = True
         self._deadlines.arm(attempt)
         try:
             return await self._in_process(attempt)

@@ -171,6 +171,8 @@ class PostgresStore:
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         await self.announce_queues({task.queue for task in tasks})
+        if len(tasks) > inserting.PIECE:
+            return await self._write(inserting.insert_pieces, tasks)
         return await self._statement(inserting.insert_plain, tasks)
 
     async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:
