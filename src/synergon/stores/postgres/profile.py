@@ -1,7 +1,7 @@
 """What a database of the PostgreSQL family can do. Asked once, where the URL is read; everything else follows from it.
 
-A profile is a set of statements, of migrations and of settings, and the two ways that take more than other words: how
-tasks are claimed, and how they move to the history.
+A profile is a set of statements, of migrations and of settings, and the ways that take more than other words: how tasks
+are claimed, how they move to the history, and how that is read in the order of their ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from synergon.records import Claim, ClaimRequest
+from synergon.stores.base import Endings
 from synergon.stores.postgres.claiming import Run, claim_at_once
 from synergon.stores.postgres.contest import claim_by_contest
+from synergon.stores.postgres.endings import SnapshotEndings
+from synergon.stores.postgres.endings_by_clock import ClockEndings
 from synergon.stores.postgres.moving import move_at_once, move_in_steps
 from synergon.stores.sql import statements
 
@@ -38,6 +41,7 @@ class Profile:
     """Seconds between the tries of a transaction that met another one in a way that only one of them could survive."""
     claim: Callable[[Run, ClaimRequest], Awaitable[list[Claim]]]
     move: Callable[..., Awaitable[list[Any]]]
+    endings: Callable[..., Awaitable[Endings]]
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
@@ -68,6 +72,7 @@ STANDARD: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1),
     claim=claim_at_once,
     move=move_at_once,
+    endings=SnapshotEndings.open,
 )
 """PostgreSQL itself."""
 
@@ -82,6 +87,7 @@ DISTRIBUTED: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
     claim=claim_by_contest,
     move=move_in_steps,
+    endings=ClockEndings.open,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,7 +35,7 @@ from synergon.records import (
     Woken,
     from_datetime,
 )
-from synergon.stores.base import Capabilities, SchemaVersions
+from synergon.stores.base import Capabilities, Endings, SchemaVersions
 from synergon.stores.postgres import groups, inserting, limiting, operating, orders, pools, reading, schema, settling
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
@@ -361,6 +361,10 @@ class PostgresStore:
         """One page, newest first."""
         async with self._connections.transaction("repeatable_read") as connection:
             return await reading.list_tasks(connection, self.address.schema, query)
+
+    async def endings(self, after: str | None, states: Collection[State]) -> Endings:
+        """Read the ends of tasks."""
+        return await self._profile.endings(self._statement, after, states, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""
