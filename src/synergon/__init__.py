@@ -9,6 +9,7 @@ from synergon.errors import (
     ConfigurationError,
     DataRefused,
     Discard,
+    EventsLost,
     IllegalMove,
     KeyConflict,
     KindError,
@@ -29,6 +30,7 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
+from synergon.event_records import Event
 from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
@@ -51,6 +53,8 @@ __all__ = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Event",
+    "EventsLost",
     "Group",
     "GroupRecord",
     "Handle",

@@ -16,7 +16,6 @@ import msgspec
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
-from synergon.control import Control
 from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
@@ -34,6 +33,7 @@ from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
+from synergon.observing import Observing
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
 from synergon.peering.opening import default_transport
@@ -70,12 +70,11 @@ LATER: Final = {
     "explain": "why a task waits",
     "drain": "taking nodes out; worker(drain=True) ends when nothing is left to do",
     "when_idle": "idle work",
-    "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine(Control):
+class Engine(Observing):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -256,7 +255,9 @@ class Engine(Control):
             refresh_seconds=settings.lease / PARTS,
             on_done=waiters.tell,
             on_any_done=waiters.tell_all,
+            on_ended=waiters.tell_followers,
             awaited_here=lambda: waiters.of_others,
+            follows_here=lambda: bool(waiters.followers),
         )
         waiters.ask = self._peers.ask_for_ends
         self._peers.look_around()
@@ -556,8 +557,7 @@ class Engine(Control):
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                if self._node is None and self._doorplate is not None:
-                    self._doorplate.put_up()
+                self._become_reachable()
                 if self._peers is not None and not is_ours:
                     self.waiters.expect_of_others(task_id)
                 return await self.waiters.wait(task_id)
@@ -565,6 +565,11 @@ class Engine(Control):
             raise
         except TimeoutError:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
+
+    def _become_reachable(self) -> None:
+        """Somebody here waits for what happens elsewhere."""
+        if self._node is None and self._doorplate is not None:
+            self._doorplate.put_up()
 
     def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
         """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""

@@ -21,6 +21,8 @@ NAMES = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Event",
+    "EventsLost",
     "Group",
     "GroupRecord",
     "Handle",

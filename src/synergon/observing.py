@@ -1,0 +1,113 @@
+"""What can be heard of tasks: a stream of all that end."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Collection, Iterable
+from typing import Any, Final
+
+from synergon.clock import Clock
+from synergon.control import Control
+from synergon.errors import OptionError
+from synergon.event_records import Event
+from synergon.lifecycle import FINAL, State
+from synergon.options import check_name
+from synergon.settings import Settings
+from synergon.stores.base import Store
+from synergon.stores.endings import NOW
+from synergon.streams import Follower
+
+MARK_LENGTH: Final = 8
+"""How much of a cursor says of which store it is."""
+
+
+class Observing(Control):
+    """The part of an Engine that lets others see what becomes of tasks."""
+
+    settings: Settings
+    clock: Clock
+    logger: logging.Logger
+
+    def _become_reachable(self) -> None:
+        """Somebody here waits for what happens elsewhere."""
+        raise NotImplementedError
+
+    def events(
+        self,
+        after: str | None = None,
+        *,
+        kinds: str | Iterable[str] | None = None,
+        states: State | str | Iterable[State | str] | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Every task that ends, on whatever node, for ever: `async for event in engine.events(after=cursor)`.
+
+        From behind the event whose `cursor` is given; without one from the oldest that the history has; "now": from now
+        on. Nothing is left out and, within one stream, nothing comes twice. EventsLost if the history was pruned faster
+        than it was read.
+        """
+        if after is not None and not isinstance(after, str):
+            raise OptionError(f"after must be the cursor of an event, or \"now\", got {after!r}")
+        return self._events(after, _kinds(kinds), _final_states(states))
+
+    async def _events(
+        self, after: str | None, kinds: frozenset[str] | None, states: frozenset[State]
+    ) -> AsyncGenerator[Event, None]:
+        store, waiters = self.store, self.waiters
+        mark = await _mark_of(store)
+        reading = await store.endings(_position(after, mark), states)
+        follower = Follower(
+            self.clock,
+            self.logger,
+            sweep_seconds=self.settings.sweep,
+            ask=self._ask_to_follow,
+            are_hints_well=lambda: self.peers is not None and self.peers.is_healthy,
+        )
+        waiters.followers.add(follower.news)
+        try:
+            async for event in follower.follow(reading, kinds, mark):
+                yield event
+        finally:
+            waiters.followers.discard(follower.news)
+
+    def _ask_to_follow(self) -> None:
+        self._become_reachable()
+        if self.peers is not None:
+            self.peers.ask_to_follow()
+
+
+async def _mark_of(store: Store) -> str:
+    """Tells stores apart; the same for whoever uses this one."""
+    return hashlib.sha256(await store.secret()).hexdigest()[:MARK_LENGTH]
+
+
+def _position(after: str | None, mark: str) -> str | None:
+    if after is None or after == NOW:
+        return after
+    its_mark, dot, position = after.partition(".")
+    if not dot or len(its_mark) != MARK_LENGTH:
+        raise OptionError(f"{after!r} is no cursor of a stream of events; use the `cursor` of an event as it is")
+    if its_mark != mark:
+        raise OptionError(
+            "this cursor is of another store, or of one that was made anew since; begin again without a cursor"
+        )
+    return position
+
+
+def _kinds(kinds: Any) -> frozenset[str] | None:
+    if kinds is None:
+        return None
+    listed = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(listed, Iterable):
+        raise OptionError(f"kinds must be names of kinds, got {kinds!r}")
+    return frozenset(check_name(kind, "a kind") for kind in listed)
+
+
+def _final_states(states: Any) -> frozenset[State]:
+    if states is None:
+        return FINAL
+    words: Collection[Any] = [states] if isinstance(states, str) else list(states)
+    found = frozenset(state for state in FINAL if state in words)
+    if not words or len(found) != len(set(words)):
+        raise OptionError(f"states must be some of {', '.join(sorted(FINAL))}, got {states!r}")
+    return found
