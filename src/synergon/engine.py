@@ -29,7 +29,9 @@ from synergon.errors import (
 )
 from synergon.handle import Handle
 from synergon.lifecycle import State
+from synergon.middleware import Middleware
 from synergon.node.executors import Executor, LocalExecutor
+from synergon.node.feed import Subscriber
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
@@ -132,6 +134,8 @@ class Engine(Observing):
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
+        self.subscribers: list[Subscriber] = []
+        self.middlewares: list[Middleware] = []
         self.clock: Clock = SystemClock()
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
@@ -399,6 +403,7 @@ class Engine(Observing):
             on_ended=self.waiters.tell,
             peers=self._peers,
             timeout_for=self.timeout_for,
+            subscribers=self.subscribers,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )

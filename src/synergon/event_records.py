@@ -9,8 +9,8 @@ from synergon.lifecycle import Reason, State
 from synergon.records import Record
 
 EventName = Literal["started", "succeeded", "failed", "cancelled", "retried", "snoozed", "handed_back", "crashed"]
-"""`retried`: it failed and is run again; `handed_back`: its node gave it back uncharged; `crashed`: its process died under
-it and it is run again."""
+"""`retried`: it failed and is run again; `handed_back`: its node gave it back uncharged; `crashed`: its process died
+under it and it is run again."""
 
 
 class Event(Record, frozen=True, kw_only=True):
@@ -18,9 +18,9 @@ class Event(Record, frozen=True, kw_only=True):
 
     name: EventName
     task_id: int
-    kind: str | None
-    """None, as below: whoever tells of it does not know."""
+    kind: str
     queue: str | None = None
+    """None, here and below: whoever tells of it does not know."""
     state: State
     """Where it has led to."""
     reason: Reason | None = None

@@ -1,37 +1,61 @@
-"""What can be heard of tasks: a stream of all that end."""
+"""What can be put around bodies, and what can be heard of tasks: what this node does to them, and all that end,
+wherever that is."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from synergon.clock import Clock
 from synergon.control import Control
 from synergon.errors import OptionError
 from synergon.event_records import Event
 from synergon.lifecycle import FINAL, State
+from synergon.middleware import Middleware, check_middleware
+from synergon.node.feed import Subscriber
 from synergon.options import check_name
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.stores.endings import NOW
 from synergon.streams import Follower
+from synergon.task import AnyTask
+
+Around = TypeVar("Around", bound=Middleware)
+Listener = TypeVar("Listener", bound=Subscriber)
 
 MARK_LENGTH: Final = 8
 """How much of a cursor says of which store it is."""
 
 
 class Observing(Control):
-    """The part of an Engine that lets others see what becomes of tasks."""
+    """The part of an Engine that lets others see what tasks do and what becomes of them."""
 
+    kinds: dict[str, AnyTask]
+    middlewares: list[Middleware]
+    subscribers: list[Subscriber]
     settings: Settings
-    clock: Clock
     logger: logging.Logger
 
     def _become_reachable(self) -> None:
         """Somebody here waits for what happens elsewhere."""
         raise NotImplementedError
+
+    def middleware(self, function: Around) -> Around:
+        """Put a function around all bodies: `async def around(ctx, call_next)`. The first one is the outermost, and a
+        kind's own are inside of these."""
+        self.middlewares.append(check_middleware(function, "engine.middleware"))
+        for task_type in self.kinds.values():
+            task_type.wrap_again()
+        return function
+
+    def on_event(self, subscriber: Listener) -> Listener:
+        """Have a function of an Event called for everything that this engine's own node does to tasks: after it is
+        stored, at most once, in order. It holds nothing up and changes nothing."""
+        if not callable(subscriber):
+            raise OptionError(f"on_event takes a function of an event, got {subscriber!r}")
+        self.subscribers.append(subscriber)
+        return subscriber
 
     def events(
         self,
@@ -47,7 +71,7 @@ class Observing(Control):
         than it was read.
         """
         if after is not None and not isinstance(after, str):
-            raise OptionError(f"after must be the cursor of an event, or \"now\", got {after!r}")
+            raise OptionError(f'after must be the cursor of an event, or "now", got {after!r}')
         return self._events(after, _kinds(kinds), _final_states(states))
 
     async def _events(
@@ -57,7 +81,6 @@ class Observing(Control):
         mark = await _mark_of(store)
         reading = await store.endings(_position(after, mark), states)
         follower = Follower(
-            self.clock,
             self.logger,
             sweep_seconds=self.settings.sweep,
             ask=self._ask_to_follow,

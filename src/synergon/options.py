@@ -12,6 +12,7 @@ import msgspec
 from synergon.addresses import normal_address
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import NotAvailable, OptionError
+from synergon.middleware import Middleware, check_middlewares
 from synergon.payload import encode
 from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Retry
 from synergon.records import OnConflict, from_datetime
@@ -55,6 +56,7 @@ class TaskOptions(TypedDict, total=False):
     on_success: Callable[..., Any]
     on_failure: Callable[..., Any]
     on_complete: Callable[..., Any]
+    middleware: Iterable[Middleware]
 
 
 class CallOptions(TypedDict, total=False):
@@ -279,6 +281,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     rate: Rate | None = None
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    middleware: tuple[Middleware, ...] = ()
 
     @property
     def has_lines(self) -> bool:
@@ -302,6 +305,8 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
     values["hooks"] = check_hooks(options, where)
+    if "middleware" in options:
+        values["middleware"] = check_middlewares(options["middleware"], where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
     return KindPolicy(**values)

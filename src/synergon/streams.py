@@ -1,7 +1,7 @@
 """Streams of ends: everything that ends, on whatever node, for those who follow it.
 
-Promise: what the history has is given, all of it and each once, from wherever the cursor says. Nobody polls while ends are
-told of; a look now and then finds what was not. A store that is away is waited for.
+Promise: what the history has is given, all of it and each once, from wherever the cursor says. Nobody polls while ends
+are told of; a look now and then finds what was not. A store that is away is waited for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from synergon.clock import Clock
 from synergon.errors import StoreUnavailable
 from synergon.event_records import Event
 from synergon.node.duty import pause_after
@@ -32,7 +31,6 @@ class Follower:
 
     def __init__(
         self,
-        clock: Clock,
         logger: logging.Logger,
         *,
         sweep_seconds: float | None,
@@ -41,7 +39,7 @@ class Follower:
     ) -> None:
         self.news = asyncio.Event()
         """Something may have ended."""
-        self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._logger = logger
         self._sweep_seconds = sweep_seconds
         self._ask = ask
@@ -50,9 +48,7 @@ class Follower:
         self._looked_at = float("-inf")
         self._asked_at = float("-inf")
 
-    async def follow(
-        self, reading: Endings, kinds: Collection[str] | None, mark: str
-    ) -> AsyncGenerator[Event, None]:
+    async def follow(self, reading: Endings, kinds: Collection[str] | None, mark: str) -> AsyncGenerator[Event, None]:
         """The events of a reading, for ever."""
         while True:
             await self._pace()
@@ -66,13 +62,13 @@ class Follower:
                 await self._rest(is_surprised=bool(page) and not was_told)
 
     async def _pace(self) -> None:
-        now = self._clock.monotonic()
+        now = self._loop.time()
         if now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
             self._ask()
         if now - self._looked_at < LEAST_SECONDS:
-            await self._clock.sleep(LEAST_SECONDS)
-        self._looked_at = self._clock.monotonic()
+            await asyncio.sleep(LEAST_SECONDS)
+        self._looked_at = self._loop.time()
 
     async def _read(self, reading: Endings) -> list[Event]:
         failures = 0
@@ -83,7 +79,7 @@ class Follower:
                 failures += 1
                 if failures == 1:
                     self._logger.warning("a stream of events waits for the store: %s", error)
-                await self._clock.sleep(pause_after(failures))
+                await asyncio.sleep(pause_after(failures))
 
     async def _rest(self, *, is_surprised: bool) -> None:
         """Until somebody tells of an end, or until it is time to look for those that nobody told of."""

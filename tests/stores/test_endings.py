@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Collection
-from typing import Any
 
-import asyncpg
 import pytest
-from tests.postgres_server import SCHEMA, server_url, store_url
 from tests.stores.actions import (
     HOUR,
     KIND,
@@ -29,7 +25,6 @@ from synergon.lifecycle import FINAL, Reason, State
 from synergon.records import Cutoffs, from_datetime
 from synergon.stores.base import Endings, Store
 from synergon.stores.endings import NOW
-from synergon.stores.postgres import PostgresStore
 
 EVERYTHING = Cutoffs(succeeded=0, failed=0, cancelled=0)
 
@@ -78,12 +73,12 @@ async def test_ends_come_in_their_order_and_only_once(store: Store) -> None:
     assert await rest_ids(reading) == []
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7])
-async def test_pages_of_any_size_give_the_same(store: Store, limit: int) -> None:
+async def test_pages_of_any_size_give_the_same(store: Store) -> None:
     ids = await add_many(store, 10)
     await store.cancel(ids[5:])
     await store.cancel(ids[:5])
-    assert await rest_ids(await store.endings(None, FINAL), limit) == ids[5:] + ids[:5]
+    for limit in (1, 2, 7):
+        assert await rest_ids(await store.endings(None, FINAL), limit) == ids[5:] + ids[:5]
 
 
 async def test_live_tasks_are_not_told(store: Store, worker: Worker) -> None:
@@ -95,12 +90,13 @@ async def test_live_tasks_are_not_told(store: Store, worker: Worker) -> None:
     assert await all_events(store) == []
 
 
-@pytest.mark.parametrize("states", [{state} for state in sorted(FINAL)] + [{State.FAILED, State.CANCELLED}, FINAL])
-async def test_only_the_states_that_were_asked_for(store: Store, states: Collection[State]) -> None:
-    for state in sorted(FINAL) * 2:
+async def test_only_the_states_that_were_asked_for(store: Store) -> None:
+    for state in sorted(FINAL):
         await add_in_state(store, state)
-    assert {event.state for event in await all_events(store, states=states)} == set(states)
-    assert len(await all_events(store, states=states)) == 2 * len(states)
+    asked: list[Collection[State]] = [*([state] for state in FINAL), {State.FAILED, State.CANCELLED}, FINAL]
+    for states in asked:
+        told = [event.state for event in await all_events(store, states=states)]
+        assert sorted(told) == sorted(states)
 
 
 async def test_a_reading_from_now_on_leaves_out_what_was_before(store: Store) -> None:
@@ -186,12 +182,10 @@ async def test_what_was_gone_before_a_reading_began_is_no_loss_also_after_a_resu
     assert [event.task_id for event in await all_events(store, first.cursor)][-1:] == kept[1:]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "12", "1-2-3", "1:/2:/", "nowhere", "-1--1", "1-2~"])
-async def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
-    if repeats(store) and cursor == "12":
-        pytest.skip("there it is one")
-    with pytest.raises(OptionError, match="is no cursor"):
-        await store.endings(cursor, FINAL)
+async def test_what_is_no_cursor_is_refused(store: Store) -> None:
+    for cursor in ("", "x", "1-2-3", "1:/2:/", "nowhere", "-1--1", "1-2~"):
+        with pytest.raises(OptionError, match="is no cursor"):
+            await store.endings(cursor, FINAL)
 
 
 async def test_no_two_commits_of_a_file_have_the_same_moment(store: Store) -> None:

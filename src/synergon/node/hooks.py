@@ -11,12 +11,13 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
+from synergon.node.feed import Feed, Subscriber
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
 
 LONGEST_SECONDS: Final = 30.0
@@ -41,9 +42,15 @@ class HookTask(Record, frozen=True, kw_only=True):
 class Hooks:
     """Calls the hooks of kinds and their providers; for kinds without any it costs nothing."""
 
-    def __init__(self, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        subscribers: Sequence[Subscriber] = (),
+    ) -> None:
         self._clock = clock
         self._logger = logger
+        self.feed = Feed(subscribers, clock, logger)
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -59,6 +66,7 @@ class Hooks:
 
     def settled(self, settlement: Settlement, verdict: Verdict) -> None:
         """The store has its outcome; a stale one is nobody's to tell of."""
+        self.feed.settled(settlement, verdict)
         if not self._open:
             return
         attempt = self._open.pop((settlement.id, settlement.claim_no), None)
@@ -79,6 +87,7 @@ class Hooks:
             await asyncio.wait(self._calls, timeout=LAST_SECONDS)
         for call in self._calls:
             call.cancel()
+        await self.feed.ended()
 
     def _call(self, attempt: Attempt, name: str, what: What) -> None:
         """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from synergon.clock import Clock, new_id
@@ -24,6 +24,7 @@ from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.executors import Executor, Keeper
+from synergon.node.feed import Subscriber
 from synergon.node.hooks import Hooks
 from synergon.node.lease import PARTS, Lease
 from synergon.node.ledger import Ledger
@@ -72,6 +73,7 @@ class Node(Services):
         on_ended: Callable[[Iterable[int]], None],
         peers: Peers | None = None,
         timeout_for: TimeoutFor | None = None,
+        subscribers: Sequence[Subscriber] = (),
         on_stop: Callable[[], None] = lambda: None,
         may_exit: bool = False,
     ) -> None:
@@ -88,6 +90,7 @@ class Node(Services):
         self._may_exit = may_exit
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
+        self._hooks = Hooks(clock, self._logger, subscribers)
         self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
@@ -100,12 +103,12 @@ class Node(Services):
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self.was_abandoned = False
         """Bodies that would not end were given back while they ran: the process must end now."""
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        self._hooks = Hooks(clock, logger)
         self.completer = Completer(
             store,
             clock,
@@ -151,7 +154,7 @@ class Node(Services):
             clock,
             logger,
             on_ready=self.made_ready,
-            on_ended=self._tell_ended_unrun,
+            on_ended=self._expired,
             on_moment=self._moment_passed,
             rated=self._sharing.rated,
         )
@@ -164,6 +167,7 @@ class Node(Services):
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
             on_nodes=self._neighbours.learn,
+            on_reaped=self._hooks.feed.reaped,
         )
         steps = {
             "completer": self.completer.step,
@@ -357,6 +361,15 @@ class Node(Services):
             self.scheduler.wake_all()
         self._on_ended(ids)
         self._neighbours.ended_unrun(ids)
+
+    def _expired(self, ids: Collection[int]) -> None:
+        self._tell_ended_unrun(ids)
+        if self._hooks.feed.is_heard:
+            self._telling = self.loop.create_task(self._tell_expired(list(ids)))
+
+    async def _tell_expired(self, ids: list[int]) -> None:
+        with contextlib.suppress(StoreError):  # events may be missed, nothing else is
+            self._hooks.feed.ended_unrun(await self._store.get(ids))
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""

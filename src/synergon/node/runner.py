@@ -29,6 +29,7 @@ from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.settlements import settlement_of
 from synergon.node.timeouts import Timeouts
+from synergon.node.wrapping import Wrapping, wrap_child
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.records import (
@@ -104,6 +105,7 @@ class Runner:
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
         """Take a slot for each claim."""
+        self._hooks.feed.started(claims, self.node_id)
         attempts = [self._prepare(claim) for claim in claims]
         for attempt in attempts:
             self._ledger.take(
@@ -205,12 +207,19 @@ class Runner:
             return Lined(limit_key=attempt.line)
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
-            return await self._child_bodies.run(attempt, self.node_id)
+            return await self._in_child(attempt)
         self._deadlines.arm(attempt)
         try:
             return await self._in_process(attempt)
         finally:
             self._deadlines.disarm(attempt)
+
+    async def _in_child(self, attempt: Attempt) -> Outcome:
+        if not attempt.task_type.around:
+            return await self._child_bodies.run(attempt, self.node_id)
+        context = context_of(attempt, LocalLink(self._services, attempt))
+        run = partial(self._child_bodies.run, attempt, self.node_id)
+        return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
@@ -219,12 +228,15 @@ class Runner:
         except PayloadError as misfit:
             return outcomes.of_payload(attempt, misfit, self.node_id)
         context: Context | None = None
-        if signature.injected:
+        if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
             arguments.update(fill_in(signature.injected, context))
         positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
-        value, error = await run(attempt, positional, arguments)
+        if context is not None and attempt.task_type.around:
+            value, error = await Wrapping(attempt, context, partial(run, attempt, positional, arguments)).run()
+        else:
+            value, error = await run(attempt, positional, arguments)
         return self._judge(attempt, context, value, error)
 
     async def _on_loop(

@@ -43,7 +43,7 @@ class Tables:
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
-        """The history: ended tasks of each final state by the number of their end, so in the order in which they ended."""
+        """The history: ended tasks of each final state by the number of their end, and so in order."""
         self.last_end = 0
         self.pruned: Final[dict[State, int]] = dict.fromkeys(FINAL, 0)
         """The last ends of each final state that were pruned."""

@@ -95,8 +95,8 @@ class SnapshotEndings:
         snapshot: Snapshot = await self._run(_snapshot)
         if snapshot.end < self._seen.end:
             raise OptionError(
-                "this cursor is from before the database was moved or restored: its transactions are counted anew since "
-                "then; begin again without a cursor"
+                "this cursor is from before the database was moved or restored: its transactions are counted anew "
+                "since then; begin again without a cursor"
             )
         self._until = snapshot
         return snapshot

@@ -1,8 +1,8 @@
 """The history by its clock, for databases that cannot tell which transactions are under way.
 
-A transaction may commit after others that wrote later moments. So a reading looks again at the last stretch of time, for
-longer than any transaction of ours may take, and gives what has turned up there; what it has given, it remembers. Who
-goes on from a cursor begins as far back and is given that stretch again: at least once, instead of exactly once.
+A transaction may commit after others that wrote later moments. So a reading looks again at the last stretch of time,
+which is longer than any transaction of ours may take, and gives what has turned up there; what it has given, it
+remembers. Who goes on from a cursor begins as far back and is given that stretch again: at least once, instead of once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CURSOR: Final = re.compile(r"(\d+)(?:~(\d+))?")
 
 
 class ClockEndings:
-    """Gives each end once, as long as no commit is later than a call may take; those that come late come out of order."""
+    """Gives each end once, as long as no commit is later than a call may take; what comes late is out of order."""
 
     def __init__(self, run: Run, states: Collection[State], stretch_seconds: float) -> None:
         self._run = run
