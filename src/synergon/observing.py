@@ -85,6 +85,7 @@ class Observing(Control):
             sweep_seconds=self.settings.sweep,
             ask=self._ask_to_follow,
             are_hints_well=lambda: self.peers is not None and self.peers.is_healthy,
+            is_over=lambda: waiters.is_closed,
         )
         waiters.followers.add(follower.news)
         try:

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from synergon.errors import StoreUnavailable
+from synergon.errors import NotConnected, StoreUnavailable
 from synergon.event_records import Event
 from synergon.node.duty import pause_after
 from synergon.node.pace import GROWTH, LONGEST_SECONDS, SHORTEST_SECONDS
@@ -36,6 +36,7 @@ class Follower:
         sweep_seconds: float | None,
         ask: Callable[[], None],
         are_hints_well: Callable[[], bool],
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.news = asyncio.Event()
         """Something may have ended."""
@@ -44,6 +45,7 @@ class Follower:
         self._sweep_seconds = sweep_seconds
         self._ask = ask
         self._are_hints_well = are_hints_well
+        self._is_over = is_over
         self._pause = SHORTEST_SECONDS
         self._looked_at = float("-inf")
         self._asked_at = float("-inf")
@@ -52,6 +54,8 @@ class Follower:
         """The events of a reading, for ever."""
         while True:
             await self._pace()
+            if self._is_over():
+                raise NotConnected("the engine was closed while somebody followed its events")
             was_told = self.news.is_set()
             self.news.clear()
             page = await self._read(reading)

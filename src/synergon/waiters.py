@@ -28,6 +28,7 @@ class Waiters:
         self._unasked: set[int] = set()
         self.ask: Callable[[Collection[int]], None] = lambda _: None
         """Is told of tasks of others that have not ended, so that somebody is asked to tell of it."""
+        self.is_closed = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
@@ -71,6 +72,7 @@ class Waiters:
 
     def close(self, error: Exception) -> None:
         """Nobody can wait any longer."""
+        self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for futures in self._futures.values():

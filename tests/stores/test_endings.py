@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 import pytest
 from tests.stores.actions import (
-    HOUR,
     KIND,
     MILLISECOND,
     OUTCOMES,
@@ -22,7 +21,7 @@ from tests.stores.actions import (
 from synergon.errors import EventsLost, OptionError
 from synergon.event_records import Event
 from synergon.lifecycle import FINAL, Reason, State
-from synergon.records import Cutoffs, from_datetime
+from synergon.records import Cutoffs
 from synergon.stores.base import Endings, Store
 from synergon.stores.endings import NOW
 
@@ -186,19 +185,6 @@ async def test_what_is_no_cursor_is_refused(store: Store) -> None:
     for cursor in ("", "x", "1-2-3", "1:/2:/", "nowhere", "-1--1", "1-2~"):
         with pytest.raises(OptionError, match="is no cursor"):
             await store.endings(cursor, FINAL)
-
-
-async def test_no_two_commits_of_a_file_have_the_same_moment(store: Store) -> None:
-    """What the order of ends rests on where a clock ticks in milliseconds."""
-    if not store.url.startswith("sqlite"):
-        pytest.skip("others do not rest on it")
-    ids = await add_many(store, 50)
-    for task_id in reversed(ids):
-        await store.cancel([task_id])
-    events = await all_events(store)
-    assert [event.task_id for event in events] == ids[::-1]
-    assert len({event.at for event in events}) == 50
-    assert abs(from_datetime(events[-1].at) - await store.now()) < HOUR
 
 
 async def test_readers_and_writers_beside_each_other_miss_nothing(store: Store) -> None:

@@ -54,9 +54,11 @@ class Writer:
 @asynccontextmanager
 async def writers(number: int) -> AsyncIterator[list[Writer]]:
     connections = [await asyncpg.connect(server_url()) for _ in range(number)]
-    yield [Writer(connection) for connection in connections]
-    for connection in connections:
-        await connection.close()
+    try:
+        yield [Writer(connection) for connection in connections]
+    finally:
+        for connection in connections:
+            await connection.close()
 
 
 async def test_transactions_that_commit_in_the_opposite_order_are_all_told_and_at_once(store: PostgresStore) -> None:

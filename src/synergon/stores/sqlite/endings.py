@@ -18,7 +18,9 @@ Found = tuple[int, list[tuple[Place, Event]]]
 def look(transaction: Transaction, place: Place, states: Collection[State], limit: int) -> Found:
     """What was pruned, and what follows the place."""
     (pruned,) = transaction.row("pruned", as_json(states))
-    rows = [row for state in states for row in transaction.rows("endings", state, *place, limit)]
+    rows = [row for state in states for row in transaction.rows("endings_at", state, *place, limit)]
+    if len(rows) < limit:
+        rows += [row for state in states for row in transaction.rows("endings", state, place[0], limit)]
     return pruned, first([_entry(row) for row in rows], limit)
 
 
