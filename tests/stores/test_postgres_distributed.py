@@ -42,7 +42,7 @@ from tests.stores.actions import (
 
 from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import ConfigurationError, KeyConflict, SchemaError, StoreError
-from synergon.lifecycle import State
+from synergon.lifecycle import FINAL, State
 from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
 from synergon.records import (
     ClaimRequest,
@@ -56,6 +56,7 @@ from synergon.records import (
     Settlement,
     Succeeded,
 )
+from synergon.stores.endings import NOW
 from synergon.stores.postgres import PostgresStore, contest
 from synergon.stores.postgres.profile import DISTRIBUTED, PROFILES, STANDARD
 
@@ -65,7 +66,7 @@ SUCCEEDED: Final = OUTCOMES["succeeded"]
 EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
 
 LACKING: Final = re.compile(
-    r"SKIP\s+LOCKED|\bLISTEN\b|\bUNLISTEN\b|\bNOTIFY\b|pg_notify|pg_advisory|fillfactor|autovacuum"
+    r"SKIP\s+LOCKED|pg_current_|xid8|\bLISTEN\b|\bUNLISTEN\b|\bNOTIFY\b|pg_notify|pg_advisory|fillfactor|autovacuum"
     r"|\bAS\s+(NOT\s+)?(MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE)\b",
     re.IGNORECASE,
 )
@@ -166,13 +167,14 @@ def indexes_of(schema: str) -> set[str]:
     return {name for (name,) in administer("SELECT indexname FROM pg_indexes WHERE schemaname = %s", schema)}
 
 
-async def test_both_profiles_have_the_same_tables_but_for_the_shard(store: PostgresStore) -> None:
+async def test_both_profiles_have_the_same_tables_but_for_the_shard_and_the_transaction(store: PostgresStore) -> None:
     usual = PostgresStore(store_url())
     await usual.open()
     await usual.close()
     assert columns_of(DISTRIBUTED_SCHEMA) - columns_of(SCHEMA) == {("task", "shard", "integer", "NO")}
-    assert columns_of(SCHEMA) <= columns_of(DISTRIBUTED_SCHEMA)
-    assert indexes_of(DISTRIBUTED_SCHEMA) == indexes_of(SCHEMA)
+    assert columns_of(SCHEMA) - columns_of(DISTRIBUTED_SCHEMA) == {("history", "ended_in", "xid8", "NO")}
+    assert indexes_of(SCHEMA) - indexes_of(DISTRIBUTED_SCHEMA) == {"history_ending"}
+    assert indexes_of(DISTRIBUTED_SCHEMA) <= indexes_of(SCHEMA)
     assert len(DISTRIBUTED.scripts("any")) == len(STANDARD.scripts("any"))
 
 
@@ -197,6 +199,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     assert found == {
         *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune"),
         *("demote", "line_up", "lock_ready", "prune_rates"),
+        *("snapshot", "endings"),
     }
 
 
@@ -314,6 +317,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await do_turns(store, worker)
     await do_groups_and_orders(store)
     await do_lines_of_callers(store)
+    await do_endings(store)
     await store.limits()
     await store.servers()
     await store.running_by_node()
@@ -339,6 +343,17 @@ async def do_groups_and_orders(store: PostgresStore) -> None:
     assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
     assert await store.order_done(order.id, "stopped")
     assert len(await store.orders()) == 1
+
+
+async def do_endings(store: PostgresStore) -> None:
+    """One that comes late is looked for."""
+    reading = await store.endings(NOW, FINAL)
+    task_id = await add(store)
+    await store.cancel([task_id])
+    administer(
+        f"UPDATE {store.address.schema}.history SET finished_at = finished_at - interval '1 s' WHERE id = {task_id}"
+    )
+    assert [event.task_id for event in await reading.read(10)] == [task_id]
 
 
 async def do_lines_of_callers(store: PostgresStore) -> None:

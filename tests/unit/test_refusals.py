@@ -122,7 +122,7 @@ def test_a_setting_that_is_coming_is_refused_and_not_ignored(memory_url: str, na
         Engine(memory_url, **options)
 
 
-@pytest.mark.parametrize("name", ["explain", "drain", "when_idle", "events"])
+@pytest.mark.parametrize("name", ["explain", "drain", "when_idle"])
 def test_a_method_that_is_coming_says_so(engine: Engine, name: str) -> None:
     with pytest.raises(NotAvailable, match=rf"engine.{name} \(.*\) is not in this release of synergon"):
         getattr(engine, name)
