@@ -35,6 +35,7 @@ from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
 from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.middleware import CallNext
 from synergon.policies import Health, Rate, Retention, Retry
 from synergon.providers.commands import Command
 from synergon.providers.provider import Provider, ProviderTask
@@ -44,6 +45,7 @@ from synergon.task import Call, TaskType
 
 __all__ = [
     "Call",
+    "CallNext",
     "Cancel",
     "Command",
     "CommandsFailed",

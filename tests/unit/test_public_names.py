@@ -12,6 +12,7 @@ from synergon import errors
 
 NAMES = [
     "Call",
+    "CallNext",
     "Cancel",
     "Command",
     "CommandsFailed",
