@@ -14,7 +14,7 @@ from synergon.errors import StoreUnavailable
 from synergon.stores import open_store
 from synergon.stores.base import Store
 
-PATIENCE_SECONDS: Final = 8.0
+PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what should happen at once: the machine may be busy, and a failure is final anyway."""
 
 

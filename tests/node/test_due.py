@@ -38,7 +38,7 @@ async def test_delayed_tasks_run_once_each_on_time_and_never_again(new_engine: N
     assert [len(started[number]) for number in range(20)] == [1] * 20
     lateness = [started[number][0] - due[number] for number in range(20)]
     assert min(lateness) > -0.002, "the store's clock has milliseconds, so that much may be early"
-    assert statistics.median(lateness) < 0.1
+    assert statistics.median(lateness) < 0.4
 
 
 @pytest.mark.parametrize("delay", [0.2, timedelta(milliseconds=200), "200ms"], ids=["seconds", "timedelta", "word"])

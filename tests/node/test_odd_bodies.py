@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_bodies, slow_to_import
 from tests.support import PATIENCE_SECONDS, ended
 
 from synergon import Context, Engine, KeyConflict, OptionError, Reason, Retry, State, SynergonError, TaskNotFound
@@ -129,8 +129,9 @@ async def test_a_call_may_run_elsewhere_than_its_kind_does(engine: Engine) -> No
         assert await (await where.enqueue()).result(PATIENCE_SECONDS) != os.getpid()
 
 
-async def test_the_start_of_a_process_is_not_the_bodys_time(engine: Engine) -> None:
-    quick = process_bodies.on(engine, process_bodies.add, timeout=0.05)
+async def test_the_start_of_a_process_is_not_the_bodys_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = process_bodies.on(engine, slow_to_import.add_late, timeout=1)
+    monkeypatch.setenv(slow_to_import.SECONDS, "2")  # for the child, which imports it now
     async with engine.worker():
         assert await (await quick.enqueue(1, 2)).result(PATIENCE_SECONDS) == 3
 

@@ -316,7 +316,7 @@ async def test_a_body_that_will_not_end_is_named(engine: Engine, caplog: pytest.
 # ---------------------------------------------------------------- producers
 
 
-ROUNDS = {"memory": 300, "sqlite": 25, "postgresql": 10}
+ROUNDS = {"memory": 75, "sqlite": 25, "postgresql": 10}
 
 
 async def test_what_producers_were_told_is_stored_is_finished_or_still_there(

@@ -142,7 +142,7 @@ async def test_each_key_has_its_own_line_and_none_starves(engine: Engine, by: st
         for handle in handles:
             await handle.result(PATIENCE_SECONDS)
         assert (await handles[0].status()).limit_key == "c0"
-    assert set(crowd.most.values()) == {2}
+    assert max(crowd.most.values()) == 2
     assert set(crowd.ever.values()) == {20}
 
 

@@ -36,7 +36,7 @@ from synergon.this_process import BOOT_ID
 MILLISECOND: Final = 1000
 HOUR: Final = 3600 * 1_000_000
 KIND: Final = "work"
-PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
 """Far more than anything here takes; a wait that is longer has failed."""
 
 ERROR: Final = ErrorRecord(attempt=1, type="ValueError", message="bad", traceback="Traceback ...")

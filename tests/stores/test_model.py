@@ -533,14 +533,25 @@ class DistributedMachine(StoreMachine):
 
 
 LONG_ENOUGH_TO_SHRINK = pytest.mark.timeout(600)
+EXAMPLES = {"memory": 80, "sqlite": 30, "postgres": 15, "distributed": 8}
+
+
+def examples(store: str) -> int:
+    """How many stories the suite tries with a store; the long form tries three times as many."""
+    return EXAMPLES[store] * (3 if os.environ.get("SYNERGON_LONG") else 1)
+
 
 TestMemory = LONG_ENOUGH_TO_SHRINK(MemoryMachine.TestCase)
 TestMemory.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples("memory"),
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestSqlite = LONG_ENOUGH_TO_SHRINK(SqliteMachine.TestCase)
-TestSqlite.settings = settings(TestMemory.settings, max_examples=50)
+TestSqlite.settings = settings(TestMemory.settings, max_examples=examples("sqlite"))
 TestPostgres = LONG_ENOUGH_TO_SHRINK(PostgresMachine.TestCase)
-TestPostgres.settings = settings(TestMemory.settings, max_examples=25)
+TestPostgres.settings = settings(TestMemory.settings, max_examples=examples("postgres"))
 TestDistributed = LONG_ENOUGH_TO_SHRINK(DistributedMachine.TestCase)
-TestDistributed.settings = settings(TestMemory.settings, max_examples=25 if os.environ.get("SYNERGON_LONG") else 8)
+TestDistributed.settings = settings(TestMemory.settings, max_examples=examples("distributed"))
