@@ -8,6 +8,7 @@ logged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import threading
@@ -116,8 +117,10 @@ class Feed:
     async def ended(self) -> None:
         """Return when everything was told; those who take too long are given up."""
         deliveries = list(self._deliveries.values())
-        if deliveries:
-            await asyncio.wait([asyncio.ensure_future(each.idle()) for each in deliveries], timeout=LAST_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                for delivery in deliveries:
+                    await delivery.idle()
         for delivery in deliveries:
             delivery.close()
 

@@ -11,14 +11,15 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from synergon.clock import Clock
+from synergon.errors import SynergonError
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
 from synergon.node.feed import Feed, Subscriber
-from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
+from synergon.records import Claim, Failed, Record, Settlement, Succeeded, TaskRecord, Verdict
 
 LONGEST_SECONDS: Final = 30.0
 LAST_SECONDS: Final = 5.0
@@ -27,6 +28,7 @@ THREADS: Final = 16
 
 
 What = Callable[[], tuple[Any, ...]]
+Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
 
 
 class HookTask(Record, frozen=True, kw_only=True):
@@ -81,6 +83,15 @@ class Hooks:
                 self._call(attempt, "on_failure", lambda: (seconds, error))
         self._call(attempt, "on_complete", lambda: (seconds,))
 
+    def expired(self, ids: list[int], fetch: Fetch) -> None:
+        """These have ended without having been run; what they were stands in the store."""
+        if self.feed.is_heard:
+            self._do(self._tell_expired(ids, fetch))
+
+    async def _tell_expired(self, ids: list[int], fetch: Fetch) -> None:
+        with contextlib.suppress(SynergonError):  # events may be missed, nothing else is
+            self.feed.ended_unrun(await fetch(ids))
+
     async def ended(self) -> None:
         """Return when no hook is under way; those that take too long are given up."""
         if self._calls:
@@ -93,9 +104,12 @@ class Hooks:
         """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
-                call = asyncio.get_running_loop().create_task(self._guarded(attempt, name, hook, what))
-                self._calls.add(call)
-                call.add_done_callback(self._calls.discard)
+                self._do(self._guarded(attempt, name, hook, what))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        call = asyncio.get_running_loop().create_task(work)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
 
     async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: What) -> None:
         claim = attempt.claim

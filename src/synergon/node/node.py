@@ -103,7 +103,6 @@ class Node(Services):
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
         self.was_abandoned = False
         """Bodies that would not end were given back while they ran: the process must end now."""
 
@@ -364,12 +363,7 @@ class Node(Services):
 
     def _expired(self, ids: Collection[int]) -> None:
         self._tell_ended_unrun(ids)
-        if self._hooks.feed.is_heard:
-            self._telling = self.loop.create_task(self._tell_expired(list(ids)))
-
-    async def _tell_expired(self, ids: list[int]) -> None:
-        with contextlib.suppress(StoreError):  # events may be missed, nothing else is
-            self._hooks.feed.ended_unrun(await self._store.get(ids))
+        self._hooks.expired(list(ids), self._store.get)
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""

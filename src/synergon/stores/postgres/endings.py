@@ -167,4 +167,4 @@ async def _page(
 async def note_pruned(session: Session, state: State, numbers: Collection[int]) -> None:
     """Ends up to the greatest of these are gone."""
     if numbers:
-        await session.run("note_pruned", state, str(max(numbers)))
+        await session.run("note_pruned", state, max(numbers))

@@ -109,6 +109,12 @@ CREATE INDEX history_unsuccessful ON {schema}.history (state, id) WHERE state <>
 CREATE INDEX history_ending ON {schema}.history (ended_in, id);
 CREATE INDEX history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
+-- How far ended tasks were pruned: the transaction that had ended the last of them.
+CREATE TABLE {schema}.pruned (
+    state  text   PRIMARY KEY,
+    number bigint NOT NULL
+);
+
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 -- Each engine writes to a shard of its own, so that nobody waits for another's row; a shard alone may be negative.
 CREATE TABLE {schema}.tally (

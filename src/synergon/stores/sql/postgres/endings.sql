@@ -27,9 +27,8 @@ ORDER BY number, id
 LIMIT $9
 
 -- name: note_pruned
-INSERT INTO {schema}.meta (name, value) VALUES ('pruned:' || $1::text, $2::text)
-ON CONFLICT (name) DO UPDATE SET value = greatest(meta.value::bigint, excluded.value::bigint)::text
+INSERT INTO {schema}.pruned (state, number) VALUES ($1, $2)
+ON CONFLICT (state) DO UPDATE SET number = greatest(pruned.number, excluded.number)
 
 -- name: pruned
-SELECT coalesce(max(value::bigint), 0) FROM {schema}.meta
-WHERE name = ANY (ARRAY(SELECT 'pruned:' || state FROM unnest($1::text[]) AS wanted (state)))
+SELECT coalesce(max(number), 0) FROM {schema}.pruned WHERE state = ANY ($1)
