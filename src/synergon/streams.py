@@ -52,27 +52,28 @@ class Follower:
 
     async def follow(self, reading: Endings, kinds: Collection[str] | None, mark: str) -> AsyncGenerator[Event, None]:
         """The events of a reading, for ever."""
+        is_surprised = False
+        self._ask_from_time_to_time()
         while True:
-            await self._pace()
             if self._is_over():
                 raise NotConnected("the engine was closed while somebody followed its events")
             was_told = self.news.is_set()
             self.news.clear()
+            self._looked_at = self._loop.time()
             page = await self._read(reading)
             for event in page:
                 if kinds is None or event.kind in kinds:
                     yield replace(event, cursor=f"{mark}.{event.cursor}")
-            if len(page) < PAGE:
-                await self._rest(is_surprised=bool(page) and not was_told)
+            is_surprised = is_surprised or (bool(page) and not was_told)
+            if not page:
+                await self._rest(is_surprised=is_surprised)
+                is_surprised = False
 
-    async def _pace(self) -> None:
+    def _ask_from_time_to_time(self) -> None:
         now = self._loop.time()
         if now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
             self._ask()
-        if now - self._looked_at < LEAST_SECONDS:
-            await asyncio.sleep(LEAST_SECONDS)
-        self._looked_at = self._loop.time()
 
     async def _read(self, reading: Endings) -> list[Event]:
         failures = 0
@@ -87,6 +88,7 @@ class Follower:
 
     async def _rest(self, *, is_surprised: bool) -> None:
         """Until somebody tells of an end, or until it is time to look for those that nobody told of."""
+        self._ask_from_time_to_time()
         is_restless = is_surprised or not self._are_hints_well()
         self._pause = SHORTEST_SECONDS if is_restless else min(self._pause * GROWTH, LONGEST_SECONDS)
         try:
@@ -94,3 +96,4 @@ class Follower:
                 await self.news.wait()
         except TimeoutError:
             return
+        await asyncio.sleep(max(self._looked_at + LEAST_SECONDS - self._loop.time(), 0))

@@ -140,7 +140,7 @@ async def test_the_stream_reads_its_index_and_not_the_history(store: PostgresSto
     administer(f"ANALYZE {SCHEMA}.history")
     connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(STANDARD.settings))
     sql = STANDARD.statements(SCHEMA)["endings"]
-    arguments = (["5", "7"], "9", -1, str(2**60), ["11"], "0", -1, sorted(FINAL), 10)
+    arguments = (["5", "7"], "9", -1, str(2**60), ["11"], "0", -1, 10)
     plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {sql}", *arguments))
     await connection.close()
     assert plan.count("history_ending") == 2, plan

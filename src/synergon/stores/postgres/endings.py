@@ -78,20 +78,21 @@ class SnapshotEndings:
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""
-        rows: list[Any] = []
-        if self._until is not None:
-            rows = await self._rest_of(self._until, limit)
-        if not rows:
-            rows = await self._rest_of(await self._look_again(), limit)
-        events = [self._event(row) for row in rows]
-        if len(rows) < limit and self._until is not None:
-            self._seen, self._until, self._place = self._until, None, BEGINNING
-        return events
+        while True:
+            rows: list[Any] = []
+            if self._until is not None:
+                rows = await self._rest_of(self._until, limit)
+            if not rows:
+                rows = await self._rest_of(await self._look_again(), limit)
+            events = [self._event(row) for row in rows if row["state"] in self._states]
+            if len(rows) < limit:
+                self._finish()
+            if events or not rows:
+                return events
 
     async def _look_again(self) -> Snapshot:
-        """A later snapshot; what was begun before is done."""
-        if self._until is not None:
-            self._seen, self._until, self._place = self._until, None, BEGINNING
+        """A later snapshot."""
+        self._finish()
         snapshot: Snapshot = await self._run(_snapshot)
         if snapshot.end < self._seen.end:
             raise OptionError(
@@ -100,6 +101,11 @@ class SnapshotEndings:
             )
         self._until = snapshot
         return snapshot
+
+    def _finish(self) -> None:
+        """Of what was begun, nothing is left."""
+        if self._until is not None:
+            self._seen, self._until, self._place = self._until, None, BEGINNING
 
     async def _rest_of(self, until: Snapshot, limit: int) -> list[Any]:
         number, task_id = max((self._seen.end, -1), self._place)
@@ -160,7 +166,7 @@ async def _page(
     limit: int,
 ) -> tuple[int, list[Any]]:
     # What was pruned is asked afterwards: what goes between the two is noticed then.
-    rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, states, limit)
+    rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, limit)
     return await session.value("pruned", states), rows
 
 
