@@ -261,13 +261,13 @@ async def test_only_what_was_asked_for(engine: Engine) -> None:
             await ended(handle)
         now = engine.events("now")
         waiting = asyncio.ensure_future(anext(now))
+        await until(lambda: bool(engine.waiters.followers))
         assert names(await take(engine.events(states="failed"), 1)) == ["failed"]
         assert [event.kind for event in await take(engine.events(kinds="other"), 1)] == ["other"]
         assert names(await take(engine.events(kinds=["double"], states=["failed", "succeeded"]), 2)) == [
             "succeeded",
             "failed",
         ]
-        await asyncio.sleep(0.05)  # until it waits; if it does not yet, it is told too much, and the test fails
         last = await other.enqueue()
         assert (await asyncio.wait_for(waiting, PATIENCE_SECONDS)).task_id == last.id
 
