@@ -25,10 +25,13 @@ from synergon.errors import (
 from synergon.handle import Handle
 from synergon.idle import IdleHook
 from synergon.lifecycle import State
+from synergon.middleware import Middleware
 from synergon.node.executors import Executor, LocalExecutor
+from synergon.node.feed import Subscriber
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
+from synergon.observing import Observing
 from synergon.outlook import Outlook
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
@@ -46,7 +49,6 @@ from synergon.records import (
     Insertion,
     NewTask,
 )
-from synergon.results import Results
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store, shown
@@ -66,12 +68,11 @@ Value = TypeVar("Value")
 
 LATER: Final = {
     "explain": "why a task waits",
-    "events": "a stream of final states",
 }
 """What is coming; until it works it is refused, not ignored."""
 
 
-class Engine(Results):
+class Engine(Observing):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -129,6 +130,8 @@ class Engine(Results):
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
+        self.subscribers: list[Subscriber] = []
+        self.middlewares: list[Middleware] = []
         self.clock: Clock = SystemClock()
         self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
         self.portal = Portal(self.connect, self.stop)
@@ -257,7 +260,9 @@ class Engine(Results):
             refresh_seconds=settings.lease / PARTS,
             on_done=waiters.tell,
             on_any_done=waiters.tell_all,
+            on_ended=waiters.tell_followers,
             awaited_here=lambda: waiters.of_others,
+            follows_here=lambda: bool(waiters.followers),
         )
         waiters.ask = self._peers.ask_for_ends
         self._peers.look_around()
@@ -408,6 +413,7 @@ class Engine(Results):
             peers=self._peers,
             timeout_for=self.timeout_for,
             idle_hooks=self.idle_hooks,
+            subscribers=self.subscribers,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )

@@ -12,6 +12,7 @@ from synergon import errors
 
 NAMES = [
     "Call",
+    "CallNext",
     "Cancel",
     "Candidate",
     "Command",
@@ -22,6 +23,8 @@ NAMES = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Event",
+    "EventsLost",
     "Group",
     "GroupRecord",
     "Handle",

@@ -96,7 +96,7 @@ def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, gr
         greet.with_options(name="other")
 
 
-@pytest.mark.parametrize("name", ["explain", "events"])
+@pytest.mark.parametrize("name", ["explain"])
 def test_a_method_that_is_coming_says_so(engine: Engine, name: str) -> None:
     with pytest.raises(NotAvailable, match=rf"engine.{name} \(.*\) is not in this release of synergon"):
         getattr(engine, name)

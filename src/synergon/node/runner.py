@@ -31,6 +31,7 @@ from synergon.node.ledger import Ledger
 from synergon.node.preemption import Preemption
 from synergon.node.settlements import settlement_of
 from synergon.node.timeouts import Timeouts
+from synergon.node.wrapping import Wrapping, wrap_child
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.records import (
@@ -106,6 +107,7 @@ class Runner:
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
         """Take a slot for each claim."""
+        self._hooks.feed.started(claims, self.node_id)
         attempts = [self._prepare(claim) for claim in claims]
         self.preemption.admit(attempts)
         self.running.update((attempt.claim.id, attempt) for attempt in attempts)
@@ -216,7 +218,7 @@ class Runner:
             return Lined(limit_key=attempt.line)
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
-            return await self._child_bodies.run(attempt, self.node_id)
+            return await self._in_child(attempt)
         attempt.has_begun = True
         self._deadlines.arm(attempt)
         try:
@@ -235,6 +237,13 @@ class Runner:
         finally:
             attempt.asyncio_task = None
 
+    async def _in_child(self, attempt: Attempt) -> Outcome:
+        if not attempt.task_type.around:
+            return await self._child_bodies.run(attempt, self.node_id)
+        context = context_of(attempt, LocalLink(self._services, attempt))
+        run = partial(self._child_bodies.run, attempt, self.node_id)
+        return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
+
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
         try:
@@ -242,12 +251,15 @@ class Runner:
         except PayloadError as misfit:
             return outcomes.of_payload(attempt, misfit, self.node_id)
         context: Context | None = None
-        if signature.injected:
+        if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
             arguments.update(fill_in(signature.injected, context))
         positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
-        value, error = await run(attempt, positional, arguments)
+        if context is not None and attempt.task_type.around:
+            value, error = await Wrapping(attempt, context, partial(run, attempt, positional, arguments)).run()
+        else:
+            value, error = await run(attempt, positional, arguments)
         return self._judge(attempt, context, value, error)
 
     async def _on_loop(

@@ -21,6 +21,7 @@ from synergon.records import (
 )
 from synergon.stores.postgres import settling
 from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.endings import note_pruned
 from synergon.stores.postgres.lines import touch_queue
 from synergon.stores.postgres.locking import lock, lock_all_lines, lock_bonds_of
 from synergon.stores.postgres.session import Moves, Session
@@ -213,7 +214,9 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     for state, age in ages.items():
         if age is None or pruned >= limit:
             continue
-        for queue, kind in await session.rows("prune", state, age, limit - pruned):
+        gone = await session.rows("prune", state, age, limit - pruned)
+        await note_pruned(session, state, [number for *_, number in gone])
+        for queue, kind, _ in gone:
             session.count(queue, kind, state, -1)
             pruned += 1
     await session.run("prune_rates", limit)
