@@ -34,7 +34,7 @@ from synergon.stores.postgres.lanes import find_lanes
 from synergon.stores.postgres.seats import claim_seats
 
 SUCCEEDED: Final = OUTCOMES["succeeded"]
-EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
+EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, orders=-HOUR)
 
 
 async def do_everything(store: PostgresStore) -> None:

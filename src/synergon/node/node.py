@@ -518,8 +518,11 @@ class Node:
             look=self._admission.look,
             is_refused=self.acceptance.is_refused,
         )
-        await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
+        await backlog.ends(self._clock, self._is_busy, lambda: self.runner.admitted, self._has_stopped.is_set)
         await self.completer.flushed()
+
+    def _is_busy(self) -> bool:
+        return bool(self.runner.running) or self.scheduler.is_claiming
 
     async def stop(self, grace: float | None) -> None:
         """Stop in order; `grace` seconds for running bodies, None for as long as they take."""

@@ -102,6 +102,8 @@ class Runner:
             services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
         )
         self.running: dict[int, Attempt] = {}
+        self.admitted = 0
+        """How many it has ever taken on."""
         self.preemption = Preemption(ledger, self.running, clock, logger)
         self.node_id = ""
 
@@ -111,6 +113,7 @@ class Runner:
         attempts = [self._prepare(claim) for claim in claims]
         self.preemption.admit(attempts)
         self.running.update((attempt.claim.id, attempt) for attempt in attempts)
+        self.admitted += len(attempts)
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
