@@ -385,6 +385,7 @@ class Node:
         """Say so at once; and what is claimed and has not begun is not begun any more."""
         if self.presence.is_cordoned:
             self.runner.stop_waiting(Stop.CORDON)
+        self._board.write()
         if self._lease is not None:
             self._lease.renew_soon()
 
