@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
-from benchmarks.bars import ratios
+from benchmarks.bars import NOT_MEASURED, ratios, unmeasured
 from benchmarks.figures import Check, Measured, merge
 from benchmarks.limits import measures as limits
 from benchmarks.postgres import measures
@@ -70,7 +70,8 @@ def run(sizes: Sizes, subjects: Sequence[str]) -> Report:
     facts["load after"] = machine.load()
     figures = {figure.name: figure for figure in measured.figures}
     figures |= {figure.name: figure for figure in ratios(figures)}
-    return Report(machine=facts, sizes=sizes, figures=figures, checks=measured.checks)
+    notes = measured.notes | dict.fromkeys(unmeasured(figures, measured.notes), NOT_MEASURED)
+    return Report(machine=facts, sizes=sizes, figures=figures, checks=measured.checks, notes=notes)
 
 
 def _turns(subjects: Sequence[str], repeats: int) -> Iterator[str]:

@@ -71,21 +71,42 @@ BARS: Final[Mapping[str, Bar]] = {
 }
 
 
+RATIOS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "ratio.drain_to_huey": ("sqlite.drain", ("huey.thread.drain", "huey.process.drain")),
+    "ratio.bulk_enqueue_to_huey": (
+        "sqlite.bulk_enqueue",
+        ("huey.thread.bulk_enqueue", "huey.process.bulk_enqueue"),
+    ),
+    "ratio.drain_to_bare_sqlite_in_hundreds": ("sqlite.drain", ("raw.in_hundreds",)),
+    **{
+        f"ratio.drain_to_{rival}": ("pg_synergon.drain_with_1_node", (f"pg_{rival}.drain_with_1_node",))
+        for rival in ("pgqueuer", "awa", "oban", "procrastinate")
+    },
+}
+"""What is compared rather than measured: ours, and the others', of which the fastest counts."""
+
+NOT_MEASURED: Final = "not measured"
+
+
 def ratios(figures: Mapping[str, Figure]) -> Iterator[Figure]:
-    """What is compared rather than measured, as far as both sides are there. Huey counts with its faster workers."""
-    for name, ours, others in (
-        ("ratio.drain_to_huey", "sqlite.drain", ("huey.thread.drain", "huey.process.drain")),
-        (
-            "ratio.bulk_enqueue_to_huey",
-            "sqlite.bulk_enqueue",
-            ("huey.thread.bulk_enqueue", "huey.process.bulk_enqueue"),
-        ),
-        ("ratio.drain_to_bare_sqlite_in_hundreds", "sqlite.drain", ("raw.in_hundreds",)),
-        *(
-            (f"ratio.drain_to_{rival}", "pg_synergon.drain_with_1_node", (f"pg_{rival}.drain_with_1_node",))
-            for rival in ("pgqueuer", "awa", "oban", "procrastinate")
-        ),
-    ):
+    """As far as both sides are there."""
+    for name, (ours, others) in RATIOS.items():
         if figures.keys() >= {ours, *others}:
             fastest = max(figures[other].best for other in others)
             yield Figure(name, "×", (figures[ours].best / fastest,))
+
+
+def unmeasured(figures: Mapping[str, Figure], notes: Mapping[str, str]) -> Iterator[str]:
+    """The ratios of which a side was asked for and came to nothing."""
+    for name, (ours, others) in RATIOS.items():
+        if name not in figures and notes.keys() & {ours, *others}:
+            yield name
+
+
+def verdicts(figures: Mapping[str, Figure], notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each bar of this run in words, and whether it holds."""
+    for name, bar in BARS.items():
+        if name in figures:
+            yield name, "met" if bar.is_met(figures[name]) else "missed"
+        elif name in notes:
+            yield name, NOT_MEASURED

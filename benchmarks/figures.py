@@ -53,6 +53,8 @@ class Measured(msgspec.Struct):
     checks: list[Check] = msgspec.field(default_factory=list)
     facts: dict[str, str] = msgspec.field(default_factory=dict)
     """What a reader should know about how it was measured."""
+    notes: dict[str, str] = msgspec.field(default_factory=dict)
+    """Why a figure of this name is not there."""
 
     def add(self, name: str, unit: Unit, value: float) -> None:
         """Note a sample."""
@@ -73,11 +75,13 @@ def merge(runs: Iterable[Measured]) -> Measured:
     merged: dict[str, Figure] = {}
     checks: list[Check] = []
     facts: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for run in runs:
         checks.extend(run.checks)
         facts |= run.facts
+        notes |= run.notes
         for figure in run.figures:
             earlier = merged.get(figure.name)
             samples = (*earlier.samples, *figure.samples) if earlier is not None else figure.samples
             merged[figure.name] = Figure(figure.name, figure.unit, samples)
-    return Measured(list(merged.values()), checks, facts)
+    return Measured(list(merged.values()), checks, facts, notes)

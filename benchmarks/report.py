@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bars import BARS
+from benchmarks.bars import BARS, verdicts
 from benchmarks.figures import Check, Figure, Unit
 from benchmarks.sizes import Sizes
 
@@ -39,6 +39,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     sizes: Sizes
     figures: dict[str, Figure]
     checks: list[Check]
+    notes: dict[str, str] = {}
+    """Why some figures are not there."""
 
     @property
     def failed(self) -> list[Check]:
@@ -55,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "sizes": self.sizes,
             "figures": {name: _figure_as_json(figure) for name, figure in self.figures.items()},
             "checks": self.checks,
+            "notes": self.notes,
         }
 
     def print(self, console: Console) -> None:
@@ -66,20 +69,32 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         for subject in SUBJECTS:
             self._add_subject(table, subject)
         console.print(table)
+        self._print_bars(console)
         for check in self.failed:
             console.print(f"check failed: {check.what}: found {check.found}", style="bold red")
         if not self.failed:
             console.print(f"all {len(self.checks)} checks passed")
 
+    def _print_bars(self, console: Console) -> None:
+        """Which of them hold, in a line each way."""
+        found: dict[str, list[str]] = {}
+        for name, verdict in verdicts(self.figures, self.notes):
+            found.setdefault(verdict, []).append(name.replace("_", " ").replace(".", " "))
+        for verdict, names in found.items():
+            console.print(f"bars {verdict}: {len(names)}" + (f" ({', '.join(names)})" if verdict != "met" else ""))
+
     def _add_subject(self, table: Table, subject: str) -> None:
         figures = [figure for figure in self.figures.values() if figure.subject == subject]
-        if figures:
+        notes = {name: why for name, why in self.notes.items() if name.partition(".")[0] == subject}
+        if figures or notes:
             title = SUBJECTS[subject].format(backlog=self.sizes.backlog)
             table.add_section()
             table.add_row(f"[bold]{title}")
         for figure in figures:
             worst = _text(figure.worst, figure.unit) if len(figure.samples) > 1 else ""
-            table.add_row(f"  {_what(figure)}", _text(figure.best, figure.unit), worst, *_verdict(figure))
+            table.add_row(f"  {_what(figure.name)}", _text(figure.best, figure.unit), worst, *_verdict(figure))
+        for name, why in notes.items():
+            table.add_row(f"  {_what(name)}", "", "", "", f"[yellow]{why}")
 
 
 def _figure_as_json(figure: Figure) -> dict[str, Any]:
@@ -97,8 +112,8 @@ def _verdict(figure: Figure) -> tuple[str, str]:
     return f"{bar.sign} {_text(bar.limit, figure.unit)}", "[green]met" if bar.is_met(figure) else "[red]missed"
 
 
-def _what(figure: Figure) -> str:
-    return " ".join(figure.name.split(".")[1:]).replace("_", " ")
+def _what(name: str) -> str:
+    return " ".join(name.split(".")[1:]).replace("_", " ")
 
 
 def _text(value: float, unit: Unit) -> str:

@@ -23,8 +23,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     raw_tasks: int
     raw_single_tasks: int
     postgres_tasks: int
-    slow_tasks: int
-    """For systems that take minutes for what others do in a second."""
     postgres_latency_samples: int
     backlog: int
     idle_seconds: float
@@ -50,7 +48,6 @@ FULL: Final = Sizes(
     raw_tasks=50_000,
     raw_single_tasks=3_000,
     postgres_tasks=30_000,
-    slow_tasks=2_000,
     postgres_latency_samples=200,
     backlog=1_000_000,
     idle_seconds=45.0,
@@ -75,7 +72,6 @@ QUICK: Final = Sizes(
     raw_tasks=30_000,
     raw_single_tasks=2_000,
     postgres_tasks=20_000,
-    slow_tasks=1_000,
     postgres_latency_samples=100,
     backlog=100_000,
     idle_seconds=20.0,

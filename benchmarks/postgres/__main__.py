@@ -1,4 +1,4 @@
-"""`python -m benchmarks.postgres pgqueuer URL fill 1000`: a process of one system that does one thing.
+"""`python -m benchmarks.postgres pgqueuer URL fill 0 1000`: a process of one system that does one thing.
 
 It runs in the Python that the system is installed in, which may have nothing of ours: standard library only here.
 """
@@ -27,7 +27,7 @@ GAP_SECONDS: Final = 0.01
 
 
 def main() -> None:
-    """Do what the command line says: which system, where, what to do, and how many of it."""
+    """Do what the command line says: which system, where, what to do, and with which numbers."""
     system, url, what, *numbers = sys.argv[1:]
     make: Callable[[str], App] = importlib.import_module(f"benchmarks.postgres.{system}_app").APP
     _run(COMMANDS[what](make(url), *map(int, numbers)))
@@ -47,18 +47,18 @@ async def _set_up(app: App) -> None:
     await app.set_up()
 
 
-async def _fill(app: App, tasks: int) -> None:
+async def _fill(app: App, first: int, tasks: int) -> None:
     await app.connect()
     began = time.monotonic()
-    for chunk in _chunks(tasks):
+    for chunk in _chunks(range(first, first + tasks)):
         await app.fill(chunk)
     tell(seconds=time.monotonic() - began)
     await app.disconnect()
 
 
-def _chunks(tasks: int) -> Iterator[range]:
-    for first in range(0, tasks, CHUNK):
-        yield range(first, min(first + CHUNK, tasks))
+def _chunks(numbers: range) -> Iterator[range]:
+    for first in range(0, len(numbers), CHUNK):
+        yield numbers[first : first + CHUNK]
 
 
 async def _produce(app: App) -> None:
@@ -72,11 +72,11 @@ async def _produce(app: App) -> None:
         tell(asked=asked)
 
 
-async def _schedule(app: App, tasks: int) -> None:
+async def _schedule(app: App, first: int, tasks: int) -> None:
     await app.connect()
     began = time.time()
     due = [began + LEAD_SECONDS + GAP_SECONDS * number for number in range(tasks)]
-    for number, moment in enumerate(due):
+    for number, moment in enumerate(due, first):
         await app.schedule(number, datetime.fromtimestamp(moment, UTC))
     tell(due=due)
     await app.disconnect()

@@ -8,13 +8,19 @@ is the same in every process of a host; only what is due is told by the wall clo
 from __future__ import annotations
 
 import json
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import ClassVar, Final
 
+from benchmarks.postgres.tally import Tally
+
 CONCURRENCY: Final = 500
+TALLY: Final = "BENCH_TALLY"
+"""The environment variable that names the file in which bodies mark that they have run."""
 
 
 class App(ABC):
@@ -26,6 +32,7 @@ class App(ABC):
     def __init__(self, url: str) -> None:
         self.url = url
         self._has_begun = False
+        self._tally = Tally(Path(os.environ[TALLY])) if TALLY in os.environ else None
 
     @abstractmethod
     async def set_up(self) -> None:
@@ -55,11 +62,13 @@ class App(ABC):
     async def work(self) -> None:
         """Run tasks until the process is killed."""
 
-    def nothing(self, _number: int) -> None:
+    def nothing(self, number: int) -> None:
         """The body of a `nothing`; the first of a process is told, because the start of the process does not count."""
         if not self._has_begun:
             self._has_begun = True
             tell(first=time.monotonic())
+        if self._tally is not None:
+            self._tally.mark(number)
 
     def stamp(self, number: int) -> None:
         """The body of a `stamp`."""

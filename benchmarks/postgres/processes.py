@@ -8,13 +8,16 @@ import os
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from benchmarks.postgres.app import TALLY
 from benchmarks.postgres.systems import HERE, System
 
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 60.0
+"""For the next word of a process, and for its end."""
 LONGEST_LINE: Final = 1 << 20
 
 
@@ -24,11 +27,16 @@ class SystemProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def hear(self) -> dict[str, Any]:
-        """The next thing it says."""
-        assert self._process.stdout is not None
+    async def hear(self, about: str) -> dict[str, Any]:
+        """The next thing that it says about this."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            line = await self._process.stdout.readline()
+            while about not in (said := await self._next()):
+                pass
+            return said
+
+    async def _next(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"a process of the benchmark has ended: exit code {await self._process.wait()}")
         return msgspec.json.decode(line, type=dict[str, Any])
@@ -48,12 +56,13 @@ class SystemProcess:
 
 
 @contextlib.asynccontextmanager
-async def started(system: System, url: str, *what: object) -> AsyncIterator[SystemProcess]:
+async def started(system: System, url: str, *what: object, tally: Path | None = None) -> AsyncIterator[SystemProcess]:
     """A process of the system; killed at the end, because nothing it holds is wanted any more."""
+    marks = {} if tally is None else {TALLY: str(tally)}
     process = await asyncio.create_subprocess_exec(
         system.python,
         *("-m", "benchmarks.postgres", system.name, url, *map(str, what)),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE)])},
+        env={**os.environ, **marks, "PYTHONPATH": os.pathsep.join([str(HERE / "src"), str(HERE)])},
         stdin=PIPE,
         stdout=PIPE,
         limit=LONGEST_LINE,
@@ -67,9 +76,9 @@ async def started(system: System, url: str, *what: object) -> AsyncIterator[Syst
             await process.wait()
 
 
-async def done(system: System, url: str, *what: object) -> dict[str, Any]:
-    """What a process that does one thing says when it has done it."""
+async def done(system: System, url: str, *what: object, about: str) -> dict[str, Any]:
+    """What a process that does one thing says about it when it has done it."""
     async with started(system, url, *what) as process:
-        said = await process.hear()
+        said = await process.hear(about)
         await process.ended()
         return said

@@ -17,23 +17,17 @@ RIVALS_PYTHON: Final = Path(os.environ.get("BENCH_RIVALS", HERE / "build" / "riv
 """Where `make bench` has installed the others; they are no dependencies of ours."""
 
 
-AWA_COMPLETED: Final = (
-    "SELECT (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_batches)::int"
-    " + (SELECT count(*) FROM awa.done_entries WHERE state = 'completed')::int"
-)
-
-
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """One of them, and how to see from outside what it has done."""
 
     name: str
     package: str
-    is_drained: str
-    """A cheap question for the end of all `nothing` tasks; $1 is how many there have been."""
+    is_settled: str | None
+    """Whether its tables say that nothing is left to do; None: they do not tell, and only what bodies say counts."""
     succeeded: str | None
-    """How many tasks have succeeded; None: its tables do not tell for long, and only what bodies say is checked."""
-    is_slow: bool = False
-    """It gets fewer tasks, so that a run ends."""
+    """How many tasks have succeeded; None: its tables do not tell for long."""
+    share: float = 1.0
+    """How many of the tasks it gets: one that takes minutes for what others do in a second gets fewer."""
 
     @property
     def python(self) -> str:
@@ -60,40 +54,38 @@ SYSTEMS: Final = {
         System(
             name="synergon",
             package="synergon",
-            is_drained="SELECT $1::int IS NOT NULL AND NOT EXISTS (SELECT FROM synergon.task)",
+            is_settled="SELECT NOT EXISTS (SELECT FROM synergon.task)",
             succeeded="SELECT coalesce(sum(count), 0)::bigint FROM synergon.tally WHERE state = 'succeeded'",
         ),
         System(
             name="pgqueuer",
             package="pgqueuer",
-            is_drained="SELECT $1::int IS NOT NULL AND NOT EXISTS (SELECT FROM pgqueuer)",
+            is_settled="SELECT NOT EXISTS (SELECT FROM pgqueuer)",
             succeeded="SELECT count(*) FROM pgqueuer_log WHERE status = 'successful'",
         ),
         System(
             name="procrastinate",
             package="procrastinate",
-            is_drained=(
-                "SELECT $1::int IS NOT NULL"
-                " AND NOT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))"
-            ),
+            is_settled="SELECT NOT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
             succeeded="SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'",
-            is_slow=True,
+            share=0.05,
         ),
         System(
             name="awa",
             package="awa-pg",
-            # Its view of ended jobs takes seconds, which would be its time.
-            is_drained=f"SELECT ({AWA_COMPLETED}) >= $1::int",
-            succeeded=None,  # what was scheduled, or ended a while ago, is not in these tables
+            # Its view of ended jobs takes seconds, which would be its time, and its tables forget them after a while.
+            is_settled=None,
+            succeeded=None,
         ),
         System(
             name="oban",
             package="oban",
-            is_drained=(
-                "SELECT $1::int IS NOT NULL AND NOT EXISTS ("
-                "SELECT FROM oban_jobs WHERE state IN ('available', 'executing', 'scheduled', 'retryable'))"
+            is_settled=(
+                "SELECT NOT EXISTS (SELECT FROM oban_jobs"
+                " WHERE state IN ('available', 'executing', 'scheduled', 'retryable'))"
             ),
             succeeded="SELECT count(*) FROM oban_jobs WHERE state = 'completed'",
+            share=0.25,
         ),
     )
 }

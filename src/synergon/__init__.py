@@ -10,6 +10,7 @@ from synergon.errors import (
     ConfigurationError,
     DataRefused,
     Discard,
+    EventsLost,
     IllegalMove,
     KeyConflict,
     KindError,
@@ -30,11 +31,13 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
+from synergon.event_records import Event
 from synergon.explaining.records import Cause, Explanation, NodeOutlook, Why
 from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
 from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.middleware import CallNext
 from synergon.node_state import NodeState
 from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
@@ -45,6 +48,7 @@ from synergon.task import Call, TaskType
 
 __all__ = [
     "Call",
+    "CallNext",
     "Cancel",
     "Candidate",
     "Cause",
@@ -56,6 +60,8 @@ __all__ = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Event",
+    "EventsLost",
     "Explanation",
     "Group",
     "GroupRecord",

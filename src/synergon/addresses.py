@@ -1,11 +1,13 @@
 """Addresses of servers, and the prefixes that cover them.
 
 An address is a URL, a host with or without a port, or any other word. Two addresses that differ only in what a server
-does not see as its place (query, fragment, the case of the host, a slash at the end) are the same one.
+does not see as its place (query, fragment, the case of the host, a slash at the end, the port that its scheme has
+anyway) are the same one.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,23 +20,51 @@ DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 def normal_address(value: Any, what: str = "a server's address") -> str:
     """The one way to write it; OptionError if it is none."""
+    scheme, separator, place, path = _parts(value, what)
+    user, at, host = place.rpartition("@")
+    host = host.lower().removesuffix(DEFAULT_PORTS.get(scheme, "\0"))
+    if not host:
+        raise OptionError(f"{what} must name a host, got {value!r}")
+    return f"{scheme}{separator}{user}{at}{host}{path}"
+
+
+def normal_prefix(value: Any, what: str = "a prefix") -> str:
+    """The one way to write a prefix of addresses; OptionError if it could never cover any.
+
+    Unlike an address it keeps the port that its scheme has anyway: with it, it covers no other port.
+    """
+    scheme, separator, place, path = _parts(value, what)
+    if "*" in value:
+        raise OptionError(
+            f"{what} covers everything below it and takes no wildcards, got {value!r}; end it before the *"
+        )
+    if separator and "@" in place:
+        raise OptionError(f"{what} covers a host for all its users, got {value!r}; leave out the part before the @")
+    return f"{scheme}{separator}{place.lower()}{path}"
+
+
+def _parts(value: Any, what: str) -> tuple[str, str, str, str]:
+    """Scheme, its separator, what stands for the host, and the path with its first slash."""
     if not isinstance(value, str) or not value or len(value) > LONGEST or not ALLOWED.issuperset(value):
         raise OptionError(f"{what} must be a URL, a host or another word without spaces, got {value!r}")
     scheme, separator, rest = value.partition("://")
     if not separator:
         scheme, rest = "", value
     rest = rest.partition("#")[0].partition("?")[0].rstrip("/")
-    host, slash, path = rest.partition("/")
-    host = host.lower().removesuffix(DEFAULT_PORTS.get(scheme.lower(), "\0"))
-    if not host or (separator and not scheme):
+    place, slash, path = rest.partition("/")
+    if not place or place[0] == ":" or (separator and not scheme):
         raise OptionError(f"{what} must name a host, got {value!r}")
-    _check_port(host, value, what)
-    return f"{scheme.lower()}{separator}{host}{slash}{path}"
+    if place.endswith(":"):
+        raise OptionError(
+            f"{what} has a colon without a port, got {value!r}; two slashes follow a scheme, as in http://"
+        )
+    _check_port(place, value, what)
+    return scheme.lower(), separator, place, slash + path
 
 
-def _check_port(host: str, value: str, what: str) -> None:
+def _check_port(place: str, value: str, what: str) -> None:
     try:
-        _ = urlsplit(f"//{host}").port
+        _ = urlsplit(f"//{place}").port
     except ValueError as error:
         raise OptionError(f"{what} has a port that is none, got {value!r}") from error
 
@@ -43,10 +73,24 @@ def covers(prefix: str, address: str) -> bool:
     """Whether the address is the prefix or below it; both are normal.
 
     A prefix ends where a host, its port or a part of the path ends. One without a scheme covers every scheme, one
-    without a port every port.
+    without a port every port, and all users of a host are covered alike.
     """
-    if "://" not in prefix:
-        address = address.partition("://")[2] or address
+    return prefix == address or any(_is_below(prefix, form) for form in _forms(address, "://" in prefix))
+
+
+@lru_cache(maxsize=10_000)  # every claim asks again for every server
+def _forms(address: str, has_scheme: bool) -> tuple[str, ...]:
+    """How an address reads for a prefix with a scheme or without: as it is, and with the port that it has anyway."""
+    scheme, separator, rest = address.rpartition("://")
+    place, slash, path = rest.partition("/")
+    host = place.rpartition("@")[2]
+    start = f"{scheme}{separator}" if has_scheme else ""
+    has_port = ":" in host.rpartition("]")[2]
+    ports = ("",) if has_port or scheme not in DEFAULT_PORTS else ("", DEFAULT_PORTS[scheme])
+    return tuple(f"{start}{host}{port}{slash}{path}" for port in ports)
+
+
+def _is_below(prefix: str, address: str) -> bool:
     return address == prefix or (address.startswith(prefix) and _is_boundary(prefix, address[len(prefix)]))
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from synergon.calls import listed_calls
 from synergon.control_records import REFUSED, NewGroup, NewOrder, OrderRecord, Verb
 from synergon.durations import Duration
-from synergon.errors import OptionError
+from synergon.errors import KeyConflict, OptionError
 from synergon.group import Group
 from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
@@ -194,9 +196,20 @@ class Control(Operations):
             NewGroup(
                 name=check_name(name, "a group's name"),
                 tasks=tuple(tasks[: len(listed)]),
-                then=tasks[-1] if then is not None else None,
+                then=_follower(tasks) if then is not None else None,
             )
         )
         self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
         await self.outlook.consider(self.store, tasks)
         return Group(cast("Engine", self), opened.id, name, together, opened)
+
+
+def _follower(tasks: Sequence[NewTask]) -> NewTask:
+    """The last of them, which follows the others: a task of its own, never one that is live already.
+
+    A live task with its key would run whenever it likes, and one of the members that it replaced would wait for itself.
+    """
+    *members, then = tasks
+    if then.key is not None and any((then.kind, then.key) == (member.kind, member.key) for member in members):
+        raise KeyConflict(f"`then` has the key {then.key!r} of one of the group's own tasks; use another key", 0)
+    return msgspec.structs.replace(then, on_conflict="raise") if then.on_conflict == "return" else then

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
@@ -18,17 +18,19 @@ from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
     KindError,
-    NotAvailable,
     NotConnected,
     OptionError,
 )
 from synergon.handle import Handle
 from synergon.idle import IdleHook
 from synergon.lifecycle import State
+from synergon.middleware import Middleware
 from synergon.node.executors import Executor, LocalExecutor
+from synergon.node.feed import Subscriber
 from synergon.node.lease import PARTS
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS
+from synergon.observing import Observing
 from synergon.outlook import Outlook
 from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
@@ -46,7 +48,6 @@ from synergon.records import (
     Insertion,
     NewTask,
 )
-from synergon.results import Results
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store, shown
@@ -64,13 +65,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-LATER: Final = {
-    "events": "a stream of final states",
-}
-"""What is coming; until it works it is refused, not ignored."""
-
-
-class Engine(Results):
+class Engine(Observing):
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
@@ -128,6 +123,8 @@ class Engine(Results):
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
+        self.subscribers: list[Subscriber] = []
+        self.middlewares: list[Middleware] = []
         self.clock: Clock = SystemClock()
         self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
         self.portal = Portal(self.connect, self.stop)
@@ -150,14 +147,6 @@ class Engine(Results):
 
     def __repr__(self) -> str:
         return f"<Engine {shown(self.settings.url)}>"
-
-    if not TYPE_CHECKING:  # a type checker says it by itself
-
-        def __getattr__(self, name: str) -> Any:
-            """Say clearly what is not there yet."""
-            if name in LATER:
-                raise NotAvailable(f"engine.{name} ({LATER[name]}) is not in this release of synergon")
-            raise AttributeError(f"an Engine has no attribute {name!r}")
 
     # ------------------------------------------------------------ kinds
 
@@ -256,7 +245,9 @@ class Engine(Results):
             refresh_seconds=settings.lease / PARTS,
             on_done=waiters.tell,
             on_any_done=waiters.tell_all,
+            on_ended=waiters.tell_followers,
             awaited_here=lambda: waiters.of_others,
+            follows_here=lambda: bool(waiters.followers),
         )
         waiters.ask = self._peers.ask_for_ends
         self._peers.look_around()
@@ -407,6 +398,7 @@ class Engine(Results):
             peers=self._peers,
             timeout_for=self.timeout_for,
             idle_hooks=self.idle_hooks,
+            subscribers=self.subscribers,
             on_stop=self._stop_soon,
             may_exit=may_exit,
         )

@@ -16,6 +16,7 @@ SynergonError
 │   ├── IllegalMove                   the task is not in a state from which that move is legal
 │   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
 ├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
+├── EventsLost                        a stream of events has been away for longer than the history is kept
 ├── ResultTimeout (TimeoutError)      the task goes on, only the waiting ended
 ├── LeaseLost                         this node may not act any more under its present id
 └── NotConnected                      the engine is not connected, or is being closed
@@ -120,6 +121,10 @@ class CommandsFailed(SynergonError):
         self.results = results
         """What it returned, by address, where it did not fail."""
         self.errors = errors
+
+
+class EventsLost(SynergonError):
+    """Ends that a stream of events had yet to give were pruned from the history."""
 
 
 class ResultTimeout(SynergonError, TimeoutError):

@@ -9,12 +9,13 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 import msgspec
 
-from synergon.addresses import normal_address
+from synergon.addresses import normal_prefix
 from synergon.asking import SILENT, Words, demand_of_kind, words
 from synergon.demands import NOTHING, Demand
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import OptionError
 from synergon.haste import haste
+from synergon.middleware import Middleware, check_middlewares
 from synergon.payload import encode
 from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
 from synergon.records import OnConflict, from_datetime
@@ -54,6 +55,7 @@ class TaskOptions(TypedDict, total=False):
     on_success: Callable[..., Any]
     on_failure: Callable[..., Any]
     on_complete: Callable[..., Any]
+    middleware: Iterable[Middleware]
 
 
 class CallOptions(TypedDict, total=False):
@@ -219,7 +221,7 @@ def check_limit_name(value: Any, what: str) -> str:
     """The name of a limit, or the prefix of addresses that it covers."""
     if isinstance(value, str) and value.startswith(RESERVED):
         raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
-    return normal_address(value, what)
+    return normal_prefix(value, what)
 
 
 def check_any_limit_name(value: Any) -> str:
@@ -299,6 +301,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     uninterruptible: bool = False
     """It never yields, and a node that stops waits for it, whatever the grace."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    middleware: tuple[Middleware, ...] = ()
 
     @property
     def has_lines(self) -> bool:
@@ -332,6 +335,8 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
         values["downstream_of"] = _kind_names(options["downstream_of"])
     values.update(haste(options, where))
     values["hooks"] = check_hooks(options, where)
+    if "middleware" in options:
+        values["middleware"] = check_middlewares(options["middleware"], where)
     if "runs_in" in options:
         values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
     return KindPolicy(**values)

@@ -364,6 +364,9 @@ class Reaped(Record, frozen=True, kw_only=True):
     node_id: str
     state: State
     crashes: int
+    released: tuple[str, ...] = ()
+    """The kinds of other tasks that became ready with the same call: groups that waited for nothing else have ended,
+    lines have moved on. The last one says so for all."""
 
 
 class Rescheduling(Record, frozen=True, kw_only=True):

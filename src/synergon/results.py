@@ -31,8 +31,7 @@ class Results(Control):
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                if self.node is None and self._doorplate is not None:
-                    self._doorplate.put_up()
+                self._become_reachable()
                 if self.peers is not None and not is_ours:
                     self.waiters.expect_of_others(task_id)
                 return await self.waiters.wait(task_id)
@@ -40,6 +39,11 @@ class Results(Control):
             raise
         except TimeoutError:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
+
+    def _become_reachable(self) -> None:
+        """Somebody here waits for what happens elsewhere."""
+        if self.node is None and self._doorplate is not None:
+            self._doorplate.put_up()
 
     def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
         """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""

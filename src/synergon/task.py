@@ -20,6 +20,7 @@ from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
 from synergon.idle import WhenIdle, registrar
 from synergon.lines import LineOf
+from synergon.middleware import Middleware, check_middleware
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
@@ -35,6 +36,7 @@ Parameters = ParamSpec("Parameters")
 Full = ParamSpec("Full")
 Returned = TypeVar("Returned")
 Value = TypeVar("Value")
+Around = TypeVar("Around", bound=Middleware)
 
 REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
 """All task types of this process by the module that registered them, the function's name and the kind."""
@@ -231,6 +233,10 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         """Whom to ask before any of its tasks is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
         """What to call, the provider's first."""
+        self._middlewares = list(self.policy.middleware)
+        self.around: tuple[Middleware, ...] = ()
+        """What is around its bodies, the outermost first."""
+        self.wrap_again()
         if self.policy.runs_in == "process":
             self.check_importable()
         self._task_type = self
@@ -280,6 +286,17 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise ConfigurationError(f"can_accept of {self.kind!r} must be there before a worker starts")
         self.acceptor = Acceptor(function, self.kind, holds_for=holds_for, timeout=timeout)
         return function
+
+    def middleware(self, function: Around) -> Around:
+        """Put a function around the bodies of this kind: `async def around(ctx, call_next)`. Those of the engine are
+        outside of it, and so are those that the kind has already."""
+        self._middlewares.append(check_middleware(function, f"middleware of {self.kind!r}"))
+        self.wrap_again()
+        return function
+
+    def wrap_again(self) -> None:
+        """Something was put around bodies."""
+        self.around = (*self.engine.middlewares, *self._middlewares)
 
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""

@@ -23,9 +23,12 @@ class Waiters:
         self._told: set[int] = set()
         self.of_others: set[int] = set()
         """Those of the tasks that were enqueued elsewhere."""
+        self.followers: set[asyncio.Event] = set()
+        """Set whenever any task may have ended."""
         self._unasked: set[int] = set()
         self.ask: Callable[[Collection[int]], None] = lambda _: None
         """Is told of tasks of others that have not ended, so that somebody is asked to tell of it."""
+        self.is_closed = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
@@ -40,7 +43,7 @@ class Waiters:
         future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(task_id, []).append(future)
         # Registered first and looked up then: an end in between is told or seen, never missed.
-        self.tell([task_id])
+        self._look_at([task_id])
         try:
             return await future
         finally:
@@ -48,8 +51,16 @@ class Waiters:
 
     def tell(self, ids: Iterable[int]) -> None:
         """These tasks may have ended."""
-        if not self._futures:
-            return
+        self.tell_followers()
+        if self._futures:
+            self._look_at(ids)
+
+    def tell_followers(self) -> None:
+        """Something may have ended."""
+        for follower in self.followers:
+            follower.set()
+
+    def _look_at(self, ids: Iterable[int]) -> None:
         self._told.update(task_id for task_id in ids if task_id in self._futures)
         if self._told:
             self._wake.set()
@@ -61,12 +72,14 @@ class Waiters:
 
     def close(self, error: Exception) -> None:
         """Nobody can wait any longer."""
+        self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for futures in self._futures.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(error)
+        self.tell_followers()
 
     def _start(self) -> None:
         if self._sweeper is None or self._sweeper.done():

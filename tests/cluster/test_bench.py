@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Final
 
 import pytest
 from benchmarks import __main__ as benchmarks
-from benchmarks.bars import BARS, Bar
+from benchmarks.bars import BARS, NOT_MEASURED, Bar, unmeasured
 from benchmarks.figures import Figure, Measured, merge
 from benchmarks.newest_python import newest_python
 from benchmarks.postgres import measures, systems
 from benchmarks.postgres.systems import SYSTEMS
+from benchmarks.postgres.tally import Tally
+from benchmarks.report import Report
 from benchmarks.sizes import Sizes
 from rich.console import Console
 
@@ -34,7 +38,6 @@ TINY: Final = Sizes(
     raw_tasks=2000,
     raw_single_tasks=20,
     postgres_tasks=200,
-    slow_tasks=20,
     postgres_latency_samples=2,
     backlog=1000,
     idle_seconds=0.2,
@@ -110,6 +113,7 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
     *(f"{store}.{what}" for store in ("backlog", "pg_backlog") for what in OF_A_BACKLOG),
     *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
+    *(f"pg_{name}.settled_after_last_body" for name in ("synergon", *RIVALS) if SYSTEMS[name].is_settled),
     *(f"ratio.drain_to_{rival}" for rival in RIVALS),
     *(f"{store}.{what}" for store in ("limits", "pg_limits") for what in OF_LIMITS),
     *(f"memory.{what}" for what in OF_SERVERS),
@@ -140,7 +144,8 @@ def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind
 
     report.write(folder / "results.json")
     written = json.loads((folder / "results.json").read_text())
-    assert set(written) == {"machine", "sizes", "figures", "checks"}
+    assert set(written) == {"machine", "sizes", "figures", "checks", "notes"}
+    assert report.notes == {}
     assert set(SYSTEMS) <= set(written["machine"])
     assert "fsync=on" in written["machine"]["PostgreSQL"]
     assert {"python", "SQLite", "cores", "platform", "load before", "load after"} <= set(written["machine"])
@@ -151,6 +156,7 @@ def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind
     report.print(Console(file=page, width=120))
     assert "awaited enqueue p99" in page.getvalue()
     assert "checks passed" in page.getvalue()
+    assert re.search(r"bars (met|missed): \d+", page.getvalue())
 
 
 def test_a_subject_that_breaks_down_is_a_failed_check_and_the_exit_code(
@@ -173,6 +179,37 @@ def test_a_system_that_is_not_installed_is_named_and_not_measured(
 
     assert measured.figures == []
     assert measured.facts == {"oban": "not installed, not measured"}
+
+
+async def test_bodies_are_counted_whoever_runs_them_and_the_wait_for_them_ends(tmp_path: Path) -> None:
+    tally = Tally.make(tmp_path / "tally", 30)
+    for number in (12, 11, 12, 3):  # one twice, and one of an earlier fill
+        Tally(tmp_path / "tally").mark(number)
+    numbers = range(10, 14)
+    assert tally.count(numbers) == 2
+    assert await tally.full(numbers, seconds=0.01) is None
+
+    for number in numbers:
+        tally.mark(number)
+    began = time.monotonic()
+    ended = await tally.full(numbers, seconds=60)
+    assert ended is not None
+    assert ended >= began
+
+
+def test_a_system_that_did_not_end_has_a_line_that_says_so_and_no_ratio() -> None:
+    figures = {"pg_synergon.drain_with_1_node": Figure("pg_synergon.drain_with_1_node", "/s", (100.0,))}
+    measured = Measured(notes={"pg_awa.drain_with_1_node": "did not end within 90 s (ran 7 of 20,000)"})
+    notes = merge([measured]).notes
+    notes |= dict.fromkeys(unmeasured(figures, notes), NOT_MEASURED)
+    report = Report(machine={}, sizes=TINY, figures=figures, checks=[], notes=notes)
+
+    page = StringIO()
+    report.print(Console(file=page, width=160))
+
+    assert re.search(r"drain with 1 node .*did not end within 90 s \(ran 7 of 20,000\)", page.getvalue())
+    assert re.search(r"drain to awa .*not measured", page.getvalue())
+    assert "bars not measured: 1 (ratio drain to awa)" in page.getvalue()
 
 
 def test_the_newest_python_at_hand_is_one_that_works() -> None:

@@ -106,6 +106,14 @@ def test_servers_are_listed_and_set(shell: Shell) -> None:
     assert "there is no provider 'cpu'; no code has declared it on this store" in unknown.err
 
 
+@pytest.mark.parametrize("value", ["-1", "-12", "many", "1.5"])
+def test_a_limit_that_is_no_number_from_0_on_is_refused_in_words_that_say_so(shell: Shell, value: str) -> None:
+    refused = quickly(shell, "limits", "set", "license", value, "--app", "app")
+    assert refused.code == 2
+    assert "a whole number from 0 on" in refused.err
+    assert "No such option" not in refused.err
+
+
 def test_what_operators_do_is_recorded(shell: Shell) -> None:
     assert quickly(shell, "orders", "--app", "app").out == "nothing was ordered yet\n"
     (task_id,) = shell.enqueue("solve")

@@ -104,6 +104,14 @@ def look_around(ctx: Context) -> list[object]:
 
 
 @engine.task
+def work_until_told_to_leave(ctx: Context) -> str:
+    while ctx.still_owned_sync():
+        ctx.progress(0.5)
+        time.sleep(0.01)
+    return "left"
+
+
+@engine.task
 def with_children(ctx: Context, number: int) -> None:
     ctx.enqueue(add.call(number, 1), add.call(number, 2))
 

@@ -343,6 +343,25 @@ async def test_a_backlog_of_accepted_tasks_is_worked_off_in_order(new_engine: Ne
     assert calls <= 10, "candidates are asked about by the hundred"
 
 
+async def test_a_drain_ends_when_only_refused_tasks_are_left(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task
+    async def note(number: int) -> int:
+        return number
+
+    @note.can_accept
+    async def odd_ones(candidates: list[Candidate]) -> list[Candidate]:
+        return [candidate for candidate in candidates if candidate.arguments["number"] % 2]
+
+    async with engine:
+        await note.enqueue_many([(number,) for number in range(1100)])
+        async with asyncio.timeout(PATIENCE_SECONDS), engine.worker(drain=True):
+            pass
+        counts = await engine.counts()
+    assert (counts[State.SUCCEEDED], counts[State.READY]) == (550, 550)
+
+
 async def test_a_task_whose_arguments_do_not_fit_is_not_judged_but_fails(
     new_engine: NewEngine, memory_url: str
 ) -> None:

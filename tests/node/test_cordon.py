@@ -11,10 +11,12 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 from tests.conftest import NewEngine
+from tests.node import process_bodies
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, until, until_state
 
-from synergon import Context, Engine, NodeRecord, OptionError, State
+from synergon import Context, Engine, Handle, NodeRecord, OptionError, State
 from synergon.control_records import NewOrder, Verb
 from synergon.node.node import Node
 from synergon.node.presence import RESTART_EXIT_CODE
@@ -357,6 +359,21 @@ async def test_the_same_in_a_thread_and_a_cancel_still_counts(new_engine: NewEng
         assert asked == [False]
 
 
+async def test_the_same_in_a_process(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
+    work = on(engine, process_bodies.work_until_told_to_leave, preemptible=True)
+    async with engine.worker() as node:
+        handle = await work.enqueue()
+        await until(lambda: has_begun(handle), 60)
+        await engine.cordon(node.id)
+        record = await until_state(handle, State.READY)
+        assert (record.attempts, record.crashes, record.result) == (0, 0, None)
+
+
+async def has_begun(handle: Handle[str]) -> bool:
+    return (await handle.status()).progress is not None
+
+
 async def test_an_urgent_task_that_waits_for_room_does_not_get_it_on_a_node_that_is_cordoned_meanwhile(
     new_engine: NewEngine, url: str
 ) -> None:
@@ -384,6 +401,28 @@ async def test_an_urgent_task_that_waits_for_room_does_not_get_it_on_a_node_that
         assert (record.state, record.attempts, record.crashes, ran) == (State.READY, 0, 0, [])
         await engine.uncordon(node.id)
         await until_state(urgent, State.SUCCEEDED)
+
+
+async def test_what_is_claimed_and_has_not_begun_goes_back_when_the_node_is_cordoned(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url)
+    ran: list[int] = []
+
+    @engine.task
+    async def block(number: int) -> None:
+        """The first to get its turn has the node cordoned before the others get theirs."""
+        ran.append(number)
+        node.presence.cordon()
+
+    async with engine:
+        handles = await block.enqueue_many([(number,) for number in range(50)])
+        async with engine.worker() as node:
+            await until(lambda: bool(ran))
+            for handle in handles[1:]:
+                record = await until_state(handle, State.READY)
+                assert (record.attempts, record.crashes) == (0, 0)
+            assert ran == [0]
 
 
 # ---------------------------------------------------------------- what a node says of itself

@@ -68,12 +68,13 @@ class Crew:
             if self.troubles >= 0:
                 raise Snooze(3600)
 
-        for kind, options in {
+        holding: dict[str, dict[str, Any]] = {
             "single": {"max_running": 1},
             "train": {"cost": Resources(gpu=1, ram="1GiB")},
             "stored": {"limits": ["db"]},
             "only": {"max_running_global": 1},
-        }.items():
+        }
+        for kind, options in holding.items():
             engine.task(name=kind, **options)(hold)
         engine.task(hold)
         engine.task(quick)

@@ -146,7 +146,7 @@ async def test_what_can_start_is_told_and_who_goes_first(count: int, memory_url:
     async with crew_of(count, memory_url, concurrency=1) as crew:
         for engine in crew.engines:
             real = engine.store.claim
-            node_of(engine).scheduler._store = _Held(engine.store, gate, real)  # type: ignore[assignment]
+            node_of(engine).scheduler._store = _Held(engine.store, gate, real)
         first = await crew.enqueue("quick")
         second = await crew.enqueue("quick")
         names = ", ".join(f"node-{number}" for number in range(count))

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.support import Gate, make_troubled, until, until_state
+from tests.stores.actions import Worker
+from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Context, Engine, Retry, State, TaskCancelled
 from synergon.peering.pipe import PipeNetwork
@@ -394,3 +395,23 @@ async def test_a_late_cancel_does_not_end_what_runs_again(new_peer: Callable[...
         worker.node.heard(message(cancel=(handle.id,)))  # said before, heard now
         gate.open()
         assert (await until_state(handle, State.SUCCEEDED, State.CANCELLED)).state is State.SUCCEEDED
+
+
+async def test_a_node_that_buries_the_last_of_a_group_tells_who_runs_what_follows(
+    new_peer: Callable[..., Engine],
+) -> None:
+    buries, follows = new_peer(), new_peer()
+    ran = asyncio.Event()
+
+    @follows.task
+    async def total() -> None:
+        ran.set()
+
+    async with buries.worker(), follows.worker():
+        assert buries.node is not None
+        group = await buries.group("parts", [buries.call("part")], then=buries.call("total"))
+        assert await (await Worker.start(buries.store, "dead")).claim("part")
+        await buries.cancel(group.handles[0].id)
+        await buries.store.unregister("dead")
+        await buries.node.reaper.reap()
+        await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from typing import Any
 
@@ -206,6 +207,31 @@ async def test_a_node_whose_concurrency_is_used_up_still_obeys_and_does_not_spin
         for handle in handles:
             await handle.result(PATIENCE_SECONDS)
     assert crowd.most["g"] == 2
+
+
+async def test_a_plain_function_obeys_although_every_thread_for_bodies_is_busy(new_engine: NewEngine) -> None:
+    is_open = threading.Event()
+    engine = new_engine("memory://", concurrency=2)
+    gpu = engine.provider("gpu", servers={"g": 9})
+
+    @gpu.task
+    def work() -> None:
+        is_open.wait(PATIENCE_SECONDS)
+
+    @gpu.command
+    def ask() -> str:
+        return threading.current_thread().name
+
+    async with engine.worker():
+        handles = await work.enqueue_many([() for _ in range(2)])
+        await until_state(handles[1], State.RUNNING)
+        try:
+            name = await asyncio.wait_for(ask.send(), PATIENCE_SECONDS)
+        finally:
+            is_open.set()
+        assert name.startswith("synergon-command")
+        for handle in handles:
+            await handle.result(PATIENCE_SECONDS)
 
 
 def _count_claims(engine: Engine, claims: Counter[str]) -> None:

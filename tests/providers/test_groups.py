@@ -9,7 +9,7 @@ from tests.conftest import NewEngine
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until
 
-from synergon import Engine, OptionError, ResultTimeout, State, TaskFailed
+from synergon import Engine, KeyConflict, OptionError, ResultTimeout, State, TaskFailed
 
 
 async def test_a_group_is_counted_and_gives_its_results_in_the_order_of_its_calls(engine: Engine) -> None:
@@ -142,6 +142,46 @@ async def test_a_group_is_worked_on_and_awaited_across_two_engines(new_engine: N
         assert group.then is not None
         assert await group.then.result(PATIENCE_SECONDS) == 40
     assert sum(ran.values()) == 40
+
+
+async def test_then_whose_key_is_held_is_refused_and_nothing_is_stored(engine: Engine) -> None:
+    @engine.task
+    async def part() -> None: ...
+
+    @engine.task
+    async def total() -> None: ...
+
+    taken, own = total.with_options(key="sum").call(), total.with_options(key="own").call()
+    async with engine:
+        holder = await total.with_options(key="sum", delay=3600).enqueue()
+        with pytest.raises(KeyConflict, match=r"'sum'.*another key") as caught:
+            await engine.group("parts", [part.call()], then=taken)
+        assert caught.value.task_id == holder.id
+        with pytest.raises(KeyConflict, match=r"'own' of one of the group's own tasks"):
+            await engine.group("parts", [part.call(), own], then=total.with_options(key="own").call())
+        assert [task.id for task in await engine.tasks()] == [holder.id]
+
+
+async def test_then_may_take_the_place_of_a_task_that_does_not_run(engine: Engine) -> None:
+    order: list[str] = []
+
+    @engine.task
+    async def part() -> None:
+        order.append("part")
+
+    @engine.task
+    async def total() -> None:
+        order.append("total")
+
+    async with engine:
+        holder = await total.with_options(key="sum").enqueue()
+        then = total.with_options(key="sum", on_conflict="replace").call()
+        group = await engine.group("parts", [part.call(), part.call()], then=then)
+        assert group.then is not None
+        assert group.then.id == holder.id
+        async with engine.worker():
+            await group.then.result(PATIENCE_SECONDS)
+    assert order == ["part", "part", "total"]
 
 
 async def test_members_stand_in_lines_and_pools_like_all_tasks(engine: Engine) -> None:

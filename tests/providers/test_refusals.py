@@ -74,9 +74,17 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "are the same server; name it once and give it a capacity",
     ),
     "two providers of one name": (twice, "two providers are named 'gpu'; give one of them another name"),
-    "unknown option of a provider": (
+    "hook of a provider that is misspelt": (
         lambda e: e.provider("p", on_sucess=print),
-        "has no option 'on_sucess'; its hooks are",
+        "provider 'p' has no option 'on_sucess'; did you mean 'on_success'?",
+    ),
+    "option of a provider that is misspelt": (
+        lambda e: e.provider("p", server=["a"]),
+        "provider 'p' has no option 'server'; did you mean 'servers'?",
+    ),
+    "unknown option of a provider": (
+        lambda e: e.provider("p", colour=7),
+        "it takes capacity, health, on_complete, on_failure, on_start, on_success, servers, timeout",
     ),
     "hook of a provider that is no function": (
         lambda e: e.provider("p", on_start=5),

@@ -11,11 +11,12 @@ import sys
 import time
 
 import pytest
+from tests.simulation.limited_world import LimitedWorld
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
 from tests.simulation.world import World
 
-WORLDS: tuple[type[World], ...] = (World, NetworkWorld)
+WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld)
 
 
 def main() -> int:

@@ -87,6 +87,8 @@ class Auditor:
         """The kinds of which a node's last claim has left some, and when."""
         self._leases: dict[str, int] = {}
         self._wanted_cancelled: set[int] = set()
+        self.before_claim: dict[int, Seen] = {}
+        """All tasks, as they were when the last claim was asked for."""
 
     @property
     def now(self) -> int:
@@ -193,6 +195,7 @@ class Auditor:
         request = args[0]
         if self.is_over(request.node_id):
             self._world.fail(f"{process} claims as node {request.node_id} without a lease")
+        self.before_claim = before
         eligible = self._in_order(before)
         expected = self._first_of(eligible, request)
         self._note_leftovers(process, request, set(eligible) - set(expected))

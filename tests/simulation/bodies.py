@@ -30,50 +30,51 @@ engine: Final = Engine("memory://", name="simulated")
 @engine.task(retry=RETRY, timeout=4)
 async def polite(script: Script, ctx: Context) -> int:
     """A coroutine that ends when it is cancelled."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 @engine.task(retry=RETRY, timeout=3, max_running=1)
 async def narrow(script: Script, ctx: Context) -> int:
     """One at a time on each node."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 @engine.task(retry=RETRY, timeout=2)
 def stubborn(script: Script, ctx: Context) -> Any:
     """A thread, which nobody can end."""
-    return _perform(script, ctx)
+    return perform(script, ctx)
 
 
 @engine.task(retry=2, timeout=20)
 async def patient(script: Script, ctx: Context) -> int:
     """A coroutine that outlives a lease."""
-    return await _perform(_long(script), ctx)
+    return await perform(_long(script), ctx)
 
 
 @engine.task(retry=2, timeout=20)
 def heavy(script: Script, ctx: Context) -> Any:
     """A thread that outlives a lease."""
-    return _perform(_long(script), ctx)
+    return perform(_long(script), ctx)
 
 
 @engine.task(retry=2, timeout=3, runs_in="process")
 async def remote(script: Script, ctx: Context) -> int:
     """A child process."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 @engine.task(timeout=5, queue="side", max_running=2)
 async def single(script: Script, ctx: Context) -> int:
     """No second attempt, and a queue of its own."""
-    return await _perform(script, ctx)
+    return await perform(script, ctx)
 
 
 def _long(script: Script) -> Script:
     return msgspec.structs.replace(script, seconds=2 * script.seconds + 2)
 
 
-async def _perform(script: Script, ctx: Context) -> int:
+async def perform(script: Script, ctx: Context) -> int:
+    """Do what the script says, and be seen doing it."""
     process: Any = OWNER.get()
     with process.world.executions.of(process, ctx):
         await asyncio.sleep(script.seconds)

@@ -53,7 +53,7 @@ class SimulatedExecutor:
         """Nothing that tasks of the simulation would ask for."""
         return {}
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         value, error = function()
         if error is None and inspect.iscoroutine(value):
             return await asyncio.shield(self._process.start(_ended(value)))

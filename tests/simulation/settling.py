@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from synergon.lifecycle import State
 from synergon.policies import CRASH_LIMIT
 from synergon.records import Cancelled, Crashed, Failed, HandedBack, Lined, Outcome, Retrying, Snoozed, Succeeded
+
+ITS_TURN: Final = {State.READY, State.WAITING}
+"""Without a line it is ready, in one it may have to wait."""
 
 
 class Row(Protocol):
@@ -42,11 +45,11 @@ def _targets(outcome: Outcome, new: Row) -> set[State]:
         case Cancelled():
             return {State.CANCELLED}
         case Retrying() | Snoozed() | HandedBack():
-            return {State.SCHEDULED, State.READY}
+            return {State.SCHEDULED, *ITS_TURN}
         case Lined():
-            return {State.WAITING, State.SCHEDULED, State.READY}
+            return {State.SCHEDULED, *ITS_TURN}
         case Crashed():
-            return {State.FAILED} if new.crashes == CRASH_LIMIT else {State.SCHEDULED, State.READY}
+            return {State.FAILED} if new.crashes == CRASH_LIMIT else {State.SCHEDULED, *ITS_TURN}
 
 
 def _name(outcome: Outcome) -> str:

@@ -80,8 +80,13 @@ class Workload:
             await process.wait_for(first)
 
     def _new_call(self) -> Call[Any]:
+        kind = self._chances.choice(sorted(self._world.kinds))
+        options = self._options()
+        call = bodies.engine.call(kind, script=self._script())
+        return call.with_options(**options) if options else call
+
+    def _options(self) -> dict[str, Any]:
         chances = self._chances
-        kind = chances.choice(sorted(self._world.kinds))
         options: dict[str, Any] = {}
         if chances.random() < 0.3:
             options["priority"] = chances.choice((-1, 1, 5))
@@ -92,8 +97,7 @@ class Workload:
         if chances.random() < 0.2:
             options["key"] = f"key-{chances.randrange(3)}"
             options["on_conflict"] = chances.choice(("return", "replace", "raise"))
-        call = bodies.engine.call(kind, script=self._script())
-        return call.with_options(**options) if options else call
+        return options
 
     def _script(self) -> Script:
         chances = self._chances

@@ -20,6 +20,7 @@ from tests.simulation.workload import Workload
 from synergon.errors import SynergonError
 from synergon.lifecycle import FINAL
 from synergon.stores.memory import MemoryStore
+from synergon.stores.memory.tables import Tables
 from synergon.task import AnyTask
 
 STANDSTILL_SECONDS: Final = 30.0
@@ -57,7 +58,7 @@ class World:
         self._dead: set[int] = set()
         self._broken: str | None = None
         self._over = asyncio.Event()
-        self._store = MemoryStore(clock=self.clock)
+        self.store = MemoryStore(clock=self.clock)
         self.executions = Executions(self)
 
     # ------------------------------------------------------------ from the beginning to the end
@@ -71,13 +72,22 @@ class World:
         return Report(self.seed, self._broken, self.events, tasks, self.statements)
 
     async def _live(self) -> None:
-        await self._store.open()
-        assert self._store._tables is not None
-        self.auditor = Auditor(self, self._store._tables)
+        await self.store.open()
+        self.auditor = self.make_auditor()
         self.populate()
         for part in self.parts():
             self.loop.create_task(part).add_done_callback(self._check_part)
         await self._over.wait()
+
+    @property
+    def tables(self) -> Tables:
+        """What the store holds."""
+        assert self.store._tables is not None
+        return self.store._tables
+
+    def make_auditor(self) -> Auditor:
+        """Who looks at every statement."""
+        return Auditor(self, self.tables)
 
     def populate(self) -> None:
         """The first processes."""
@@ -109,7 +119,7 @@ class World:
         for process in list(self.processes):
             row_id = process.row_id
             await asyncio.wait([process.start(process.stop(1.0))], timeout=60)
-            left = {record.id for record in await self._store.nodes()}
+            left = {record.id for record in await self.store.nodes()}
             if row_id is not None and (process.is_alive or row_id in left):
                 self.fail(f"{process} was to stop, and its row is still there")
 
@@ -166,7 +176,7 @@ class World:
         """Execute a statement, and have it looked at."""
         self.statements += 1
         try:
-            answer = _at_once(self._renew(*args) if name == "renew" else getattr(self._store, name)(*args))
+            answer = at_once(self._renew(*args) if name == "renew" else getattr(self.store, name)(*args))
         except SynergonError as error:
             self.auditor.applied(process, name, args, None, is_done=False)
             return None, error
@@ -174,10 +184,10 @@ class World:
         return answer, None
 
     async def _renew(self, node_id: str, lease: int, published: bytes | None) -> bool:
-        return await (await self._store.keeper()).renew(node_id, lease, published)
+        return await (await self.store.keeper()).renew(node_id, lease, published)
 
 
-def _at_once(statement: Any) -> Any:
+def at_once(statement: Any) -> Any:
     """What a statement of the memory store returns, which never waits for anything."""
     try:
         statement.send(None)

@@ -8,12 +8,12 @@ from typing import Any, Final
 import asyncpg
 import pytest
 from msgspec.structs import replace
-from tests.postgres_server import server_url
+from tests.postgres_server import administer, server_url
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, amounts, demands, listed, settlement_of
 
 from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import KeyConflict
-from synergon.lifecycle import State
+from synergon.lifecycle import FINAL, State
 from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
 from synergon.records import (
     ClaimRequest,
@@ -28,12 +28,13 @@ from synergon.records import (
     Settlement,
     Succeeded,
 )
+from synergon.stores.endings import NOW
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.lanes import find_lanes
 from synergon.stores.postgres.seats import claim_seats
 
 SUCCEEDED: Final = OUTCOMES["succeeded"]
-EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR)
+EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, orders=-HOUR)
 
 
 async def do_everything(store: PostgresStore) -> None:
@@ -123,6 +124,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await do_turns(store, worker)
     await do_groups_and_orders(store)
     await do_lines_of_callers(store)
+    await do_endings(store)
     await store.limits()
     await store.servers()
     await store.running_by_node()
@@ -148,6 +150,17 @@ async def do_groups_and_orders(store: PostgresStore) -> None:
     assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
     assert await store.order_done(order.id, "stopped")
     assert len(await store.orders()) == 1
+
+
+async def do_endings(store: PostgresStore) -> None:
+    """One that comes late is looked for."""
+    reading = await store.endings(NOW, FINAL)
+    task_id = await add(store)
+    await store.cancel([task_id])
+    administer(
+        f"UPDATE {store.address.schema}.history SET finished_at = finished_at - interval '1 s' WHERE id = {task_id}"
+    )
+    assert [event.task_id for event in await reading.read(10)] == [task_id]
 
 
 async def do_lines_of_callers(store: PostgresStore) -> None:

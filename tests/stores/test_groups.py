@@ -61,7 +61,8 @@ async def test_whatever_takes_the_last_one_ends_the_group_and_starts_what_follow
             assert (await store.wake(10)).kinds == {"after": 1}
         case _:
             await store.cancel([(await node.claim_one()).id])
-            await store.reap(["lost"], 10)
+            (reaped,) = await store.reap(["lost"], 10)
+            assert (reaped.state, reaped.released) == (State.CANCELLED, ("after",))
     found = await look(store, group.id)
     assert found.ended_at is not None
     assert (found.open, found.then_id) == (0, group.then.id)

@@ -176,3 +176,28 @@ def _scans(plan: dict[str, Any]) -> Iterator[str]:
         yield "everything"
     for inner in plan.get("Plans", []):
         yield from _scans(inner)
+
+
+async def test_commands_for_servers_without_room_are_not_read(
+    profile: Profile, connection: asyncpg.Connection[Any]
+) -> None:
+    schema = SCHEMA if profile is STANDARD else DISTRIBUTED_SCHEMA
+    administer(
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, is_command, provider, "
+        "target) SELECT 'stop', 'queue-0', 'ready', 0, now(), '{}', now(), true, 'gpu', CASE WHEN number < 5000 "
+        "THEN 'full' WHEN number < 5003 THEN 'open' END FROM generate_series(0, 5004) AS number"
+    )
+    types, _, _ = STATEMENTS["ready_commands"]
+    sql = profile.statements(schema)["ready_commands"]
+    await connection.execute(f"PREPARE commands ({types}) AS {sql}")
+    call = "commands ('{stop}', '{gpu}', 1000, '{gpu}', '{open}', '{}', NULL, 'node')"
+    assert len(await connection.fetch(f"EXECUTE {call}")) == 5
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {call}")
+    assert sum(_rows_read(json.loads(text)[0]["Plan"])) == 1 + 5  # one to know that there are any
+
+
+def _rows_read(plan: dict[str, Any]) -> Iterator[int]:
+    if plan.get("Relation Name") == "task":
+        yield (int(plan["Actual Rows"]) + int(plan.get("Rows Removed by Filter", 0))) * int(plan["Actual Loops"])
+    for inner in plan.get("Plans", []):
+        yield from _rows_read(inner)

@@ -93,12 +93,12 @@ async def test_turns_come_one_after_the_other_in_order(store: Store, worker: Wor
 
 
 async def test_a_better_one_goes_first_when_the_turn_comes(store: Store, worker: Worker) -> None:
-    await declare_rate(store, 30 * MILLISECOND)
+    await declare_rate(store, 300 * MILLISECOND)
     ids = await add_many(store, 2, limit_key="ada")
     assert len(await claim(worker)) == 1
     better = await add(store, limit_key="ada", priority=5)
     assert (await states(store, [ids[1], better])).count(SCHEDULED) == 1
-    await pass_time(store, 31 * MILLISECOND)
+    await pass_time(store, 301 * MILLISECOND)
     await store.wake(10)
     assert [taken.id for taken in await claim(worker)] == [better]
 

@@ -226,8 +226,6 @@ def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
 def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
     (step,) = plan(planner, "ready", "work", "default", FIT, NOW, 10)
     assert step == f"SEARCH synergon_task USING INDEX {LANE}"
-    steps = plan(planner, "ready_for", "work", "default", FIT, NOW, "[]", 10)
-    assert steps == [f"SEARCH synergon_task USING INDEX {LANE}"]
 
 
 def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection) -> None:

@@ -98,6 +98,14 @@ def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(pl
     assert plan(planner, "take_seats", "node", NOW, "[]") == [BY_ID]
 
 
+def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Connection) -> None:
+    target = "SEARCH synergon_task USING INDEX synergon_task_target (kind=? AND target{}?)"
+    for server in (None, "a"):
+        assert plan(planner, "ready_commands", "gpu.stop", server, NOW, 500) == [target.format("=")]
+    steps = [step.replace("COVERING ", "") for step in plan(planner, "wanted_servers", "gpu.stop")]
+    assert sorted(steps) == sorted([target.format("="), target.format(">"), target.format(">")])
+
+
 def test_a_turn_that_was_given_is_found_by_its_moment(planner: sqlite3.Connection) -> None:
     (step,) = plan(planner, "has_turn", "work", "key-1", NOW)
     assert "synergon_task_turn (kind=? AND limit_key=? AND run_at<?)" in step

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from synergon.addresses import covers, normal_address
+from synergon import Engine
+from synergon.addresses import covers, normal_address, normal_prefix
 from synergon.errors import OptionError
 
 
@@ -19,6 +20,7 @@ from synergon.errors import OptionError
         ("GPU-1", "gpu-1"),
         ("http://[::1]:8080", "http://[::1]:8080"),
         ("http://gpu?slot=1", "http://gpu"),
+        ("http://Ada:Secret@GPU:80/x", "http://Ada:Secret@gpu/x"),
     ],
 )
 def test_an_address_has_one_way_to_be_written(given: str, normal: str) -> None:
@@ -28,11 +30,59 @@ def test_an_address_has_one_way_to_be_written(given: str, normal: str) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", " ", "http://", "https:///v1", "://x", "a b", "http://host:port", "gpu:99999", 7, None, "x" * 501, "ü"],
+    [
+        "",
+        " ",
+        "http://",
+        "https:///v1",
+        "://x",
+        "a b",
+        "http://host:port",
+        "gpu:99999",
+        7,
+        None,
+        "x" * 501,
+        "ü",
+        "http:/gpu",
+        "http://gpu:",
+        ":80",
+        "http://:80",
+        "http://ada@",
+    ],
 )
 def test_what_is_no_address_is_refused(given: object) -> None:
     with pytest.raises(OptionError, match="address"):
         normal_address(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "normal"),
+    [
+        ("License", "license"),
+        ("HTTPS://API.example.com/V1/?key=1", "https://api.example.com/V1"),
+        ("https://api.example.com:443", "https://api.example.com:443"),
+        ("ada@example.com", "ada@example.com"),
+    ],
+)
+def test_a_prefix_has_one_way_to_be_written(given: str, normal: str) -> None:
+    assert normal_prefix(given) == normal
+    assert normal_prefix(normal) == normal
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("https://ada:secret@api.example.com", "leave out the part before the @"),
+        ("https://*.example.com", "no wildcards"),
+        ("gpu-*", "no wildcards"),
+        ("http:/api.example.com", "two slashes"),
+        ("https://", "name a host"),
+        (":443", "name a host"),
+    ],
+)
+def test_a_prefix_that_could_cover_nothing_is_refused(given: str, advice: str) -> None:
+    with pytest.raises(OptionError, match=advice):
+        Engine("memory://").limit(given, 1)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +101,16 @@ def test_what_is_no_address_is_refused(given: object) -> None:
         ("server1:80", "server1:8080", False),
         ("server1", "server1:8080", True),
         ("https://api.example.com/v1", "https://api.example.com", False),
+        ("https://api.example.com:443", "https://api.example.com/v1", True),
+        ("https://api.example.com:443", "https://api.example.com:8443", False),
+        ("api.example.com:443", "https://api.example.com", True),
+        ("api.example.com:443", "http://api.example.com", False),
+        ("api.example.com:443/v1", "https://api.example.com/v1/chat", True),
+        ("https://api.example.com", "https://ada:secret@api.example.com/v1", True),
+        ("api.example.com", "https://ada@api.example.com", True),
+        ("ada@example.com", "ada@example.com", True),
+        ("http://[::1]:80", "http://[::1]", True),
+        ("http://[::1]", "http://[::1]:8080", True),
     ],
 )
 def test_a_prefix_ends_at_a_boundary(prefix: str, address: str, expected: bool) -> None:

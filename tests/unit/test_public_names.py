@@ -12,6 +12,7 @@ from synergon import errors
 
 NAMES = [
     "Call",
+    "CallNext",
     "Cancel",
     "Candidate",
     "Cause",
@@ -23,6 +24,8 @@ NAMES = [
     "Discard",
     "Engine",
     "ErrorRecord",
+    "Event",
+    "EventsLost",
     "Explanation",
     "Group",
     "GroupRecord",

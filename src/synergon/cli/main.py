@@ -146,6 +146,8 @@ def _refuse_usage(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command, and the help is the message
         say(message)
         return exits.USAGE
+    if getattr(error, "option_name", "")[1:].isdigit():  # what begins with a dash is taken for an option
+        message = "a number here is a whole number from 0 on, and may not be negative"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "synergon"
     return _report(error, f"{message.rstrip('.').replace('Value error, ', '')} (see `{path} --help`)", exits.USAGE)

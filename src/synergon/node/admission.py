@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING
+from synergon.node.fairness import Fairness
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import PROCESS, SLOT, Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
@@ -39,6 +40,7 @@ class Admission:
         self._preemption = preemption
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
+        self._fairness = Fairness(kinds, ledger, self.room)
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -50,7 +52,8 @@ class Admission:
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
-        rooms = self._together([room for kind in wanted if (room := self._counted(kind)).count > 0])
+        shares = self._fairness.shares(wanted)
+        rooms = self._together([room for kind in wanted if (room := self._counted(kind, shares.get(kind))).count > 0])
         if not rooms:
             return None
         in_processes = sum(self._is_process(room) for room in rooms)
@@ -111,8 +114,12 @@ class Admission:
             limit=limit,
         )
 
-    def _counted(self, kind: str) -> Room:
-        return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
+    def _counted(self, kind: str, share: int | None = None) -> Room:
+        room = self._rooms[kind]
+        count = max(self.room(kind), 0)
+        if share is not None and not room.is_urgent:  # what is urgent waits for no provider's turn
+            count = min(count, share)
+        return msgspec.structs.replace(room, count=count)
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""

@@ -45,6 +45,7 @@ class Attempt:
         "claim",
         "cost",
         "deadline",
+        "has_begun",
         "has_seen_stop",
         "is_isolated",
         "is_own_fault",
@@ -72,6 +73,8 @@ class Attempt:
         self.cost: Mapping[str, int] = task_type.demand.cost
         """What it uses of the node's resources while it runs."""
         self.stop: Stop | None = None
+        self.has_begun = False
+        """Its body runs, or has run; until then it can be given back as if it had never been claimed."""
         self.has_seen_stop = False
         """The body looked and was told to end."""
         self.asyncio_task: asyncio.Task[Any] | None = None

@@ -82,6 +82,7 @@ class ChildBodies:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         finally:
             attempt.asyncio_task = None
+        attempt.has_begun = True
         try:
             return await self._run(attempt, node_id)
         finally:

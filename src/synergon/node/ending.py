@@ -38,13 +38,15 @@ class Ending:
         self._give_back = give_back
         self.quiet = Quiet(lambda: bool(runner.running))
         self._undisturbed = Quiet(lambda: bool(self._uninterruptible()))
+        self._is_waiting = False
         self.was_abandoned = False
         """Bodies that would not end were given back while they ran."""
 
     def look(self) -> None:
         """Something has ended."""
         self.quiet.look()
-        self._undisturbed.look()
+        if self._is_waiting:  # what still runs is not gone through at every end
+            self._undisturbed.look()
 
     def refuse_from_inside(self, grace: float | None) -> None:
         """A body that stops its own node, which gives it all the time it wants, would wait for itself."""
@@ -75,6 +77,7 @@ class Ending:
         left = self._uninterruptible()
         if left:
             self._logger.info("waits for tasks that are uninterruptible: %s", _named(left))
+            self._is_waiting = True
             await self._undisturbed.comes()
 
     async def _wait_for_the_last(self) -> None:

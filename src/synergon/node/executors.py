@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from synergon.node import machine
 from synergon.node.children import ChildPool, ChildRun
+from synergon.node.ledger import COMMANDS_AT_ONCE
 from synergon.records import ProcessIdentity
 from synergon.settings import Settings
 from synergon.this_process import is_gone, this_process
@@ -40,8 +41,8 @@ class Executor(Protocol):
     async def resources(self) -> dict[str, int]:
         """What the machine has that tasks can use (`demands`)."""
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
-        """What `function` returns; it must not raise."""
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
+        """What `function` returns; it must not raise. Commands have threads of their own."""
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""
@@ -67,7 +68,8 @@ class LocalExecutor:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._pool: ThreadPoolExecutor | None = None
+        self._bodies: ThreadPoolExecutor | None = None
+        self._commands: ThreadPoolExecutor | None = None
         self._children: ChildPool | None = None
         self.identity = this_process()
 
@@ -79,11 +81,20 @@ class LocalExecutor:
         """What the machine has that tasks can use."""
         return dict(await asyncio.to_thread(machine.resources))
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
-        """What `function` returns."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-body")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
+        """What `function` returns. Commands have as many threads as places, so that a full node still obeys."""
+        pool = self._command_threads() if is_command else self._body_threads()
+        return await asyncio.get_running_loop().run_in_executor(pool, function)
+
+    def _body_threads(self) -> ThreadPoolExecutor:
+        if self._bodies is None:
+            self._bodies = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-body")
+        return self._bodies
+
+    def _command_threads(self) -> ThreadPoolExecutor:
+        if self._commands is None:
+            self._commands = ThreadPoolExecutor(COMMANDS_AT_ONCE, thread_name_prefix="synergon-command")
+        return self._commands
 
     def room_for_children(self, most: int) -> int:
         """For how many children there is memory, up to `most`."""
@@ -120,8 +131,9 @@ class LocalExecutor:
         """End the children."""
         if self._children is not None:
             await self._children.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
+        for pool in (self._bodies, self._commands):
+            if pool is not None:
+                pool.shutdown(wait=False)
 
 
 class ThreadKeeper:

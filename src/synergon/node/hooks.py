@@ -7,16 +7,19 @@ anything: what it raises is logged, and one that will not end is given up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from synergon.clock import Clock
+from synergon.errors import SynergonError
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
 from synergon.node.daemon_threads import run_in_daemon_thread
-from synergon.records import Claim, Failed, Record, Settlement, Succeeded, Verdict
+from synergon.node.feed import Feed, Subscriber
+from synergon.records import Claim, Failed, Record, Settlement, Succeeded, TaskRecord, Verdict
 
 LONGEST_SECONDS: Final = 30.0
 LAST_SECONDS: Final = 5.0
@@ -25,6 +28,7 @@ THREADS: Final = 16
 
 
 What = Callable[[], tuple[Any, ...]]
+Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
 
 
 class HookTask(Record, frozen=True, kw_only=True):
@@ -40,9 +44,15 @@ class HookTask(Record, frozen=True, kw_only=True):
 class Hooks:
     """Calls the hooks of kinds and their providers; for kinds without any it costs nothing."""
 
-    def __init__(self, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        subscribers: Sequence[Subscriber] = (),
+    ) -> None:
         self._clock = clock
         self._logger = logger
+        self.feed = Feed(subscribers, clock, logger)
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -58,6 +68,7 @@ class Hooks:
 
     def settled(self, settlement: Settlement, verdict: Verdict) -> None:
         """The store has its outcome; a stale one is nobody's to tell of."""
+        self.feed.settled(settlement, verdict)
         if not self._open:
             return
         attempt = self._open.pop((settlement.id, settlement.claim_no), None)
@@ -72,20 +83,33 @@ class Hooks:
                 self._call(attempt, "on_failure", lambda: (seconds, error))
         self._call(attempt, "on_complete", lambda: (seconds,))
 
+    def expired(self, ids: list[int], fetch: Fetch) -> None:
+        """These have ended without having been run; what they were stands in the store."""
+        if self.feed.is_heard:
+            self._do(self._tell_expired(ids, fetch))
+
+    async def _tell_expired(self, ids: list[int], fetch: Fetch) -> None:
+        with contextlib.suppress(SynergonError):  # events may be missed, nothing else is
+            self.feed.ended_unrun(await fetch(ids))
+
     async def ended(self) -> None:
         """Return when no hook is under way; those that take too long are given up."""
         if self._calls:
             await asyncio.wait(self._calls, timeout=LAST_SECONDS)
         for call in self._calls:
             call.cancel()
+        await self.feed.ended()
 
     def _call(self, attempt: Attempt, name: str, what: What) -> None:
         """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
-                call = asyncio.get_running_loop().create_task(self._guarded(attempt, name, hook, what))
-                self._calls.add(call)
-                call.add_done_callback(self._calls.discard)
+                self._do(self._guarded(attempt, name, hook, what))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        call = asyncio.get_running_loop().create_task(work)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
 
     async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: What) -> None:
         claim = attempt.claim

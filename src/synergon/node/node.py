@@ -27,6 +27,7 @@ from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.ending import Ending
 from synergon.node.executors import Executor, Keeper
+from synergon.node.feed import Subscriber
 from synergon.node.freeing import Freeing
 from synergon.node.hooks import Hooks
 from synergon.node.idle import Idle
@@ -77,6 +78,7 @@ class Node:
         peers: Peers | None = None,
         timeout_for: TimeoutFor | None = None,
         idle_hooks: Sequence[IdleHook] = (),
+        subscribers: Sequence[Subscriber] = (),
         on_stop: Callable[[], None] = lambda: None,
         may_exit: bool = False,
     ) -> None:
@@ -94,6 +96,7 @@ class Node:
         self._idle_hooks = idle_hooks
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
+        self._hooks = Hooks(clock, self._logger, subscribers)
         self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
@@ -108,7 +111,6 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        self._hooks = Hooks(clock, logger)
         freeing = Freeing(self._sharing, lambda: self.scheduler, is_in_order=store.capabilities.in_order)
         self.completer = Completer(
             store,
@@ -214,7 +216,7 @@ class Node:
             clock,
             logger,
             on_ready=self.made_ready,
-            on_ended=self._tell_ended_unrun,
+            on_ended=self._expired,
             on_moment=freeing.moment_passed,
             rated=self._sharing.rated,
         )
@@ -227,6 +229,7 @@ class Node:
             on_ready=self.made_ready,
             on_ended=self._tell_ended_unrun,
             on_nodes=self._meet,
+            on_reaped=self._hooks.feed.reaped,
         )
         steps = {
             "completer": self.completer.step,
@@ -382,6 +385,7 @@ class Node:
         """Say so at once; and what is claimed and has not begun is not begun any more."""
         if self.presence.is_cordoned:
             self.runner.stop_waiting(Stop.CORDON)
+        self._board.write()
         if self._lease is not None:
             self._lease.renew_soon()
 
@@ -427,10 +431,15 @@ class Node:
         self._neighbours.ended(ids)
 
     def _tell_ended_unrun(self, ids: Collection[int]) -> None:
-        if ids:  # with them a group may have ended for which something waits
+        if ids:  # with them a group may have ended for which something waits, now or until a later moment
             self.scheduler.wake_all()
+            self.alarm.look()
         self._on_ended(ids)
         self._neighbours.ended_unrun(ids)
+
+    def _expired(self, ids: Collection[int]) -> None:
+        self._tell_ended_unrun(ids)
+        self._hooks.expired(list(ids), self._store.get)
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""
@@ -504,10 +513,17 @@ class Node:
         self._idle.close()
         await self._idle.ended()
         backlog = Backlog(
-            self._store, self._kinds, self._settings.queues, look=lambda kind: self._admission.look(kind, None, 1)
+            self._store,
+            self._kinds,
+            self._settings.queues,
+            look=self._admission.look,
+            is_refused=self.acceptance.is_refused,
         )
-        await backlog.ends(self._clock, lambda: bool(self.runner.running), self._has_stopped.is_set)
+        await backlog.ends(self._clock, self._is_busy, lambda: self.runner.admitted, self._has_stopped.is_set)
         await self.completer.flushed()
+
+    def _is_busy(self) -> bool:
+        return bool(self.runner.running) or self.scheduler.is_claiming
 
     async def stop(self, grace: float | None) -> None:
         """Stop in order; `grace` seconds for running bodies, None for as long as they take."""

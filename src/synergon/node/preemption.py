@@ -157,7 +157,8 @@ class Preemption:
             self._ledger.release(
                 claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command, cost=attempt.cost
             )
-        self._leaving.pop(attempt, None)
+        if self._leaving:
+            self._leaving.pop(attempt, None)
         if self._waiting:
             self._start_waiting()
 

@@ -13,7 +13,7 @@ from typing import Final
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.executors import Executor
-from synergon.records import NodeRecord
+from synergon.records import NodeRecord, Reaped
 from synergon.stores.base import Store
 
 BATCH: Final = 500
@@ -38,6 +38,7 @@ class Reaper:
         on_ready: Callable[[Iterable[str]], None],
         on_ended: Callable[[Collection[int]], None],
         on_nodes: Callable[[list[NodeRecord]], None] = lambda _: None,
+        on_reaped: Callable[[list[Reaped]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -47,6 +48,7 @@ class Reaper:
         self._on_ready = on_ready
         self._on_ended = on_ended
         self._on_nodes = on_nodes
+        self._on_reaped = on_reaped
         self._nodes: list[NodeRecord] = []
         self._beats = 0
 
@@ -76,7 +78,9 @@ class Reaper:
                     task.crashes,
                     extra={"task_id": task.id, "kind": task.kind},
                 )
-            self._on_ready([task.kind for task in reaped if task.state is State.READY])
+            self._on_reaped(reaped)
+            ready = [task.kind for task in reaped if task.state is State.READY]
+            self._on_ready([*ready, *(kind for task in reaped for kind in task.released)])
             self._on_ended([task.id for task in reaped if task.state.is_final])
             if len(reaped) < BATCH:
                 break

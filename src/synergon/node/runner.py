@@ -31,6 +31,7 @@ from synergon.node.ledger import Ledger
 from synergon.node.preemption import Preemption
 from synergon.node.settlements import settlement_of
 from synergon.node.timeouts import Timeouts
+from synergon.node.wrapping import Wrapping, wrap_child
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.records import (
@@ -101,14 +102,18 @@ class Runner:
             services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
         )
         self.running: dict[int, Attempt] = {}
+        self.admitted = 0
+        """How many it has ever taken on."""
         self.preemption = Preemption(ledger, self.running, clock, logger)
         self.node_id = ""
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
         """Take a slot for each claim."""
+        self._hooks.feed.started(claims, self.node_id)
         attempts = [self._prepare(claim) for claim in claims]
         self.preemption.admit(attempts)
         self.running.update((attempt.claim.id, attempt) for attempt in attempts)
+        self.admitted += len(attempts)
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
@@ -135,9 +140,10 @@ class Runner:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:
-        """The same for those that are claimed and for whose bodies there is no room yet."""
+        """The same for those that are claimed and whose bodies have not begun: they wait for room, for a child process
+        or for their turn on the loop."""
         for attempt in list(self.running.values()):
-            if attempt.room is not None:
+            if not attempt.has_begun:
                 attempt.ask_to_stop(why)
 
     def stop_one(self, task_id: int, why: Stop) -> None:
@@ -215,7 +221,8 @@ class Runner:
             return Lined(limit_key=attempt.line)
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
-            return await self._child_bodies.run(attempt, self.node_id)
+            return await self._in_child(attempt)
+        attempt.has_begun = True
         self._deadlines.arm(attempt)
         try:
             return await self._in_process(attempt)
@@ -233,6 +240,13 @@ class Runner:
         finally:
             attempt.asyncio_task = None
 
+    async def _in_child(self, attempt: Attempt) -> Outcome:
+        if not attempt.task_type.around:
+            return await self._child_bodies.run(attempt, self.node_id)
+        context = context_of(attempt, LocalLink(self._services, attempt))
+        run = partial(self._child_bodies.run, attempt, self.node_id)
+        return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
+
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
         try:
@@ -240,12 +254,15 @@ class Runner:
         except PayloadError as misfit:
             return outcomes.of_payload(attempt, misfit, self.node_id)
         context: Context | None = None
-        if signature.injected:
+        if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
             arguments.update(fill_in(signature.injected, context))
         positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
-        value, error = await run(attempt, positional, arguments)
+        if context is not None and attempt.task_type.around:
+            value, error = await Wrapping(attempt, context, partial(run, attempt, positional, arguments)).run()
+        else:
+            value, error = await run(attempt, positional, arguments)
         return self._judge(attempt, context, value, error)
 
     async def _on_loop(
@@ -272,7 +289,9 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
                 return None, error
 
-        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(partial(copy_context().run, body))
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(
+            partial(copy_context().run, body), is_command=attempt.task_type.is_command
+        )
         return pair
 
     def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:

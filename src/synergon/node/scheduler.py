@@ -81,8 +81,7 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """There is room again."""
-        is_any = self._unfit or self._admission.kept is not None
-        if is_any and self._admission.returns != self._returns:
+        if self._has_unfit.is_set() and self._admission.returns != self._returns:
             self.look_at_unfit()
         if self._dirty:
             self._event.set()

@@ -65,7 +65,9 @@ class Peers:
         refresh_seconds: float,
         on_done: Callable[[Collection[int]], None],
         on_any_done: Callable[[], None],
+        on_ended: Callable[[], None] = lambda: None,
         awaited_here: Callable[[], Collection[int]] = tuple,
+        follows_here: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine_id = engine_id
         self.resident: Resident | None = None
@@ -76,6 +78,7 @@ class Peers:
         self._clock = clock
         self._on_done = on_done
         self._on_any_done = on_any_done
+        self._on_ended = on_ended
         self._time = StoreTime(store, clock)
         self._seal: Seal | None = None
         self._opening = asyncio.Lock()
@@ -94,6 +97,8 @@ class Peers:
             clock,
             logger,
             refresh_seconds=refresh_seconds,
+            follows_here=follows_here,
+            on_followed=on_ended,
         )
 
     @property
@@ -187,7 +192,9 @@ class Peers:
             self._post.give(origin, message(done=tuple(ids)))
 
     def tell_watchers(self, ids: Iterable[int]) -> None:
-        """The same, for those who wait for tasks of others and have said so."""
+        """The same, for those who wait for tasks of others, or follow all that end, and have said so."""
+        for peer_id in self._watchers.followers(self._clock.monotonic()):
+            self._post.give(peer_id, message(ended=True))
         for peer_id, its_ids in self._watchers.of(ids).items():
             self._post.give(peer_id, message(done=tuple(its_ids)), seek=True)
 
@@ -199,6 +206,10 @@ class Peers:
     def ask_for_ends(self, ids: Collection[int]) -> None:
         """Somebody here waits for these, which others have enqueued: whoever runs them should tell."""
         self._post.give_all(message(awaited=tuple(ids)), seek=self.address is None)
+
+    def ask_to_follow(self) -> None:
+        """Somebody here follows all that end: whoever runs tasks should tell of it."""
+        self._post.give_all(message(follow=True), seek=self.address is None)
 
     def tell_cancel(self, node_id: str, task_id: int) -> None:
         """Somebody wants a task cancelled that runs there."""
@@ -280,8 +291,12 @@ class Peers:
             self._note_room(peer, news)
         # An order can end tasks too: a command whose server was taken out of the pool.
         self._heard_done((LOOK,) if news.control else news.done)
+        if news.ended:
+            self._on_ended()
         if self.resident is not None:
             self._watchers.add(peer_id, news.awaited)
+            if news.follow:
+                self._watchers.follow(peer_id, self._clock.monotonic())
             self.resident.heard(news)
 
     @staticmethod

@@ -49,6 +49,8 @@ class Post:
         logger: logging.Logger,
         *,
         refresh_seconds: float,
+        follows_here: Callable[[], bool] = lambda: False,
+        on_followed: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Directory(schemes)
         self._read_nodes = read_nodes
@@ -57,6 +59,8 @@ class Post:
         self._own_ids = own_ids
         self._awaited_here = awaited_here
         self._on_awaited = on_awaited
+        self._follows_here = follows_here
+        self._on_followed = on_followed
         self._clock = clock
         self._logger = logger
         self._refresh_seconds = refresh_seconds
@@ -164,7 +168,8 @@ class Post:
 
     def _awaited_by(self, peer: Peer) -> Message:
         ids = tuple(self._awaited_here()) if peer.kinds else ()
-        return message(awaited=ids) if ids else NOTHING
+        follow = bool(peer.kinds) and self._follows_here()
+        return message(awaited=ids, follow=follow) if ids or follow else NOTHING
 
     def forget(self, peer_id: str) -> None:
         """It is gone; others should hear of the work that it was to hear of."""
@@ -265,7 +270,7 @@ class Post:
                 self.give(peer_id, letter)
             else:
                 for peer in self.directory:
-                    if peer.kinds or not letter.awaited:  # who runs nothing ends nothing
+                    if peer.kinds or not (letter.awaited or letter.follow):  # who runs nothing ends nothing
                         self._outbox(peer).add(letter)
 
     def _note_unsure(self, work: Counter[Lane], due: set[str], letters: list[tuple[str | None, Message]]) -> None:
@@ -313,6 +318,8 @@ class Post:
     def _answered(self, peer_id: str, sent: Message, answer: Message) -> None:
         if sent.awaited:  # it may have ended just before the peer knew whom to tell
             self._on_awaited(sent.awaited)
+        if sent.follow:  # the same
+            self._on_followed()
         peer = self.directory.get(peer_id)
         if peer is None:
             return

@@ -59,6 +59,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tasks that may have ended, and that somebody at the receiver may wait for."""
     awaited: tuple[int, ...] = ()
     """Tasks that somebody at the sender waits for, though another engine has enqueued them."""
+    ended: bool = False
+    """Something has ended, and somebody at the receiver may follow all that does."""
+    follow: bool = False
+    """Somebody at the sender follows all that ends."""
     cancel: tuple[int, ...] = ()
     """Tasks that run at the receiver, and that somebody wants cancelled."""
     control: bool = False
@@ -79,6 +83,8 @@ def message(
     freed: tuple[str, ...] = (),
     done: tuple[int, ...] = (),
     awaited: tuple[int, ...] = (),
+    ended: bool = False,
+    follow: bool = False,
     cancel: tuple[int, ...] = (),
     control: bool = False,
     free: int | None = None,
@@ -95,6 +101,8 @@ def message(
         freed=freed,
         done=done,
         awaited=awaited,
+        ended=ended,
+        follow=follow,
         cancel=cancel,
         control=control,
         free=free,
@@ -119,6 +127,8 @@ def merged(earlier: Message, later: Message) -> Message:
         freed=tuple(dict.fromkeys(earlier.freed + later.freed)),
         done=_union(earlier.done, later.done),
         awaited=_union(earlier.awaited, later.awaited),
+        ended=earlier.ended or later.ended,
+        follow=earlier.follow or later.follow,
         cancel=_union(earlier.cancel, later.cancel),
         control=earlier.control or later.control,
         free=later.free if later.free is not None else earlier.free,
@@ -156,6 +166,8 @@ def encode(sent: Message) -> bytes:
             hello=None if sent.hello is None else msgspec.structs.replace(sent.hello, kinds=()),
             due=sent.due,
             done=(LOOK,) if sent.done else (),
+            ended=sent.ended,
+            follow=sent.follow,
             cancel=(LOOK,) if sent.cancel else (),
             control=True,
             free=sent.free,

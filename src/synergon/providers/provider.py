@@ -7,7 +7,7 @@ serves every kind that it lists.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, microseconds
 from synergon.errors import ConfigurationError, OptionError
 from synergon.limit_records import NewProvider, NewServer, ServerRecord
-from synergon.options import HOOKS, check_hooks, check_limit, check_timeout
+from synergon.options import HOOKS, check_hooks, check_limit, check_timeout, refuse_unknown
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
 from synergon.providers.server import Server
@@ -33,6 +33,8 @@ Servers = Mapping[str, int | None] | Iterable[str]
 """Addresses with their capacities (None: unlimited, 0: closed), or addresses that all have the same."""
 
 DEFAULT_HEALTH = Health()
+
+PROVIDER_OPTIONS: Final = ("servers", "capacity", "timeout", "health", *HOOKS)
 
 
 class ProviderTask(msgspec.Struct, Generic[Arguments], frozen=True, kw_only=True):
@@ -66,9 +68,7 @@ class Provider:
         self.engine = engine
         self.name = check_kind(name or type(self).__name__.lower())
         where = f"provider {self.name!r}"
-        unknown = set(hooks) - set(HOOKS)
-        if unknown:
-            raise OptionError(f"{where} has no option {min(unknown)!r}; its hooks are {', '.join(HOOKS)}")
+        refuse_unknown(hooks, PROVIDER_OPTIONS, where)
         if health is not None and not isinstance(health, Health):
             raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)

@@ -30,11 +30,12 @@ tasks to the history in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
+from synergon.event_records import Event
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.records import (
@@ -120,6 +121,17 @@ class LeaseKeeper(Protocol):
 
     async def close(self) -> None:
         """Give the path up."""
+
+
+class Endings(Protocol):
+    """One reading of the history, from some place on."""
+
+    async def read(self, limit: int) -> list[Event]:
+        """The next tasks that have ended, at most `limit`; none: there are none yet, and the next call may find some.
+
+        Whatever order transactions commit in, none is left out and none comes twice. Those whose commits did not
+        overlap come in the order of these. `EventsLost` if some were pruned before they could be read.
+        """
 
 
 class Store(Protocol):
@@ -349,6 +361,10 @@ class Store(Protocol):
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """Tasks that match, newest id first, one page."""
+
+    async def endings(self, after: str | None, states: Collection[State]) -> Endings:
+        """Read the ends of tasks, by these final states, from behind the cursor of an event; None: from the oldest that
+        the history has, `stores.endings.NOW`: from now on. `OptionError` if it is no cursor of this kind of store."""
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by (queue, kind, state), without zeros, from one snapshot; their cost does not grow with

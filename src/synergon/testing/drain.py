@@ -27,6 +27,7 @@ from synergon.node.attempt import Attempt, Services, Stop
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty
 from synergon.node.executors import LocalExecutor
+from synergon.node.feed import Subscriber
 from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
@@ -72,6 +73,7 @@ class Drain(Services):
         logger: logging.Logger,
         *,
         timeout_for: TimeoutFor | None,
+        subscribers: Sequence[Subscriber],
         context: Context,
         limit: int,
     ) -> None:
@@ -83,6 +85,7 @@ class Drain(Services):
         self._store = store
         self._settings = settings
         self._timeout_for = timeout_for
+        self._subscribers = subscribers
         self._context = context
         self._limit = limit
         self._attempts = 0
@@ -99,7 +102,7 @@ class Drain(Services):
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
         self._acceptance = Acceptance(inquiries(self._store, self._admission, self._kinds, clock, logger))
-        self._hooks = hooks = Hooks(clock, logger)
+        self._hooks = hooks = Hooks(clock, logger, self._subscribers)
         self._completer = Completer(
             self._store,
             clock,
@@ -175,6 +178,8 @@ class Drain(Services):
         while is_more_due:
             woken = await self._store.wake(BATCH)
             self.ran.update(dict.fromkeys(woken.expired))
+            if woken.expired and self._hooks.feed.is_heard:
+                self._hooks.feed.ended_unrun(await self._store.get(woken.expired))
             is_more_due = woken.next_in == 0
 
     def _start(self, attempt: Attempt) -> None:
@@ -291,10 +296,10 @@ class Drain(Services):
 class ThreadExecutor(LocalExecutor):
     """Threads that know, like coroutines do, on behalf of which body they act."""
 
-    async def run_in_thread(self, function: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         """What `function` returns."""
         context = copy_context()
-        return await super().run_in_thread(lambda: context.run(function))
+        return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
 
 
 def _undemanding(request: ClaimRequest) -> ClaimRequest:

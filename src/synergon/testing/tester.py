@@ -86,6 +86,7 @@ class Tester:
             engine.settings,
             engine.logger,
             timeout_for=engine.timeout_for,
+            subscribers=engine.subscribers,
             context=self._context,
             limit=limit,
         )
@@ -94,6 +95,7 @@ class Tester:
             await drain.run()
         finally:
             del self._drains[drain.loop]
+            self.engine.waiters.tell_followers()
         return drain
 
     @staticmethod

@@ -56,6 +56,8 @@ class Row(msgspec.Struct, gc=False):
     node_id: str | None = None
     started_at: int | None = None
     finished_at: int | None = None
+    ended_no: int = 0
+    """A number that grows with every end."""
     reason: Reason | None = None
     cancel_requested: bool = False
     overdue: bool = False

@@ -8,7 +8,7 @@ The clock is the host's, and never runs back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -44,7 +44,8 @@ from synergon.records import (
     to_datetime,
 )
 from synergon.stores.base import BodyTransaction, Capabilities, LeaseKeeper
-from synergon.stores.memory import attempts, coming, groups, nodes, operations, orders, pools, reading, upkeep
+from synergon.stores.endings import NOW, OrderedEndings, Place
+from synergon.stores.memory import attempts, coming, endings, groups, nodes, operations, orders, pools, reading, upkeep
 from synergon.stores.memory.row import record_of
 from synergon.stores.memory.tables import Tables
 
@@ -329,6 +330,18 @@ class MemoryStore:
         """One page of the tasks that match."""
         with self._transaction() as (tables, _):
             return reading.list_tasks(tables, query)
+
+    async def endings(self, after: str | None, states: Collection[State]) -> OrderedEndings:
+        """Read the ends of tasks."""
+
+        async def look(place: Place, limit: int) -> endings.Found:
+            with self._transaction() as (tables, _):
+                return endings.look(tables, place, states, limit)
+
+        if after == NOW:
+            with self._transaction() as (tables, _):
+                return OrderedEndings(look, (tables.last_end, 0), tables.last_end)
+        return OrderedEndings.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by (queue, kind, state)."""

@@ -43,7 +43,10 @@ class Tables:
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
-        """The history: ended tasks of each final state, in the order in which they ended."""
+        """The history: ended tasks of each final state by the number of their end, and so in order."""
+        self.last_end = 0
+        self.pruned: Final[dict[State, int]] = dict.fromkeys(FINAL, 0)
+        """The last ends of each final state that were pruned."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
         self.ready: Final = ReadyTasks()
@@ -216,7 +219,9 @@ class Tables:
         row.finished_at = now
         row.let_room_go()
         row.tally[state] += 1
-        self.ended[state][row.id] = row
+        self.last_end += 1
+        row.ended_no = self.last_end
+        self.ended[state][row.ended_no] = row
         self._die(row, now)
 
     def revive(self, row: Row, now: int) -> None:
@@ -287,7 +292,7 @@ class Tables:
                 row.holds = row.provider = row.slot = None
             return
         if state in FINAL:
-            del self.ended[state][row.id]
+            del self.ended[state][row.ended_no]
             return
         if state is READY:
             self.ready.forget(row)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, takewhile
 
+from msgspec.structs import replace
+
 from synergon.lifecycle import Reason, State
 from synergon.records import Cutoffs, ErrorRecord, Reaped, Woken
 from synergon.stores.memory.attempts import requeue_or_give_up
@@ -50,7 +52,10 @@ def reap(tables: Tables, gone: Sequence[str], limit: int, now: int) -> list[Reap
         if not tables.running.get(node_id):
             tables.running.pop(node_id, None)
             tables.nodes.pop(node_id, None)
-    return reaped
+    end_emptied(tables, now)
+    own = {entry.id for entry in reaped}
+    released = tuple(row.task.kind for row in tables.promoted if row.state is State.READY and row.id not in own)
+    return [*reaped[:-1], replace(reaped[-1], released=released)] if released and reaped else reaped
 
 
 def _reap_one(tables: Tables, row: Row, now: int) -> Reaped:
@@ -85,6 +90,7 @@ def _prune_state(tables: Tables, state: State, ended_before: int, limit: int) ->
     old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
     rows = list(islice(old, limit))
     for row in rows:
+        tables.pruned[state] = row.ended_no
         tables.remove(row)
         forget_if_bare(tables, row)
     return len(rows)

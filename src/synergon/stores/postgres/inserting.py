@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,9 @@ from synergon.records import Insertion, NewTask, to_datetime
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.locking import Bond, lock
 from synergon.stores.postgres.session import Moves, Session
+
+PIECE: Final = 1000
+"""So many tasks are sent in one statement at the most."""
 
 
 def is_bound(task: NewTask) -> bool:
@@ -94,6 +97,14 @@ async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Inser
     rows = await session.rows("insert", *_columns(tasks))
     rows.sort(key=itemgetter(0))  # ids are in the order of the tasks, rows need not be
     return [Insertion(row[0], True, State(row[1])) for row in rows]
+
+
+async def insert_pieces(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """The same for very many: to encode them all at once would keep the event loop from everything else."""
+    inserted: list[Insertion] = []
+    for start in range(0, len(tasks), PIECE):
+        inserted += await insert_plain(session, tasks[start : start + PIECE])
+    return inserted
 
 
 async def _insert_bound(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -179,9 +190,11 @@ async def _meet(
     if task.on_conflict == "raise" or state == State.RUNNING:
         what = "is live" if task.on_conflict == "raise" else "is running and cannot be replaced"
         who = "another task of the same call" if is_new else f"task {holder}"
+        other_way = (
+            'on_conflict="return"' if task.after_group is None else "another key"
+        )  # it must be a task of its own
         raise KeyConflict(
-            f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; "
-            f'wait for its end, or use on_conflict="return"',
+            f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; wait for its end, or use {other_way}",
             0 if is_new else holder,
         )
     return Insertion(holder, False, await _replace(session, task, holder, limit_key))

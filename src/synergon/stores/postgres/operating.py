@@ -21,6 +21,7 @@ from synergon.records import (
 )
 from synergon.stores.postgres import settling
 from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.endings import note_pruned
 from synergon.stores.postgres.lines import touch_queue
 from synergon.stores.postgres.locking import lock, lock_all_lines, lock_bonds_of
 from synergon.stores.postgres.session import Moves, Session
@@ -54,7 +55,10 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
     moves = await draw(session)
     if dead:
         await session.run("forget_dead", dead)
-    return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
+    own = {entry.id for entry in reaped}
+    released = tuple(kind for task_id, (kind, state) in moves.items() if state is State.READY and task_id not in own)
+    told = [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
+    return [*told[:-1], replace(told[-1], released=released)] if released and told else told
 
 
 async def _take_back(session: Session, row: Any) -> Reaped:
@@ -210,7 +214,9 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     for state, age in ages.items():
         if age is None or pruned >= limit:
             continue
-        for queue, kind in await session.rows("prune", state, age, limit - pruned):
+        gone = await session.rows("prune", state, age, limit - pruned)
+        await note_pruned(session, state, [number for *_, number in gone])
+        for queue, kind, _ in gone:
             session.count(queue, kind, state, -1)
             pruned += 1
     await session.run("prune_rates", limit)

@@ -1,7 +1,7 @@
 """What a database of the PostgreSQL family can do. Asked once, where the URL is read; everything else follows from it.
 
-A profile is a set of statements, of migrations and of settings, and the two ways that take more than other words: how
-tasks are claimed, and how they move to the history.
+A profile is a set of statements, of migrations and of settings, and the ways that take more than other words: how tasks
+are claimed, how they move to the history, and how that is read in the order of their ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from synergon.records import ClaimRequest
+from synergon.stores.base import Endings
 from synergon.stores.postgres.claiming import AtOnce, Run, claim_at_once
 from synergon.stores.postgres.contest import claim_by_contest
+from synergon.stores.postgres.endings import SnapshotEndings
+from synergon.stores.postgres.endings_by_clock import ClockEndings
 from synergon.stores.postgres.moving import move_at_once, move_in_steps
 from synergon.stores.sql import statements
 
@@ -42,6 +45,7 @@ class Profile:
     move: Callable[..., Awaitable[list[Any]]]
     succeeds_at_once: bool
     """One statement may change several tables."""
+    endings: Callable[..., Awaitable[Endings]]
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
@@ -77,6 +81,7 @@ STANDARD: Final = Profile(
     claim=claim_at_once,
     move=move_at_once,
     succeeds_at_once=True,
+    endings=SnapshotEndings.open,
 )
 """PostgreSQL itself."""
 
@@ -93,6 +98,7 @@ DISTRIBUTED: Final = Profile(
     claim=claim_by_contest,
     move=move_in_steps,
     succeeds_at_once=False,
+    endings=ClockEndings.open,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
@@ -34,7 +34,7 @@ from synergon.records import (
     Woken,
     from_datetime,
 )
-from synergon.stores.base import Capabilities, SchemaVersions
+from synergon.stores.base import Capabilities, Endings, SchemaVersions
 from synergon.stores.postgres import (
     groups,
     inserting,
@@ -171,6 +171,8 @@ class PostgresStore:
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         await self.announce_queues({task.queue for task in tasks})
+        if len(tasks) > inserting.PIECE:
+            return await self._write(inserting.insert_pieces, tasks)
         return await self._statement(inserting.insert_plain, tasks)
 
     async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -364,6 +366,10 @@ class PostgresStore:
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
             return await reading.list_tasks(connection, self.address.schema, query)
+
+    async def endings(self, after: str | None, states: Collection[State]) -> Endings:
+        """Read the ends of tasks."""
+        return await self._profile.endings(self._statement, after, states, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""

@@ -127,9 +127,9 @@ def _refuse_conflicts(transaction: Transaction, tasks: Sequence[NewTask]) -> Non
 
 def _conflict(task: NewTask, holder: int, what: str) -> KeyConflict:
     who = f"task {holder}" if holder else "another task of the same call"
+    other_way = 'on_conflict="return"' if task.after_group is None else "another key"  # it must be a task of its own
     return KeyConflict(
-        f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; "
-        f'wait for its end, or use on_conflict="return"',
+        f"the key {task.key!r} of kind {task.kind!r} is taken: {who} {what}; wait for its end, or use {other_way}",
         holder,
     )
 

@@ -4,9 +4,10 @@ nobody asked for, or the node cannot run, is never looked at."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from synergon.records import Room
@@ -73,12 +74,12 @@ class Lanes:
         """At most so many rows of a lane, in order."""
         return self._transaction.rows("ready", lane.room.kind, lane.queue, lane.demand, self._transaction.now, limit)
 
-    def first_for(self, lane: Lane, servers: Sequence[str], limit: int) -> list[Any]:
-        """The same without those that are for a server other than these."""
-        now = self._transaction.now
-        return self._transaction.rows(
-            "ready_for", lane.room.kind, lane.queue, lane.demand, now, as_json(servers), limit
-        )
+    def commands_for(self, lane: Lane, servers: Collection[str], limit: int) -> list[Any]:
+        """Commands for any server or for one of these; no other's are looked at."""
+        now, kind, rows = self._transaction.now, lane.room.kind, self._transaction.rows
+        targets = [row[0] for row in rows("wanted_servers", kind) if row[0] is None or row[0] in servers]
+        found = merged([rows("ready_commands", kind, target, now, limit) for target in targets], limit, itemgetter(0))
+        return [row for row in found if lane_of(row) == (kind, lane.queue, lane.demand)]
 
     def among(self, rooms: Mapping[str, Room], ids: Sequence[int]) -> list[Any]:
         """The rows of these tasks that stand in a lane of these kinds, in any order."""

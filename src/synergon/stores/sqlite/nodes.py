@@ -3,7 +3,7 @@ the wall clock may step either way without ending one, and a lease from before a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from synergon.policies import CRASH_LIMIT
 from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
 from synergon.stores.sqlite import settling
 from synergon.stores.sqlite.consequences import draw
-from synergon.stores.sqlite.transaction import Transaction, as_json, steady_now
+from synergon.stores.sqlite.transaction import Moves, Transaction, as_json, steady_now
 from synergon.this_process import BOOT_ID
 
 OVER: Final = -1
@@ -73,10 +73,17 @@ def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reap
     reaped = [
         msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped
     ]
+    if reaped:
+        reaped[-1] = msgspec.structs.replace(reaped[-1], released=_others_made_ready(moves, reaped))
     for node_id in {row[0] for row in leases} - alive:
         if transaction.row("holds_tasks", node_id) is None:
             transaction.run("unregister", node_id)
     return reaped
+
+
+def _others_made_ready(moves: Moves, reaped: Iterable[Reaped]) -> tuple[str, ...]:
+    own = {entry.id for entry in reaped}
+    return tuple(kind for task_id, (kind, state) in moves.items() if state == State.READY and task_id not in own)
 
 
 def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, cancel: int, is_command: int) -> Reaped:

@@ -11,6 +11,7 @@ from synergon.lifecycle import Reason, State
 from synergon.records import Cutoffs, Moved, Reprioritizing, Rescheduling, Woken
 from synergon.stores.sqlite import settling
 from synergon.stores.sqlite.consequences import draw
+from synergon.stores.sqlite.endings import note_pruned
 from synergon.stores.sqlite.lines import touch_queue
 from synergon.stores.sqlite.transaction import Moves, Transaction, as_json
 
@@ -194,6 +195,8 @@ def prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
 
 def _prune(transaction: Transaction, state: State, before: int, limit: int) -> int:
     old = transaction.rows("old", state, before, limit)
+    if old:
+        note_pruned(transaction, state, old[-1][3])
     transaction.run("prune", as_json(row[0] for row in old))
     for (queue, kind), count in Counter((row[1], row[2]) for row in old).items():
         transaction.run("untally", count, queue, kind, state)

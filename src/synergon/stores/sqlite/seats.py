@@ -164,7 +164,7 @@ class _Candidates:
         if lane.room.provider is None:
             return self._lanes.first(lane, LOOKED_AT)
         servers = self._allotment.open_servers(lane.room.provider)
-        return self._lanes.first_for(lane, servers, LOOKED_AT) if servers else []
+        return self._lanes.commands_for(lane, servers, LOOKED_AT) if servers else []
 
     def _first(self, lane: Lane, most: int) -> list[Any]:
         """If there is none among them that wants a certain server, any place suits the first."""

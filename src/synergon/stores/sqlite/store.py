@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
@@ -39,8 +39,10 @@ from synergon.records import (
     Woken,
 )
 from synergon.stores.base import Capabilities, SchemaVersions
+from synergon.stores.endings import NOW, OrderedEndings, Place
 from synergon.stores.sqlite import (
     claiming,
+    endings,
     groups,
     inserting,
     limiting,
@@ -59,6 +61,9 @@ from synergon.stores.sqlite.threads import Reader, Writer
 from synergon.stores.sqlite.transaction import Transaction
 
 Result = TypeVar("Result")
+
+LAST_ID: Final = 2**63 - 1
+"""No task has a greater one."""
 
 
 class SqliteStore:
@@ -311,6 +316,17 @@ class SqliteStore:
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
         return await self._read(reading.list_tasks, query)
+
+    async def endings(self, after: str | None, states: Collection[State]) -> OrderedEndings:
+        """Read the ends of tasks."""
+
+        def look(place: Place, limit: int) -> asyncio.Future[endings.Found]:
+            return self._read(endings.look, place, states, limit)
+
+        if after == NOW:
+            moment = await self._read(endings.last_moment)
+            return OrderedEndings(look, (moment, LAST_ID), moment)
+        return OrderedEndings.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""

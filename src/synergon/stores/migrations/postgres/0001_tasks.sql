@@ -67,7 +67,7 @@ CREATE INDEX task_turn ON {schema}.task (kind, limit_key, run_at)
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
-CREATE INDEX task_command ON {schema}.task (kind, id) WHERE is_command AND state = 'ready';
+CREATE INDEX task_command ON {schema}.task (kind, target, id) WHERE is_command AND state || '' = 'ready';
 CREATE INDEX task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
 CREATE INDEX task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX task_after ON {schema}.task (after_group) WHERE after_group IS NOT NULL;
@@ -107,11 +107,20 @@ CREATE TABLE {schema}.history (
     tags             text[],
     meta             text,
     progress         text,
-    errors           text
+    errors           text,
+    -- The transaction that ended it. In whatever order they commit, a snapshot tells which of them have.
+    ended_in         xid8        NOT NULL DEFAULT pg_current_xact_id()
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
 CREATE INDEX history_age ON {schema}.history (state, finished_at);
 CREATE INDEX history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
+CREATE INDEX history_ending ON {schema}.history (ended_in, id);
 CREATE INDEX history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
+
+-- How far ended tasks were pruned: the transaction that had ended the last of them.
+CREATE TABLE {schema}.pruned (
+    state  text   PRIMARY KEY,
+    number bigint NOT NULL
+);
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 -- Each engine writes to a shard of its own, so that nobody waits for another's row; a shard alone may be negative.

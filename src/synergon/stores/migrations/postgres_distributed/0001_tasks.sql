@@ -66,7 +66,7 @@ CREATE INDEX IF NOT EXISTS task_turn ON {schema}.task (kind ASC, limit_key ASC, 
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
-CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, id) WHERE is_command AND state = 'ready';
+CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, target, id) WHERE is_command AND state || '' = 'ready';
 CREATE INDEX IF NOT EXISTS task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_after ON {schema}.task (after_group) WHERE after_group IS NOT NULL;
@@ -111,6 +111,12 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
 CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at);
 CREATE INDEX IF NOT EXISTS history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
+
+-- How far ended tasks were pruned: when the last of them had ended, in microseconds since 1970.
+CREATE TABLE IF NOT EXISTS {schema}.pruned (
+    state  text   PRIMARY KEY,
+    number bigint NOT NULL
+);
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
 -- Each engine writes to a shard of its own, so that nobody waits for another's row; a shard alone may be negative.

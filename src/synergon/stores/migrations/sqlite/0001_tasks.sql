@@ -64,6 +64,7 @@ CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
 CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX synergon_task_seat ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
+CREATE INDEX synergon_task_target ON synergon_task (kind, target, id) WHERE is_command = 1 AND state = 'ready';
 CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHERE after_group IS NOT NULL;
 

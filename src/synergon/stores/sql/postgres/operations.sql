@@ -61,7 +61,7 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
     ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ))
-RETURNING queue, kind
+RETURNING queue, kind, ended_in::text::bigint
 
 -- name: pause
 UPDATE {schema}.queue SET paused_at = now() WHERE name = $1 AND paused_at IS NULL

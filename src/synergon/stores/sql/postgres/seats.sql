@@ -64,8 +64,9 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
     AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
 
 -- name: ready_commands
--- Commands are for a provider, not for a queue. Those for a server are left out if it is not among the open ones, which
--- are $4 (provider) and $5 (address).
+-- Commands are for a provider, not for a queue. Those for a server that is not among the open ones, which are $4
+-- (provider) and $5 (address), are not even looked at. If there are none of a kind, its servers are not gone through.
+-- The state is written so that no index but theirs will do.
 SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.target, found.server, found.attempts,
     coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
         AND (
@@ -73,14 +74,25 @@ SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.targ
             OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
         ) AS may_be_kept
 FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
-    SELECT id, queue, demand, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
-    WHERE is_command AND state = 'ready' AND kind = room.kind
-        AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
-        AND (target IS NULL OR room.provider IS NULL OR (room.provider, target) IN (
-            SELECT open.provider, open.address FROM unnest($4::text[], $5::text[]) AS open (provider, address)
-        ))
-    ORDER BY id
-    LIMIT $3
+    SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = room.kind LIMIT 1
+) AS one CROSS JOIN LATERAL (
+    (
+        SELECT id, queue, demand, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
+        WHERE is_command AND state || '' = 'ready' AND kind = room.kind AND target IS NULL
+            AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
+        ORDER BY id
+        LIMIT $3
+    )
+    UNION ALL
+    SELECT its.*
+    FROM unnest($4::text[], $5::text[]) AS open (provider, address) CROSS JOIN LATERAL (
+        SELECT id, queue, demand, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
+        WHERE is_command AND state || '' = 'ready' AND kind = room.kind AND target = open.address
+            AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
+        ORDER BY id
+        LIMIT $3
+    ) AS its
+    WHERE open.provider = room.provider
 ) AS found
 
 -- name: lease

@@ -7,7 +7,7 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING queue, kind
+RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint
 
 -- name: allow_reading_all
 -- Nothing was forbidden.

@@ -30,14 +30,30 @@ WHERE state = 'ready' AND kind = ? AND queue = ? AND demand = ? AND (expires_at 
 ORDER BY priority DESC, id
 LIMIT ?
 
--- name: ready_for
--- The same without those that are for a server other than these.
+-- name: wanted_servers
+-- The servers that commands of the kind ?1 are for, NULL if any will do; one step of the index for each.
+WITH RECURSIVE wanted (target) AS (
+    SELECT min(target) FROM synergon_task
+    WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(target) FROM synergon_task
+        WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target > wanted.target
+    )
+    FROM wanted WHERE target IS NOT NULL
+)
+SELECT NULL WHERE EXISTS (
+    SELECT 1 FROM synergon_task WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target IS NULL
+)
+UNION ALL
+SELECT target FROM wanted WHERE target IS NOT NULL
+
+-- name: ready_commands
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
     limit_key, group_id, priority, target, server, demand, spared_until
 FROM synergon_task
-WHERE state = 'ready' AND kind = ? AND queue = ? AND demand = ? AND (expires_at IS NULL OR expires_at > ?)
-    AND (target IS NULL OR target IN (SELECT value FROM json_each(?)))
-ORDER BY priority DESC, id
+WHERE is_command = 1 AND state = 'ready' AND kind = ? AND target IS ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY id
 LIMIT ?
 
 -- name: ready_among

@@ -24,7 +24,7 @@ UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('sched
 UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
 
 -- name: old
-SELECT id, queue, kind FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
+SELECT id, queue, kind, finished_at FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
 
 -- name: prune
 DELETE FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))

@@ -1,10 +1,11 @@
 -- name: now
 -- The host's clock in whole milliseconds, and never less than what was written before. If the host's clock has stepped
--- back, time goes on from there by the clock that does not step, a little slower, until the host has caught up.
+-- back, time goes on from there by the clock that does not step, a little slower, until the host has caught up. No two
+-- commits have the same moment: by their moments, ended tasks are in the order of commits.
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,
-        clock + CASE WHEN boot_id = ?2 THEN max(?1 - steady, 0) * 9 / 10 ELSE 0 END
+        clock + 1 + CASE WHEN boot_id = ?2 THEN max(?1 - steady, 0) * 9 / 10 ELSE 0 END
     ),
     last_id
 FROM synergon_sequence

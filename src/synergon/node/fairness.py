@@ -1,0 +1,50 @@
+"""How providers share the slots of a node: one provider's backlog never delays another's.
+
+Servers and limits keep providers apart in the store; a node's slots are what they have in common. A provider whose
+servers could take everything would fill them all, and those behind it would wait for its whole backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from math import ceil
+
+from synergon.node.ledger import Ledger
+from synergon.task import AnyTask
+
+
+class Fairness:
+    """Gives each provider its part of the slots, as long as others may want theirs."""
+
+    def __init__(self, kinds: Mapping[str, AnyTask], ledger: Ledger, room: Callable[[str], int]) -> None:
+        self._ledger = ledger
+        self._room = room
+        self._provider = {
+            kind: task_type.provider.name
+            for kind, task_type in kinds.items()
+            if task_type.provider is not None and not task_type.is_command
+        }
+
+    def shares(self, wanted: Collection[str]) -> dict[str, int]:
+        """How many of each kind to ask for at most, while several providers may have work that could start.
+
+        What the others turn out not to want is free for all at the next claim, which follows at once. Within a
+        provider, and among tasks that have none, the order is that of all tasks.
+        """
+        waiting: dict[str, list[str]] = {}
+        for kind in wanted:
+            if kind in self._provider and self._room(kind) > 0:
+                waiting.setdefault(self._provider[kind], []).append(kind)
+        if len(waiting) < 2:
+            return {}
+        part = ceil(self._ledger.concurrency / len(waiting))
+        return {
+            kind: ceil(max(part - self._in_use(provider), 0) / len(kinds))
+            for provider, kinds in waiting.items()
+            for kind in kinds
+        }
+
+    def _in_use(self, provider: str) -> int:
+        return sum(
+            self._ledger.by_kind[kind] for kind, its_provider in self._provider.items() if its_provider == provider
+        )

@@ -1,0 +1,35 @@
+-- name: snapshot
+SELECT pg_current_snapshot()::text
+
+-- name: endings
+-- $1: transactions that had not ended when the reading last came by; $2, $3: behind this place; $4, $5: up to a later
+-- snapshot, without the transactions that were under way then. States are told
+-- apart by whoever asks: a rare one would have to be looked for in all the rest at once.
+SELECT * FROM (
+    (
+        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint AS number
+        FROM {schema}.history
+        WHERE ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
+            AND ended_in <> ALL ($5::text[]::xid8[])
+        ORDER BY ended_in, id
+        LIMIT $8
+    )
+    UNION ALL
+    (
+        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        FROM {schema}.history
+        WHERE (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
+            AND ended_in <> ALL ($5::text[]::xid8[])
+        ORDER BY ended_in, id
+        LIMIT $8
+    )
+) AS found
+ORDER BY number, id
+LIMIT $8
+
+-- name: note_pruned
+INSERT INTO {schema}.pruned (state, number) VALUES ($1, $2)
+ON CONFLICT (state) DO UPDATE SET number = greatest(pruned.number, excluded.number)
+
+-- name: pruned
+SELECT coalesce(max(number), 0) FROM {schema}.pruned WHERE state = ANY ($1)

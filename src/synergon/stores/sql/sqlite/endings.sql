@@ -1,0 +1,23 @@
+-- name: endings
+-- One probe of the index that pruning has, too; a row's own id is the last column of every index.
+SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM synergon_history
+WHERE state = ? AND finished_at > ?
+ORDER BY finished_at, id
+LIMIT ?
+
+-- name: endings_at
+-- The rest of a moment, which may have been a big one.
+SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM synergon_history
+WHERE state = ? AND finished_at = ? AND id > ?
+ORDER BY id
+LIMIT ?
+
+-- name: last_moment
+SELECT clock FROM synergon_sequence
+
+-- name: note_pruned
+INSERT INTO synergon_meta (name, value) VALUES ('pruned:' || ?, ?)
+ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
+
+-- name: pruned
+SELECT coalesce(max(value), 0) FROM synergon_meta WHERE name IN (SELECT 'pruned:' || value FROM json_each(?))

@@ -1,0 +1,52 @@
+"""The history in the order of commits: of two transactions that end tasks the later one has the later moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from synergon.event_records import Event
+from synergon.lifecycle import Reason, State
+from synergon.records import to_datetime
+from synergon.stores.endings import Place, first
+from synergon.stores.sqlite.claiming import decode_tags
+from synergon.stores.sqlite.transaction import Transaction, as_json
+
+Found = tuple[int, list[tuple[Place, Event]]]
+
+
+def look(transaction: Transaction, place: Place, states: Collection[State], limit: int) -> Found:
+    """What was pruned, and what follows the place."""
+    (pruned,) = transaction.row("pruned", as_json(states))
+    rows = [row for state in states for row in transaction.rows("endings_at", state, *place, limit)]
+    if len(rows) < limit:
+        rows += [row for state in states for row in transaction.rows("endings", state, place[0], limit)]
+    return pruned, first([_entry(row) for row in rows], limit)
+
+
+def last_moment(transaction: Transaction) -> int:
+    """The moment of the last commit: whatever ends from now on has a later one."""
+    moment: int = transaction.row("last_moment")[0]
+    return moment
+
+
+def note_pruned(transaction: Transaction, state: State, moment: int) -> None:
+    """Ends up to this moment are gone."""
+    transaction.run("note_pruned", state, moment)
+
+
+def _entry(row: Any) -> tuple[Place, Event]:
+    task_id, kind, queue, state, reason, attempts, node_id, finished_at, tags = row
+    event = Event(
+        name=state,
+        task_id=task_id,
+        kind=kind,
+        queue=queue,
+        state=State(state),
+        reason=Reason(reason) if reason else None,
+        attempt=attempts,
+        node_id=node_id,
+        at=to_datetime(finished_at),
+        tags=decode_tags(tags),
+    )
+    return (finished_at, task_id), event

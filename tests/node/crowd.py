@@ -1,0 +1,32 @@
+"""Bodies that are counted while they run, and the node that runs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.support import Gate
+
+from synergon import Engine
+from synergon.node.node import Node
+
+
+class Crowd:
+    """Bodies that stay until they are let go, and how many of each there were at most."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.gate = Gate()
+
+    async def join(self, name: str) -> None:
+        self.now[name] += 1
+        self.most[name] = max(self.most[name], self.now[name])
+        try:
+            await self.gate.hold()
+        finally:
+            self.now[name] -= 1
+
+
+def node_of(engine: Engine) -> Node:
+    assert engine.node is not None
+    return engine.node

@@ -1,0 +1,81 @@
+"""Providers share the slots of a node: one provider's backlog never delays another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from tests.conftest import NewEngine
+from tests.support import PATIENCE_SECONDS, until
+
+from synergon import Engine, TaskType
+
+
+class Stage:
+    """Two providers whose servers take everything, and bodies that stay until they are let go."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.began: list[str] = []
+        self._permits = {name: asyncio.Semaphore(0) for name in ("busy", "quiet")}
+        self.busy = self._add(engine, "busy")
+        self.quiet = self._add(engine, "quiet")
+
+    def _add(self, engine: Engine, name: str) -> TaskType[[], [], Coroutine[Any, Any, None], None]:
+        provider = engine.provider(name, servers=["everything"], capacity=None)
+
+        @provider.task(name=name)
+        async def body() -> None:
+            self.began.append(name)
+            await self._permits[name].acquire()
+
+        return body
+
+    def let_go(self, name: str, number: int = 1) -> None:
+        for _ in range(number):
+            self._permits[name].release()
+
+    async def until_began(self, number: int) -> Counter[str]:
+        await until(lambda: len(self.began) >= number)
+        return Counter(self.began)
+
+
+async def test_the_next_free_slot_goes_to_the_provider_that_has_fewer(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=4)
+    stage = Stage(engine)
+    async with engine.worker():
+        await stage.busy.enqueue_many([() for _ in range(20)])
+        await stage.until_began(4)
+        await stage.quiet.enqueue()
+        stage.let_go("busy")
+        assert (await stage.until_began(5))["quiet"] == 1
+        stage.let_go("quiet")
+        assert (await stage.until_began(6))["busy"] == 5  # what nobody else wants is its own
+        stage.let_go("busy", 20)
+
+
+async def test_two_backlogs_get_half_of_the_slots_each_whichever_came_first(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, concurrency=4)
+    stage = Stage(engine)
+    async with engine:
+        await stage.busy.enqueue_many([() for _ in range(50)])
+        await stage.quiet.enqueue_many([() for _ in range(50)])
+        async with engine.worker(grace=0):
+            assert await stage.until_began(4) == {"busy": 2, "quiet": 2}
+            stage.let_go("busy")
+            assert await stage.until_began(5) == {"busy": 3, "quiet": 2}
+
+
+async def test_a_provider_that_is_alone_has_all_slots_although_others_were_asked(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url, concurrency=5)
+    stage = Stage(engine)
+    async with engine:
+        handles = await stage.busy.enqueue_many([() for _ in range(20)])
+        async with engine.worker():
+            assert await stage.until_began(5) == {"busy": 5}
+            stage.let_go("busy", 20)
+            for handle in handles:
+                await handle.result(PATIENCE_SECONDS)

@@ -1,0 +1,57 @@
+"""Ways to break limits on purpose: what the auditor of limited worlds must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.simulation.mutants import Mutant, Patch
+
+from synergon.records import Settlement, Verdict
+from synergon.stores.allotting import UNLIMITED, Allotment
+from synergon.stores.memory import attempts, lines
+from synergon.stores.memory.lines import Line, LineName
+from synergon.stores.memory.tables import Tables
+
+
+def line_not_counted_again_after_an_end(patch: Patch) -> None:
+    """What ends a task does not let the next of its line start."""
+    finish, balance = attempts.finish, Tables._balance
+    is_finishing = False
+
+    def finish_only(tables: Tables, settlements: Sequence[Settlement], now: int) -> list[Verdict]:
+        nonlocal is_finishing
+        is_finishing = True
+        try:
+            return finish(tables, settlements, now)
+        finally:
+            is_finishing = False
+
+    def balance_otherwise(self: Tables, name: LineName | None, now: int) -> None:
+        if not is_finishing:
+            balance(self, name, now)
+
+    patch.setattr(attempts, "finish", finish_only)
+    patch.setattr(Tables, "_balance", balance_otherwise)
+
+
+def limit_of_a_line_ignored(patch: Patch) -> None:
+    """Whoever is next in a line is let in, full or not."""
+    give_places = lines._give_places
+
+    def give_one_more(tables: Tables, line: Line, places: int) -> None:
+        give_places(tables, line, places + 1)
+
+    patch.setattr(lines, "_give_places", give_one_more)
+
+
+def shared_limit_ignored(patch: Patch) -> None:
+    """A claim takes tasks that have no license."""
+    patch.setattr(Allotment, "_left", lambda self, name: UNLIMITED)
+
+
+LIMIT_MUTANTS: Final[tuple[Mutant, ...]] = (
+    line_not_counted_again_after_an_end,
+    limit_of_a_line_ignored,
+    shared_limit_ignored,
+)

@@ -1,0 +1,175 @@
+"""The history as a stream on PostgreSQL, where transactions commit in any order and may be held open for long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
+from tests.stores.actions import add_many
+from tests.stores.test_endings import rest_ids
+
+from synergon.errors import OptionError
+from synergon.lifecycle import FINAL
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD
+
+END = STANDARD.statements(SCHEMA)["end"]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(store_url())
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Writer:
+    """Somebody who ends tasks in a transaction that is held open."""
+
+    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+        self.connection = connection
+        self.transaction = connection.transaction()
+
+    async def end(self, *ids: int) -> None:
+        """Begin, and end these."""
+        self.transaction = self.connection.transaction()
+        await self.transaction.start()
+        await self.connection.fetch(END, ids, [None] * len(ids), "succeeded", None, True)
+
+    async def commit(self) -> None:
+        await self.transaction.commit()
+
+    async def rollback(self) -> None:
+        await self.transaction.rollback()
+
+
+@asynccontextmanager
+async def writers(number: int) -> AsyncIterator[list[Writer]]:
+    connections = [await asyncpg.connect(server_url()) for _ in range(number)]
+    try:
+        yield [Writer(connection) for connection in connections]
+    finally:
+        for connection in connections:
+            await connection.close()
+
+
+async def test_transactions_that_commit_in_the_opposite_order_are_all_told_and_at_once(store: PostgresStore) -> None:
+    ids = await add_many(store, 4)
+    reading = await store.endings(None, FINAL)
+    async with writers(4) as held:
+        for writer, task_id in zip(held, ids, strict=True):
+            await writer.end(task_id)
+        assert await rest_ids(reading) == []
+        for writer, task_id in zip(reversed(held), reversed(ids), strict=True):
+            await writer.commit()
+            assert await rest_ids(reading) == [task_id], "those that are still open hold nobody up"
+
+
+async def test_a_cursor_knows_what_was_open_when_it_was_given(store: PostgresStore) -> None:
+    slow, quick, undone = await add_many(store, 3)
+    async with writers(3) as held:
+        await held[0].end(slow)
+        await held[1].end(undone)
+        await held[2].end(quick)
+        await held[2].commit()
+        (event,) = await (await store.endings(None, FINAL)).read(10)
+        assert event.task_id == quick
+        await held[0].commit()
+        await held[1].rollback()
+    assert await rest_ids(await store.endings(event.cursor, FINAL)) == [slow]
+
+
+async def test_writers_that_overlap_and_a_reader_that_resumes_at_random_lose_and_repeat_nothing(
+    store: PostgresStore,
+) -> None:
+    seed = random.randrange(1_000_000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    ids = await add_many(store, 400)
+    left = list(ids)
+    told: list[int] = []
+    cursor: str | None = None
+
+    async def work(writer: Writer) -> None:
+        while left:
+            mine = [left.pop() for _ in range(min(chance.randint(1, 4), len(left)))]
+            await writer.end(*mine)
+            await asyncio.sleep(chance.random() * 0.02)  # held open on purpose
+            if chance.random() < 0.2:
+                await writer.rollback()
+                left.extend(mine)
+            else:
+                await writer.commit()
+
+    async with writers(6) as held:
+        working = asyncio.gather(*(work(writer) for writer in held))
+        reading = await store.endings(cursor, FINAL)
+        is_over = False
+        while True:
+            is_over = working.done()
+            page = await reading.read(chance.randint(1, 12))
+            told += [event.task_id for event in page]
+            cursor = page[-1].cursor if page else cursor
+            if is_over and not page:
+                break
+            if chance.random() < 0.4:
+                reading = await store.endings(cursor, FINAL)
+        await working
+    assert sorted(told) == ids
+    assert len(set(told)) == len(told)
+
+
+async def test_a_cursor_from_before_a_restore_elsewhere_is_refused(store: PostgresStore) -> None:
+    """A dump that was restored on another server brings its history, but not the server's count of transactions."""
+    far = 2**62
+    reading = await store.endings(f"{far}:/{far}:/{far - 1}-1", FINAL)
+    with pytest.raises(OptionError, match="moved or restored"):
+        await reading.read(10)
+
+
+async def test_the_stream_reads_its_index_and_not_the_history(store: PostgresStore) -> None:
+    await store.cancel(await add_many(store, 300))
+    administer(f"ANALYZE {SCHEMA}.history")
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(STANDARD.settings))
+    sql = STANDARD.statements(SCHEMA)["endings"]
+    arguments = (["5", "7"], "9", -1, str(2**60), ["11"], "0", -1, 10)
+    plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {sql}", *arguments))
+    await connection.close()
+    assert plan.count("history_ending") == 2, plan
+    assert "Seq Scan" not in plan
+
+
+# ---------------------------------------------------------------- the profile without snapshots
+
+
+async def test_by_the_clock_a_commit_that_comes_late_is_told_too() -> None:
+    store = PostgresStore(distributed_url())
+    await store.open()
+    ids = await add_many(store, 3)
+    reading = await store.endings(None, FINAL)
+    sql = DISTRIBUTED.statements(DISTRIBUTED_SCHEMA)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.fetch(sql["end"], ids[:1], [None], "cancelled", "cancelled", False)
+    await connection.execute(sql["remove_ended"], ids[:1])
+    # Its clock is behind that of others, too.
+    await connection.execute(
+        f"UPDATE {DISTRIBUTED_SCHEMA}.history SET finished_at = finished_at - $1::interval", timedelta(seconds=1)
+    )
+    await store.cancel(ids[1:2])
+    assert await rest_ids(reading) == ids[1:2]
+    await transaction.commit()
+    assert await rest_ids(reading) == ids[:1]
+    await store.cancel(ids[2:])
+    assert await rest_ids(reading) == ids[2:]
+    await connection.close()
+    await store.close()

@@ -1,0 +1,23 @@
+"""How often a node looks for what nobody told it about."""
+
+from __future__ import annotations
+
+import asyncio
+
+from synergon.clock import SystemClock
+from synergon.node.pace import Pace
+
+
+async def test_what_is_said_during_a_look_is_a_reason_for_another_one() -> None:
+    pace = Pace(3600, SystemClock())
+    async with asyncio.timeout(5):
+        pace.look_now()
+        await pace.rest()
+        pace.look_now()  # while the node still looks
+        await pace.rest()
+    try:
+        async with asyncio.timeout(0.01):
+            await pace.rest()
+    except TimeoutError:
+        return
+    raise AssertionError("there was no reason for a third")
