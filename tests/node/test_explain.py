@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
@@ -26,7 +26,8 @@ from synergon import (
 from synergon.node.node import Node
 from synergon.peering.pipe import PipeNetwork
 
-GiB = 2**30
+PERHAPS_KEPT: Final = r"(; node-\d keeps room for it)?"
+"""After a while one of the nodes does; where the machine is busy, the question comes after that."""
 
 
 def node_of(engine: Engine) -> Node:
@@ -372,15 +373,15 @@ async def kind_full_on_nodes(crew: Crew) -> Situation:
 async def resource_full(crew: Crew) -> Situation:
     await crew.running("train", len(crew.engines))
     handle = await crew.enqueue("train")
-    clause = r"is full \(gpu 1 of 1 used by task \d\)"
-    return Situation(handle, crew.each("train", clause), Why.RESOURCE, lambda: open_gate(crew))
+    clause = r"is full \(gpu 1 of 1 used by task \d+\)"
+    return Situation(handle, crew.each("train", clause) + PERHAPS_KEPT, Why.RESOURCE, lambda: open_gate(crew))
 
 
 async def memory_short(crew: Crew) -> Situation:
     await crew.running("hold", len(crew.engines), cost=Resources(ram="3GiB"))
     handle = await crew.enqueue("quick", cost=Resources(ram="2GiB"))
-    clause = r"is full \(ram 3 GiB of 4 GiB used by task \d, and it needs 2 GiB\)"
-    return Situation(handle, crew.each("quick", clause), Why.RESOURCE, lambda: open_gate(crew))
+    clause = r"is full \(ram 3 GiB of 4 GiB used by task \d+, and it needs 2 GiB\)"
+    return Situation(handle, crew.each("quick", clause) + PERHAPS_KEPT, Why.RESOURCE, lambda: open_gate(crew))
 
 
 async def cordoned(crew: Crew) -> Situation:
