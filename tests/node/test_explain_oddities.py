@@ -120,6 +120,27 @@ async def test_a_node_that_is_silent_and_one_that_has_said_nothing(memory_url: s
         await said(handle, r"ready for \d+ s; no live node knows kind `quick`")
 
 
+async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+    async with engine:
+        for node_id in ("one", "two"):
+            await engine.store.register(
+                NewNode(
+                    id=node_id,
+                    name="twin",
+                    process=this_process(),
+                    kinds=("quick",),
+                    queues=None,
+                    concurrency=1,
+                    lease=microseconds(60),
+                    version="1",
+                )
+            )
+        (handle,) = await engine.enqueue([engine.call("quick")])
+        silence = "has said nothing of itself yet"
+        await said(handle, rf"ready for .*: twin \(one\) {silence}, twin \(two\) {silence}")
+
+
 async def test_what_nobody_looks_at_is_due_or_expired(memory_url: str, new_engine: NewEngine) -> None:
     engine = new_engine(memory_url)
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from synergon.cli.output import console, duration, new_table, say, short
 from synergon.explaining.records import Explanation, NodeOutlook
-from synergon.explaining.words import clause, listed
+from synergon.explaining.words import clause, listed, names
 
 
 def print_explanation(explanation: Explanation, now: datetime) -> None:
@@ -19,8 +19,9 @@ def print_explanation(explanation: Explanation, now: datetime) -> None:
     say()
     table = new_table("node", "can start", "because it", "said")
     table.columns[2].no_wrap = False
+    called = names(explanation.nodes)
     for node in explanation.nodes:
-        table.add_row(short(node.name), _answer(node), _reasons(node, now), f"{duration(round(node.age))} ago")
+        table.add_row(short(called[node.id]), _answer(node), _reasons(node, now), f"{duration(round(node.age))} ago")
     console.print(table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 
 from synergon.explaining.admitting import causes_on
@@ -11,7 +12,7 @@ from synergon.explaining.rehearsing import Counts, is_taken
 from synergon.explaining.shared import Shared
 from synergon.explaining.standpoints import Standpoint, standpoint
 from synergon.explaining.stories import ended, running
-from synergon.explaining.words import behind, clause, lasting, on_node, plural, some
+from synergon.explaining.words import behind, clause, lasting, names, on_node, plural, some
 from synergon.lifecycle import State
 from synergon.node.node import Node
 from synergon.records import NodeRecord, TaskRecord, to_datetime
@@ -82,11 +83,11 @@ class _View:
             return Cause(why=Why.DUE, since=until)
         error = task.error
         is_later = task.started_at is not None and (error is None or error.at is None or error.at < task.started_at)
-        if task.claim_no and is_later:
-            return Cause(why=Why.SNOOZED, until=until)
         turn = self._turn(until)
         if turn is not None:
             return turn
+        if task.claim_no and is_later:
+            return Cause(why=Why.SNOOZED, until=until)
         if error is not None and task.attempts:
             most = None if task.max_attempts is None else task.max_attempts - 1
             return Cause(why=Why.RETRYING, subject=error.type, in_use=task.attempts, of=most, until=until)
@@ -165,7 +166,8 @@ class _View:
         return [*self._expiry(), *everywhere]
 
     def _ready_words(self, outlooks: list[NodeOutlook], causes: list[Cause]) -> str:
-        able = [outlook.name for outlook in outlooks if outlook.can_start]
+        called = names(outlooks)
+        able = [called[outlook.id] for outlook in outlooks if outlook.can_start]
         if able:
             return f"; it can start on {some(able)}"
         position = behind(self._position)
@@ -177,13 +179,13 @@ class _View:
         if causes and is_any_free:
             return f"; waits for a slot: {self._clauses(causes)}{position}"
         besides = f"{self._clauses(causes)}, and " if causes else ""
-        told = f"; {besides}{self._node_words(held_up)}"
+        told = f"; {besides}{self._node_words(held_up, called)}"
         return f"{told}; no live node could ever run it" if _is_hopeless(outlooks) else f"{told}{position}"
 
-    def _node_words(self, outlooks: list[NodeOutlook]) -> str:
+    def _node_words(self, outlooks: list[NodeOutlook], called: Mapping[str, str]) -> str:
         count = len(outlooks)
         verb = "runs" if count == 1 else "run"
-        told = some([on_node(outlook, self._now) for outlook in outlooks])
+        told = some([on_node(called[outlook.id], outlook, self._now) for outlook in outlooks])
         return f"{plural(count, 'node')} {verb} `{self._task.kind}`: {told}"
 
     def _kept_words(self) -> str:

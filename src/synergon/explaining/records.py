@@ -119,8 +119,8 @@ class Explanation(Record, frozen=True, kw_only=True):
     nodes: tuple[NodeOutlook, ...] = ()
     """The nodes that know its kind; only while it is `ready`."""
     position: int | None = None
-    """Its place among tasks of its kind (and line) that wait for the same, from 1 on and exact up to 1000; 1001 means
-    that it is behind more than 1000. None: it waits for nothing of the sort."""
+    """Its place among tasks of its kind (and line) that wait for the same, from 1 on and exact up to 1000; 1001
+    stands for any place after that. None: it waits for nothing of the sort."""
     kept_by: str | None = None
     """The id of the live node that keeps room for it."""
 

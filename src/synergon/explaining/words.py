@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
@@ -21,17 +22,24 @@ def clause(cause: Cause, now: datetime) -> str:
     return _CLAUSES[cause.why](cause, now)
 
 
-def on_node(outlook: NodeOutlook, now: datetime) -> str:
+def names(nodes: Iterable[NodeOutlook]) -> dict[str, str]:
+    """By which words people can tell the nodes apart, by their ids."""
+    listed_nodes = list(nodes)
+    times = Counter(node.name for node in listed_nodes)
+    return {node.id: node.name if times[node.name] == 1 else f"{node.name} ({node.id})" for node in listed_nodes}
+
+
+def on_node(name: str, outlook: NodeOutlook, now: datetime) -> str:
     """`node-a is full (gpu 1 of 1 used by task 812)`."""
     causes = [cause for cause in outlook.causes if cause.why in NEVER] or list(outlook.causes)
-    return f"{outlook.name} {listed(clause(cause, now) for cause in causes)}"
+    return f"{name} {listed(clause(cause, now) for cause in causes)}"
 
 
 def behind(position: int | None) -> str:
     """Where it stands, if that says anything."""
     if position is None or position <= 1:
         return ""
-    return f", behind more than {FARTHEST} others" if position > FARTHEST else f", position {position}"
+    return f", position above {FARTHEST}" if position > FARTHEST else f", position {position}"
 
 
 def listed(parts: Iterable[str]) -> str:
