@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.test_explain import crew_of, node_of
-from tests.support import Gate, until, until_state
+from tests.support import Gate, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Resources, State, TaskNotFound, Why
 from synergon.durations import microseconds
@@ -193,6 +193,30 @@ class _Held:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("demand", [{}, {"needs": {"zone:us"}, "cost": Resources(cpu=1)}])
+async def test_nothing_is_read_that_grows_with_the_backlog(
+    demand: dict[str, Any], memory_url: str, new_engine: NewEngine
+) -> None:
+    engine = new_engine(memory_url, name="node-a", concurrency=1, labels={"zone:us"}, resources=Resources(cpu=2))
+    stores = make_troubled(engine)
+    gate = Gate()
+
+    @engine.task
+    async def hold() -> None:
+        await gate.hold()
+
+    async with engine.worker():
+        await hold.enqueue()
+        await gate.until_reached()
+        handle = await hold.with_options(**demand).enqueue()
+        stores[-1].calls.clear()
+        await said(handle, r"ready for \d+ s; 1 node runs `hold`: node-a is full \(1 of 1 slots in use\)")
+        assert not stores[-1].calls.keys() & {"queues", "counts", "list_tasks"}
+        await engine.pause("default")
+        await said(handle, r"ready for \d+ s; queue default is paused since \d\d:\d\d")
+        gate.open()
 
 
 async def test_positions_are_exact_up_to_a_thousand(memory_url: str, new_engine: NewEngine) -> None:

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
+from synergon.demands import NOTHING, parse_demand
 from synergon.explaining.admitting import causes_on
 from synergon.explaining.records import FARTHEST, NEVER, SHARED, Cause, Explanation, NodeOutlook, Why
-from synergon.explaining.rehearsing import Counts, is_taken
+from synergon.explaining.rehearsing import is_taken
 from synergon.explaining.shared import Shared
 from synergon.explaining.standpoints import Standpoint, standpoint
 from synergon.explaining.stories import ended, running
 from synergon.explaining.words import behind, clause, lasting, names, on_node, plural, some
 from synergon.lifecycle import State
 from synergon.node.node import Node
-from synergon.records import NodeRecord, TaskRecord, to_datetime
+from synergon.records import Look, NodeRecord, QueueRecord, Room, TaskRecord, to_datetime
 from synergon.stores.base import Store
 
 
@@ -32,7 +33,7 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
     if task.state is State.RUNNING:
         return _told(task, running(task, nodes, now))
     limits, servers, queues, ahead = await asyncio.gather(
-        store.limits(), store.servers(), store.queues(), store.ahead(task.id, FARTHEST)
+        store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
     )
     runners = [standpoint(record, here) for record in nodes if task.kind in record.kinds]
     view = _View(store, task, runners, Shared(limits, servers, queues, now), ahead, now)
@@ -43,6 +44,25 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
             return await view.waiting()
         case _:
             return await view.ready()
+
+
+async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
+    """The queues, if its own may be paused. They come with counts of all tasks, which take their time where there are
+    many; so the store is first asked whether anything may be taken that is ready in the same place."""
+    if task.is_command or task.state is State.SCHEDULED:
+        return []
+    if task.state is State.READY:
+        demand = parse_demand(task.demand) if task.demand else NOTHING
+        look = Look(
+            room=Room(kind=task.kind, count=1),
+            queues=frozenset({task.queue}),
+            labels=frozenset(demand.needs),
+            totals=demand.cost,
+            limit=1,
+        )
+        if await store.look(look):
+            return []
+    return await store.queues()
 
 
 def _told(task: TaskRecord, sentence: str) -> Explanation:
@@ -126,11 +146,7 @@ class _View:
         task, nodes = self._task, self._nodes
         pause = self._shared.pause(task)
         outlooks = [self._outlook(node, pause) for node in nodes]
-        if any(outlook.can_start for outlook in outlooks):
-            counts = await self._store.counts()
-            outlooks = [
-                await self._rehearsed(node, outlook, counts) for node, outlook in zip(nodes, outlooks, strict=True)
-            ]
+        outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
         sentence = f"ready {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
@@ -144,8 +160,8 @@ class _View:
             id=node.record.id, name=node.record.name, can_start=not causes, causes=causes, age=round(node.age, 3)
         )
 
-    async def _rehearsed(self, node: Standpoint, outlook: NodeOutlook, counts: Counts) -> NodeOutlook:
-        if not outlook.can_start or await is_taken(self._store, node, self._task, self._shared, counts):
+    async def _rehearsed(self, node: Standpoint, outlook: NodeOutlook) -> NodeOutlook:
+        if not outlook.can_start or await is_taken(self._store, node, self._task, self._shared):
             return outlook
         return NodeOutlook(
             id=outlook.id, name=outlook.name, can_start=False, causes=(Cause(why=Why.BEHIND),), age=outlook.age

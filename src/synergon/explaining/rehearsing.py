@@ -21,15 +21,16 @@ Counts = Mapping[tuple[str, str, State], int]
 """How many tasks there are by queue, kind and state."""
 
 
-async def is_taken(store: Store, node: Standpoint, task: TaskRecord, shared: Shared, counts: Counts) -> bool:
+async def is_taken(store: Store, node: Standpoint, task: TaskRecord, shared: Shared) -> bool:
     """Whether the next claim of the node, for all of its kinds, takes this task."""
     if task.is_command:  # these go first, and have places of their own
         return True
-    request = node.request(_kinds(node, task, counts))
-    rooms = {room.kind: room for room in request.rooms}
-    found = await _candidates(store, request, rooms[task.kind])
+    request = node.request([task.kind])
+    found = await _candidates(store, request, request.rooms[0])
     if all(other.id != task.id for other in found):
         return False
+    request = node.request(_kinds(node, task, await store.counts()))
+    rooms = {room.kind: room for room in request.rooms}
     for room in rooms.values():
         if room.kind != task.kind and room.count > 0:
             found += await _candidates(store, request, room)
