@@ -465,8 +465,7 @@ class Engine(Observing):
             inserted = await self.store.insert_on(conn, tasks) if tasks else []
             self._let_watch()
         else:
-            inserted = await self.store.insert(tasks) if tasks else []
-            self._announce(tasks, inserted)
+            inserted = await self._insert(tasks) if tasks else []
         await self.outlook.consider(self.store, tasks)
         pairs = list(zip(listed, inserted, strict=True))
         return await made_in_turns(lambda pair: self._handle(*pair), pairs)
@@ -481,7 +480,11 @@ class Engine(Observing):
         if (leash := LEASH.get()) is not None:
             await leash.give_way()
         task = call.to_new_task(self.origin)
-        inserted = await self.store.insert((task,))
+        try:
+            inserted = await self.store.insert((task,))
+        except asyncio.CancelledError:
+            self._announce_doubtful((task,))
+            raise
         if inserted[0].state == State.READY and task.expires_in is None:  # the usual case, and the hottest path
             self._announce_ready({(task.kind, task.queue, task.demand): 1})
         else:
@@ -490,11 +493,19 @@ class Engine(Observing):
             await self.outlook.consider(self.store, (task,))
         return self._handle(call, inserted[0])
 
+    async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        try:
+            inserted = await self.store.insert(tasks)
+        except asyncio.CancelledError:
+            self._announce_doubtful(tasks)
+            raise
+        self._announce(tasks, inserted)
+        return inserted
+
     async def enqueue_tasks(self, tasks: Sequence[NewTask], task_type: AnyTask) -> list[Handle[Any]]:
         """Store what is not made from a call alone."""
         await self._declare()
-        inserted = await self.store.insert(tasks)
-        self._announce(tasks, inserted)
+        inserted = await self._insert(tasks)
         await self.outlook.consider(self.store, tasks)
         return [
             Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
@@ -542,6 +553,11 @@ class Engine(Observing):
     def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
         created = insertion.created
         return Handle(self, insertion.id, created=created, task_type=call.task_type, is_ours=created)
+
+    def _announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
+        """Whoever stored these was cancelled meanwhile, and they may be stored all the same: nobody else will tell."""
+        self._announce(tasks, [Insertion(0, created=True, state=State.READY) for _ in tasks])
+        self._announce_later({task.kind for task in tasks})
 
     def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
         """Wake whoever could start these: the node here, and peers."""

@@ -173,3 +173,25 @@ async def test_a_waiter_is_told_in_time_however_many_others_begin_to_wait(
         for other in others:
             other.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_an_enqueue_that_is_cancelled_and_stored_all_the_same_is_not_left_to_the_sweep(
+    new_engine: NewEngine, sqlite_url: str
+) -> None:
+    """The one who stored it was cancelled between the commit and the answer."""
+    engine = new_engine(sqlite_url, sweep=3600)
+    ran = asyncio.Event()
+
+    @engine.task
+    async def work() -> None:
+        ran.set()
+
+    async with engine.worker() as node:
+        await until(lambda: not node.scheduler.is_claiming)
+        storing = asyncio.create_task(work.enqueue())
+        await asyncio.sleep(0)  # it is on its way, and nothing can call it back
+        storing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await storing
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ran.wait()
