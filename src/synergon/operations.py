@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import Duration, microseconds, seconds
@@ -30,6 +30,9 @@ from synergon.records import (
 )
 from synergon.stores.base import Store
 from synergon.waiters import Waiters
+
+EXPLAIN_TRIES: Final = 3
+"""A task that moves on faster than it can be explained gets the last answer."""
 
 
 class Operations:
@@ -69,7 +72,13 @@ class Operations:
 
         Other nodes are judged by what they last said of themselves, which is at most a heartbeat old (`age`).
         """
-        return await explain(self.store, self.node, await self.get(task_id))
+        record = await self.get(task_id)
+        for _ in range(EXPLAIN_TRIES):
+            explanation = await explain(self.store, self.node, record)
+            before, record = record, await self.get(task_id)
+            if (before.state, before.claim_no) == (record.state, record.claim_no):
+                break  # else it has moved on while nodes were looked at, and what was found is of two moments
+        return explanation
 
     async def tasks(
         self,
