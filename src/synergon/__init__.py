@@ -32,6 +32,7 @@ from synergon.errors import (
     TaskNotFound,
 )
 from synergon.event_records import Event
+from synergon.explaining.records import Cause, Explanation, NodeOutlook, Why
 from synergon.group import Group
 from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
@@ -50,6 +51,7 @@ __all__ = [
     "CallNext",
     "Cancel",
     "Candidate",
+    "Cause",
     "Command",
     "CommandsFailed",
     "ConfigurationError",
@@ -60,6 +62,7 @@ __all__ = [
     "ErrorRecord",
     "Event",
     "EventsLost",
+    "Explanation",
     "Group",
     "GroupRecord",
     "Handle",
@@ -68,6 +71,7 @@ __all__ = [
     "KeyConflict",
     "KindError",
     "LimitRecord",
+    "NodeOutlook",
     "NodeRecord",
     "NodeState",
     "NotAvailable",
@@ -102,5 +106,6 @@ __all__ = [
     "TaskPage",
     "TaskRecord",
     "TaskType",
+    "Why",
     "injected",
 ]

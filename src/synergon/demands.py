@@ -65,8 +65,19 @@ def parse_demand(text: str) -> Demand:
 
 def is_suitable(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
     """Whether a node with these labels and so much of everything could ever run it."""
-    return (
-        labels.issuperset(demand.needs)
-        and labels.isdisjoint(demand.forbids)
-        and all(amount <= totals.get(name, 0) for name, amount in demand.cost.items())
-    )
+    return not (missing(demand, labels) or unwanted(demand, labels) or too_much(demand, totals))
+
+
+def missing(demand: Demand, labels: frozenset[str]) -> list[str]:
+    """The labels that it needs and that are not among these."""
+    return [label for label in demand.needs if label not in labels]
+
+
+def unwanted(demand: Demand, labels: frozenset[str]) -> list[str]:
+    """Those of these labels that it forbids."""
+    return [label for label in demand.forbids if label in labels]
+
+
+def too_much(demand: Demand, amounts: Mapping[str, int]) -> list[str]:
+    """The resources of which it uses more than this."""
+    return [name for name, amount in demand.cost.items() if amount > amounts.get(name, 0)]

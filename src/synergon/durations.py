@@ -48,3 +48,12 @@ def _parse(value: Duration, option: str) -> float:
         return float(value)
     except OverflowError:  # a whole number may be larger than any float
         return math.inf if value > 0 else -math.inf
+
+
+def rough(duration_seconds: float) -> str:
+    """The length of a time in whole numbers: `42 s`, `5 min`, `3 h`, `2 d`."""
+    whole = round(duration_seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= 2 * length:  # "90 s" says more than "1 min"
+            return f"{whole // length} {unit}"
+    return f"{whole} s"

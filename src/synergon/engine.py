@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from synergon import settings as engine_settings
 from synergon.calls import listed_calls, one_connection
@@ -18,7 +18,6 @@ from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
 from synergon.errors import (
     KindError,
-    NotAvailable,
     NotConnected,
     OptionError,
 )
@@ -64,12 +63,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 Value = TypeVar("Value")
-
-
-LATER: Final = {
-    "explain": "why a task waits",
-}
-"""What is coming; until it works it is refused, not ignored."""
 
 
 class Engine(Observing):
@@ -154,14 +147,6 @@ class Engine(Observing):
 
     def __repr__(self) -> str:
         return f"<Engine {shown(self.settings.url)}>"
-
-    if not TYPE_CHECKING:  # a type checker says it by itself
-
-        def __getattr__(self, name: str) -> Any:
-            """Say clearly what is not there yet."""
-            if name in LATER:
-                raise NotAvailable(f"engine.{name} ({LATER[name]}) is not in this release of synergon")
-            raise AttributeError(f"an Engine has no attribute {name!r}")
 
     # ------------------------------------------------------------ kinds
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from synergon.errors import NotAvailable
 from synergon.records import TaskRecord
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
+    from synergon.explaining.records import Explanation
     from synergon.task import TaskType
 
 Value = TypeVar("Value")
@@ -56,9 +56,9 @@ class Handle(Generic[Value]):
         """Cancel it in whatever state it is; False: it had ended already."""
         return await self._engine.cancel(self.id, why)
 
-    async def explain(self) -> str:
-        """Why the task waits."""
-        raise NotAvailable("explain is not in this release of synergon")
+    async def explain(self) -> Explanation:
+        """Why the task waits, on every node; or how it runs, or what became of it."""
+        return await self._engine.explain(self.id)
 
     def result_sync(self, timeout: float | None = None) -> Value:
         """`result` for code without an event loop."""
@@ -67,6 +67,10 @@ class Handle(Generic[Value]):
     def status_sync(self) -> TaskRecord:
         """`status` for code without an event loop."""
         return self._engine.portal.call(self.status)
+
+    def explain_sync(self) -> Explanation:
+        """`explain` for code without an event loop."""
+        return self._engine.portal.call(self.explain)
 
     def cancel_sync(self, why: str | None = None) -> bool:
         """`cancel` for code without an event loop."""

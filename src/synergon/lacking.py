@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from synergon.demands import UNIT, Demand
+from synergon.demands import UNIT, Demand, missing, too_much, unwanted
 
 _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def lacking(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> list[str]:
     """What a node with these labels and so much of everything lacks, each as the end of "the node ..."; nothing, if it
-    could run such a task (`stores.weighing.is_suitable` decides the same)."""
-    missing = [f"lacks the label {label}" for label in demand.needs if label not in labels]
-    unwanted = [f"has the label {label}" for label in demand.forbids if label in labels]
-    small = [
-        f"has {name} {amount_text(name, totals.get(name, 0))} in all"
-        for name, amount in demand.cost.items()
-        if amount > totals.get(name, 0)
+    could run such a task."""
+    return [
+        *(f"lacks the label {label}" for label in missing(demand, labels)),
+        *(f"has the label {label}" for label in unwanted(demand, labels)),
+        *(f"has {name} {amount_text(name, totals.get(name, 0))} in all" for name in too_much(demand, totals)),
     ]
-    return [*missing, *unwanted, *small]
 
 
 def demand_words(demand: Demand) -> str:
@@ -29,6 +26,16 @@ def demand_words(demand: Demand) -> str:
     needs = [f"needs {label}" for label in demand.needs]
     forbids = [f"forbids {label}" for label in demand.forbids]
     return ", ".join((*amounts, *needs, *forbids)) or "nothing"
+
+
+def natural(name: str, amount: int) -> float:
+    """The whole number of a resource in the unit that people count it in; memory stays in bytes."""
+    return amount if name == "ram" else amount / UNIT
+
+
+def natural_text(name: str, amount: float) -> str:
+    """The same as people write it."""
+    return amount_text(name, round(amount if name == "ram" else amount * UNIT))
 
 
 def amount_text(name: str, amount: int) -> str:

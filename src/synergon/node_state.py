@@ -6,11 +6,32 @@ the node itself does. It answers questions: why a task waits, and whether anybod
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, is_suitable, parse_demand
+
+
+class Places(NamedTuple):
+    """How many more tasks of a kind a node could start, by each thing that it has only so many of."""
+
+    slots: int
+    of_kind: int | None = None
+    """Of the kind's `max_running`."""
+    processes: int | None = None
+    """If its bodies run in child processes."""
+
+    @property
+    def room(self) -> int:
+        """So many could start."""
+        room = self.slots
+        if self.of_kind is not None and self.of_kind < room:
+            room = self.of_kind
+        if self.processes is not None and self.processes < room:
+            room = self.processes
+        return room
+
 
 HOLDERS: Final = 3
 """How many of the tasks that hold a resource are named; those that hold most of it."""
@@ -28,6 +49,11 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_urgent: bool = False
     is_asking: bool = False
     """It looks at each task before it takes it (`can_accept`)."""
+    is_command: bool = False
+    limits: tuple[str, ...] = ()
+    """In each of these a task takes a place while it runs."""
+    provider: str | None = None
+    """On whose servers its tasks run."""
 
 
 PLAIN: Final = KindState()
@@ -49,10 +75,14 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: dict[str, int] = {}
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
+    brief: tuple[str, ...] = ()
+    """Kinds whose tasks end before that one starts, so that nothing need be left to it."""
     slots_free: int = 0
     slots_yielding: int = 0
     """Slots that running tasks would yield to an urgent one."""
     processes_free: int = 0
+    processes_yielding: int = 0
+    commands_free: int = 0
     running: dict[str, int] = {}
     """How many run, or are about to, by kind, without zeros."""
     is_cordoned: bool = False
@@ -85,6 +115,21 @@ def demanded_of(state: NodeState, kind: str, text: str) -> Demand:
     said = state.kind(kind).demand
     of_kind = parse_demand(said) if said else NOTHING
     return completed(parse_demand(text), of_kind) if text else of_kind
+
+
+def places_on(state: NodeState, kind: str) -> Places:
+    """How many more tasks of one of its kinds a node could start that says this."""
+    said = state.kind(kind)
+    slots, processes = state.slots_free, state.processes_free
+    if said.is_command:
+        slots = state.commands_free
+    elif said.is_urgent:
+        slots, processes = slots + state.slots_yielding, processes + state.processes_yielding
+    return Places(
+        slots,
+        None if said.max_running is None else said.max_running - state.running.get(kind, 0),
+        processes if said.is_process else None,
+    )
 
 
 _decoder: Final = msgspec.json.Decoder(NodeState)

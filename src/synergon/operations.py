@@ -10,6 +10,8 @@ from typing import Any
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.durations import Duration, microseconds, seconds
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
+from synergon.explaining.explainer import explain
+from synergon.explaining.records import Explanation
 from synergon.lifecycle import State
 from synergon.node.node import Node
 from synergon.options import check_moment, check_priority
@@ -61,6 +63,13 @@ class Operations:
         if record is None:
             raise _not_found(task_id)
         return record
+
+    async def explain(self, task_id: int) -> Explanation:
+        """Why a task waits, on every node; or how it runs, or what became of it. TaskNotFound if there is none.
+
+        Other nodes are judged by what they last said of themselves, which is at most a heartbeat old (`age`).
+        """
+        return await explain(self.store, self.node, await self.get(task_id))
 
     async def tasks(
         self,

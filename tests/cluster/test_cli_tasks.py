@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Shell, quickly, until
 
 from synergon import State
 
@@ -101,6 +102,41 @@ def test_a_task_that_is_not_there_is_code_1(shell: Shell) -> None:
     finished = shell.run("tasks", "show", "99", "--json", "--app", "app")
     assert (finished.code, finished.out) == (1, "")
     assert finished.err == ("error: there is no task 99: it never existed, was deleted, or its history was pruned\n")
+
+
+def test_explain_says_what_became_of_a_task_and_why_one_waits(shell: Shell) -> None:
+    ended = shell.run("tasks", "explain", str(FAILED), "--app", "app")
+    assert ended.code == 0
+    assert re.fullmatch(r"task 2 \(send\): failed at .+ after 2 attempts \(exhausted\): ValueError: .+\n", ended.out)
+    later = shell.run("tasks", "explain", str(LATER), "--json", "--app", "app").document
+    assert later["sentence"].startswith("scheduled: its time comes in ")
+    assert [cause["why"] for cause in later["causes"]] == ["delayed", "unknown_kind"], "no worker is there"
+
+
+def test_explain_shows_what_each_node_could_do(shell: Shell) -> None:
+    with shell.start("worker", "app", "-c", "1", "--name", "node-a", SYNERGON_LEASE="2") as worker:
+        shell.enqueue("hold")
+        worker.until_says("hold has begun")
+        (waits,) = shell.enqueue("greet", name="Bob")
+        until(lambda: "(1 of 1 slots in use)" in explained(shell, waits))
+        shown = explained(shell, waits).splitlines()
+        why = r"1 node runs `greet`: node-a is full \(1 of 1 slots in use\)"
+        assert re.fullmatch(rf"task {waits} \(greet\): ready for \d+ s; {why}", shown[0])
+        assert shown[2].split() == ["node", "can", "start", "because", "it", "said"]
+        assert re.fullmatch(r"node-a  no +is full \(1 of 1 slots in use\)  \d+ s ago", shown[3].rstrip())
+        (shell.folder / "go").touch()
+        until(lambda: "succeeded at" in explained(shell, waits))
+
+
+def explained(shell: Shell, task_id: int) -> str:
+    """What is printed without starting a process for it."""
+    return quickly(shell, "tasks", "explain", str(task_id), "--app", "app").out
+
+
+def test_there_is_nothing_to_explain_about_a_task_that_is_not_there(shell: Shell) -> None:
+    finished = shell.run("tasks", "explain", "99", "--app", "app")
+    assert (finished.code, finished.out) == (1, "")
+    assert "error: there is no task 99" in finished.err
 
 
 def test_each_id_is_answered_and_one_refusal_is_code_1(shell: Shell) -> None:

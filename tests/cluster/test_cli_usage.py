@@ -67,7 +67,6 @@ def test_version_and_help(shell: Shell) -> None:
         ("servers set gpu a=1 a=2 --app app", "'a' is named twice; name it once and give it a capacity"),
         ("servers set gpu a=two --app app", "the capacity of a must be a whole number from 0 on, or none"),
         ("dashboard --port 80", "`synergon dashboard` is not in this release of synergon"),
-        ("tasks explain 1", "`synergon tasks explain` is not in this release of synergon"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(

@@ -15,6 +15,7 @@ NAMES = [
     "CallNext",
     "Cancel",
     "Candidate",
+    "Cause",
     "Command",
     "CommandsFailed",
     "ConfigurationError",
@@ -25,6 +26,7 @@ NAMES = [
     "ErrorRecord",
     "Event",
     "EventsLost",
+    "Explanation",
     "Group",
     "GroupRecord",
     "Handle",
@@ -33,6 +35,7 @@ NAMES = [
     "KeyConflict",
     "KindError",
     "LimitRecord",
+    "NodeOutlook",
     "NodeRecord",
     "NodeState",
     "NotAvailable",
@@ -67,6 +70,7 @@ NAMES = [
     "TaskPage",
     "TaskRecord",
     "TaskType",
+    "Why",
     "injected",
 ]
 

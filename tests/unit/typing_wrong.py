@@ -83,7 +83,7 @@ async def options() -> None:
     Engine("memory://", concurency=1)  # wrong
     engine.worker(concurency=1)  # wrong
     Retry(attempts="many")  # wrong
-    engine.explain(1)  # wrong
+    engine.explain("one")  # wrong
 
 
 async def results() -> None:

@@ -11,12 +11,11 @@ from synergon.errors import NotAvailable
 NAMES: Final = ("dashboard", "top")
 
 
-def add(commands: typer.Typer, name: str, *, group: str = "") -> None:
+def add(commands: typer.Typer, name: str) -> None:
     """A hidden command that says that it is not there, whatever it is given."""
-    full_name = f"synergon {group} {name}" if group else f"synergon {name}"
 
     def refuse() -> None:
-        raise NotAvailable(f"`{full_name}` is not in this release of synergon")
+        raise NotAvailable(f"`synergon {name}` is not in this release of synergon")
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
     commands.command(name, hidden=True, context_settings=anything, help="Not in this release.")(refuse)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from synergon.durations import rough
 from synergon.lifecycle import State
 
 if TYPE_CHECKING:
@@ -124,11 +125,7 @@ def relative(moment: datetime, now: datetime) -> str:
     seconds = round((moment - now).total_seconds())
     if seconds == 0:
         return "now"
-    words = f"{abs(seconds)} s"
-    for unit, length in _UNITS:
-        if abs(seconds) >= 2 * length:  # "90 s ago" says more than "1 min ago"
-            words = f"{abs(seconds) // length} {unit}"
-            break
+    words = rough(abs(seconds))
     return f"in {words}" if seconds > 0 else f"{words} ago"
 
 

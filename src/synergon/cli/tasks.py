@@ -9,11 +9,13 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from synergon.cli import exits, later, task_moves
+from synergon.cli import exits, task_moves
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.output import console, new_table, relative, say, short, state_text, write_json, write_json_lines
 from synergon.cli.task_details import print_details
+from synergon.cli.task_outlooks import print_explanation
 from synergon.errors import OptionError
+from synergon.explaining.records import Explanation
 from synergon.lifecycle import State
 from synergon.records import NodeRecord, TaskPage, TaskQuery, TaskRecord, to_datetime
 
@@ -33,7 +35,6 @@ Ids = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=LARGEST_ID, h
 SomeIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 
 commands = typer.Typer(no_args_is_help=True, help="Look at tasks, and retry, cancel or delete them.")
-later.add(commands, "explain", group="tasks")
 
 
 @commands.command("list")
@@ -124,6 +125,24 @@ def show(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
         write_json(task)
     else:
         print_details(task, nodes, now)
+
+
+@commands.command()
+def explain(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Say why a task waits.
+
+    In one sentence, and for each node that knows its kind; or how it runs, or what became of it.
+    """
+
+    async def read() -> tuple[Explanation, datetime]:
+        async with connected(app, url) as engine:
+            return await engine.explain(task_id), to_datetime(await engine.store.now())
+
+    explanation, now = asyncio.run(read())
+    if as_json:
+        write_json(explanation)
+    else:
+        print_explanation(explanation, now)
 
 
 @commands.command()

@@ -81,6 +81,14 @@ class Acceptance:
         """Whether this node has said no to the task, and still means it."""
         return kind in self._inquiries and self._inquiries[kind].is_refused(task_id)
 
+    def refused_for(self, kind: str, task_id: int) -> float | None:
+        """For how many seconds this node still says no to the task; None: it does not."""
+        return self._inquiries[kind].refused_for(task_id) if kind in self._inquiries else None
+
+    def is_accepted(self, kind: str, task_id: int) -> bool:
+        """Whether the next claim may take the task: it need not be asked about, or was, and is accepted."""
+        return kind not in self._inquiries or task_id in self._inquiries[kind].offers()
+
     def close(self) -> None:
         """Ask nothing any more."""
         for inquiry in self._inquiries.values():

@@ -11,6 +11,7 @@ from synergon.node.fairness import Fairness
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import PROCESS, SLOT, Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
+from synergon.node_state import Places
 from synergon.pipelines import ranks
 from synergon.records import ClaimRequest, Claims, Kept, Look, Room
 from synergon.stores.weighing import demand_of, is_suitable
@@ -130,6 +131,10 @@ class Admission:
 
     def room(self, kind: str) -> int:
         """How many tasks of this kind could start now, as far as slots go; an urgent one where others yield."""
+        return self.places(kind).room
+
+    def places(self, kind: str) -> Places:
+        """The same, by what there are slots for (`node_state.places_on` says it of nodes elsewhere)."""
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
         room = ledger.commands_free if task_type.is_command else ledger.free
@@ -137,11 +142,11 @@ class Admission:
         if policy.urgent and self._preemption is not None:
             yielding = self._preemption.yielding(kind)
             room, processes = room + yielding[SLOT], processes + yielding[PROCESS]
-        if policy.max_running is not None:
-            room = min(room, policy.max_running - ledger.count(kind))
-        if policy.runs_in == "process":
-            room = min(room, processes)
-        return room
+        return Places(
+            room,
+            None if policy.max_running is None else policy.max_running - ledger.count(kind),
+            processes if policy.runs_in == "process" else None,
+        )
 
     def expected(self, kind: str, text: str = AS_THE_KIND_SAYS) -> int:
         """How many tasks of this kind, with this demand, could start now without anybody yielding: where there is room
@@ -180,10 +185,25 @@ class Admission:
     @property
     def slots_yielding(self) -> int:
         """The same in slots."""
+        return self._yielding_of(SLOT)
+
+    @property
+    def processes_yielding(self) -> int:
+        """The same in child processes."""
+        return self._yielding_of(PROCESS)
+
+    def _yielding_of(self, what: str) -> int:
         urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
         if self._preemption is None or not urgent:
             return 0
-        return min(self._preemption.yielding(kind)[SLOT] for kind in urgent)
+        return min(self._preemption.yielding(kind)[what] for kind in urgent)
+
+    @property
+    def brief(self) -> list[str]:
+        """Kinds that need leave nothing to the task that room is kept for."""
+        if self._reservation is None or self._reservation.kept is None:
+            return []
+        return self._reservation.brief(self._rooms.values(), self._ledger.unpromised)
 
     @property
     def kept(self) -> Kept | None:

@@ -114,8 +114,13 @@ class Inquiry:
 
     def is_refused(self, task_id: int) -> bool:
         """Whether this node has refused the task, as far as that still holds."""
+        return self.refused_for(task_id) is not None
+
+    def refused_for(self, task_id: int) -> float | None:
+        """For how many seconds a refusal of the task still holds; None: it is not refused."""
         verdict = self._verdicts.get(task_id)
-        return verdict is not None and not verdict.is_accepted and verdict.until > self._clock.monotonic()
+        left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
+        return left if left > 0 else None
 
     # ------------------------------------------------------------ looking through the candidates
 

@@ -79,6 +79,13 @@ class Reservation:
         """How much of what is free others must leave."""
         return {} if self.kept is None else self._prospect(self.kept, free)[1]
 
+    def brief(self, rooms: Iterable[Room], free: Mapping[str, int]) -> list[str]:
+        """Kinds whose tasks end before the kept one starts."""
+        if self.kept is None:
+            return []
+        moment, _ = self._prospect(self.kept, free)
+        return [room.kind for room in rooms if self._is_brief(room, moment)]
+
     # ------------------------------------------------------------ when it can start
 
     def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:

@@ -28,8 +28,11 @@ def state_of(
         slots_yielding=admission.slots_yielding,
         held=admission.held,
         kept_for=None if admission.kept is None else admission.kept.id,
+        brief=tuple(admission.brief),
         slots_free=max(ledger.free, 0),
         processes_free=ledger.processes_free,
+        processes_yielding=admission.processes_yielding,
+        commands_free=ledger.commands_free,
         running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
@@ -47,6 +50,9 @@ def _kind_state(room: Room, task_type: AnyTask) -> KindState:
         rank=room.rank,
         is_urgent=room.is_urgent,
         is_asking=task_type.acceptor is not None,
+        is_command=room.is_command,
+        limits=room.limits,
+        provider=room.provider,
     )
 
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from synergon.addresses import covers
 from synergon.records import Room
@@ -155,6 +155,18 @@ class Allotment:
         for holding in holdings:
             self._count(holding)
 
+    @classmethod
+    def counted(
+        cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[PooledServer, int]]
+    ) -> Self:
+        """The same for who has no rows and only knows how much of each limit and server is in use."""
+        listed = list(servers)
+        made = cls(values, (server for server, _ in listed), ())
+        made._used.update(in_use)
+        for server, number in listed:
+            server.slots.update(range(number))
+        return made
+
     def _count(self, holding: Holding) -> None:
         self._use(holding.limits, holding.server)
         pool = self._pools.get(holding.provider or "")
@@ -196,9 +208,22 @@ class Allotment:
         """The addresses where there is room now: what is for another one need not be looked at."""
         return [server.address for server in self._pools[provider].servers if self._is_open(server)]
 
+    def full(self, names: Iterable[str]) -> list[str]:
+        """Those of the limits in which there is no place."""
+        return [name for name in names if self._left(name) == 0]
+
+    def full_above(self, address: str) -> list[str]:
+        """The same of the limits that cover a server."""
+        return self.full(self._prefixes(address))
+
+    def servers_for(self, provider: str, target: str | None) -> list[PooledServer]:
+        """Those of a provider on which a task that is for `target`, or for any of them, may run."""
+        servers = self._pools[provider].servers
+        return servers if target is None else [server for server in servers if server.address == target]
+
     def take(self, room: Room, candidate: Candidate) -> Seat | None:
         """A place in every limit and on a server, for this task; None: there is none."""
-        if self._room(room.limits) == 0:
+        if self.full(room.limits):
             return None
         if room.provider is None:
             self._use(room.limits, None)

@@ -40,13 +40,20 @@ class Scales:
         request = self._request
         if not is_suitable(demand, request.labels, request.totals):
             return Fit.NEVER
-        is_exempt = self._is_exempt(room, demand, task_id)
-        is_enough = all(amount <= self._available(name, room, is_exempt) for name, amount in demand.cost.items())
-        if is_enough:
+        if not self.short_of(room, demand, task_id):
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(room.kind)
         return Fit.LATER
+
+    def short_of(self, room: Room, demand: Demand, task_id: int | None = None) -> list[str]:
+        """The resources of which too little is left for it now."""
+        is_exempt = self._is_exempt(room, demand, task_id)
+        return [name for name, amount in demand.cost.items() if amount > self._available(name, room, is_exempt)]
+
+    def left(self, room: Room) -> dict[str, int]:
+        """What a task of the kind finds of each resource, if nothing is held from it."""
+        return {name: self._available(name, room, is_exempt=True) for name in self._request.totals}
 
     def most(self, room: Room, demand: Demand) -> int:
         """More than this cannot be taken of such tasks; the one that room is kept for not counted."""

@@ -1,0 +1,99 @@
+"""What stands in the way of a ready task on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from synergon.demands import Demand, missing, too_much, unwanted
+from synergon.explaining.records import Cause, Why
+from synergon.explaining.standpoints import Standpoint
+from synergon.lacking import natural
+from synergon.node.ledger import COMMANDS_AT_ONCE
+from synergon.node_state import places_on
+from synergon.records import Room, TaskRecord
+from synergon.stores.weighing import Fit, Scales, demand_of
+
+
+def causes_on(node: Standpoint, task: TaskRecord, now: datetime) -> list[Cause]:
+    """All of them that are the node's own; none: it could start the task, if nothing that all nodes share, and no other
+    task, stands in the way."""
+    if node.is_silent:
+        return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
+    if not node.state.is_said:
+        return [Cause(why=Why.UNSAID)]
+    room = node.room(task.kind)
+    demand = demand_of(room, task.demand)
+    return [
+        *_closed(node),
+        *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
+        *_unsuitable(node, demand),
+        *_places(node, task.kind),
+        *_scarce(node, task, room, demand),
+        *_unasked(node, task, now),
+    ]
+
+
+def _closed(node: Standpoint) -> Iterator[Cause]:
+    if node.state.is_stopping:
+        yield Cause(why=Why.STOPPING)
+    elif node.is_cordoned:
+        yield Cause(why=Why.CORDONED, subject=node.state.leaving or "", since=node.record.cordoned_at)
+
+
+def _unsuitable(node: Standpoint, demand: Demand) -> Iterator[Cause]:
+    labels, totals = frozenset(node.state.labels), node.state.totals
+    for label in missing(demand, labels):
+        yield Cause(why=Why.LABEL_MISSING, subject=label)
+    for label in unwanted(demand, labels):
+        yield Cause(why=Why.LABEL_FORBIDDEN, subject=label)
+    for name in too_much(demand, totals):
+        needed, total = natural(name, demand.cost[name]), natural(name, totals.get(name, 0))
+        yield Cause(why=Why.TOO_SMALL, subject=name, of=total, needed=needed)
+
+
+def _places(node: Standpoint, kind: str) -> Iterator[Cause]:
+    places, said = places_on(node.state, kind), node.state.kind(kind)
+    if places.slots <= 0:
+        most = COMMANDS_AT_ONCE if said.is_command else node.record.concurrency
+        yield Cause(why=Why.SLOTS, in_use=most - max(places.slots, 0), of=most)
+    if places.of_kind is not None and places.of_kind <= 0:
+        yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=node.state.running.get(kind, 0), of=said.max_running)
+    if places.processes is not None and places.processes <= 0:
+        yield Cause(why=Why.PROCESSES)
+
+
+def _scarce(node: Standpoint, task: TaskRecord, room: Room, demand: Demand) -> Iterator[Cause]:
+    """Resources of which there is enough in all, and not now."""
+    scales, state = Scales(node.request([task.kind])), node.state
+    if scales.fit(room, demand, task.id) is not Fit.LATER:
+        return
+    left = scales.left(room)
+    is_kept_from_it = False
+    for name in scales.short_of(room, demand, task.id):
+        if demand.cost[name] <= left[name]:
+            is_kept_from_it = True
+            continue
+        total = state.totals[name]
+        yield Cause(
+            why=Why.RESOURCE,
+            subject=name,
+            in_use=natural(name, total - max(state.free.get(name, 0), 0)),
+            of=natural(name, total),
+            needed=natural(name, demand.cost[name]),
+            tasks=state.holders.get(name, ()),
+        )
+    if is_kept_from_it:
+        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.kept_for))
+
+
+def _unasked(node: Standpoint, task: TaskRecord, now: datetime) -> Iterator[Cause]:
+    """What only a function can say, which was not asked or has said no."""
+    if not node.state.kind(task.kind).is_asking:
+        return
+    acceptance = node.acceptance
+    seconds = None if acceptance is None else acceptance.refused_for(task.kind, task.id)
+    if seconds is not None:
+        yield Cause(why=Why.REFUSED, until=now + timedelta(seconds=seconds))
+    elif acceptance is None or not acceptance.is_accepted(task.kind, task.id):
+        yield Cause(why=Why.ASKS)

@@ -1,0 +1,238 @@
+"""`explain` says that a task can start on a node exactly when that node's next claim takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from synergon import Engine, Resources, State, Why
+from synergon.durations import microseconds
+from synergon.node.admission import Admission
+from synergon.node.ledger import Ledger
+from synergon.node.scheduler import Scheduler
+from synergon.node.standing import state_of
+from synergon.node_state import encode_state
+from synergon.records import NewNode
+from synergon.stores.weighing import demand_of
+from synergon.task import AnyTask
+from synergon.this_process import this_process
+from synergon.version import VERSION
+
+KINDS: Final = ("plain", "few", "limited", "global_one", "served", "costly", "urgent", "end")
+QUEUES: Final = ("mail", "night")
+LABELS: Final = ("east", "spot")
+
+
+class NodePlan(NamedTuple):
+    """A node to be."""
+
+    concurrency: int
+    cpu: int
+    labels: frozenset[str]
+    queues: frozenset[str] | None
+    kinds: frozenset[str]
+    is_cordoned: bool
+    starts_first: int
+    """How many tasks it has when the question comes."""
+
+
+class TaskPlan(NamedTuple):
+    """A task to be."""
+
+    kind: str
+    queue: str
+    priority: int
+    cpu: int | None
+    needs: frozenset[str]
+    forbids: frozenset[str]
+
+
+some_labels = st.frozensets(st.sampled_from(LABELS))
+nodes = st.builds(
+    NodePlan,
+    concurrency=st.integers(1, 5),
+    cpu=st.integers(0, 3),
+    labels=some_labels,
+    queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
+    kinds=st.frozensets(st.sampled_from(KINDS), min_size=4),
+    is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
+    starts_first=st.integers(0, 3),
+)
+tasks = st.builds(
+    TaskPlan,
+    kind=st.sampled_from(KINDS),
+    queue=st.sampled_from(QUEUES),
+    priority=st.integers(0, 1),
+    cpu=st.none() | st.integers(0, 3),
+    needs=st.just(frozenset[str]()) | some_labels,
+    forbids=st.just(frozenset[str]()) | some_labels,
+)
+
+
+def register(engine: Engine, limit: int, capacity: int) -> None:
+    """All kinds; a node may know some of them only."""
+
+    async def body() -> None: ...
+
+    engine.limit("shared", limit)
+    pool = engine.provider("pool", servers={"http://a": capacity, "http://b": min(capacity, 1)})
+    engine.limit("http://a", 1)
+    options: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "few": {"max_running": 1, "limits": ["shared"]},
+        "limited": {"limits": ["shared"]},
+        "global_one": {"max_running_global": 1},
+        "costly": {"cost": Resources(cpu=1)},
+        "urgent": {"urgent": True},
+        "end": {"downstream_of": ["plain"], "cost": Resources(cpu=2)},
+    }
+    for name, said in options.items():
+        engine.task(name=name, **said)(body)
+    pool.task(name="served")(body)
+
+
+class Stand:
+    """A node without a loop of its own: the real ledger and admission, and a row that says what they would say."""
+
+    def __init__(self, engine: Engine, plan: NodePlan, number: int) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.id = f"node-{number}"
+        self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
+        self.ledger = Ledger(plan.concurrency, 1, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
+        self.admission = Admission(self.kinds, self.ledger, plan.queues, labels=plan.labels)
+        self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
+
+    async def register(self) -> None:
+        """With what it says of itself now."""
+        plan = self.plan
+        state = state_of(self.admission, self.ledger, {}, self.scheduler, None)
+        await self.engine.store.register(
+            NewNode(
+                id=self.id,
+                name=self.id,
+                process=this_process(),
+                kinds=tuple(self.kinds),
+                queues=None if plan.queues is None else tuple(sorted(plan.queues)),
+                concurrency=plan.concurrency,
+                lease=microseconds(60),
+                version=VERSION,
+                published=encode_state(state),
+            )
+        )
+
+    async def claim(self, most: int | None = None) -> set[int]:
+        """The next claim, of all kinds, and the ids that it took."""
+        request = self.admission.request(self.id, self.kinds)
+        if request is None:
+            return set()
+        if most is not None:
+            request = replace(request, limit=most)
+        claims = await self.engine.store.claim(request)
+        rooms = {room.kind: room for room in request.rooms}
+        for claim in claims:
+            cost = demand_of(rooms[claim.kind], claim.demand).cost
+            self.ledger.take(claim.kind, is_process=False, cost=cost)
+        return {claim.id for claim in claims}
+
+
+def call(engine: Engine, plan: TaskPlan) -> Any:
+    options: dict[str, Any] = {"queue": plan.queue, "priority": plan.priority}
+    if plan.cpu is not None:
+        options["cost"] = Resources(cpu=plan.cpu)
+    options["needs"], options["forbids"] = plan.needs, plan.forbids - plan.needs
+    return engine.kinds[plan.kind].with_options(**options).call()
+
+
+class World(NamedTuple):
+    """Nodes, what they run, and what is ready."""
+
+    nodes: list[NodePlan]
+    before: list[TaskPlan]
+    """Of these the nodes have started some."""
+    after: list[TaskPlan]
+    limit: int
+    capacity: int
+    paused: str | None
+    asked: int
+    """Which of the nodes claims next."""
+
+
+worlds = st.builds(
+    World,
+    nodes=st.lists(nodes, min_size=1, max_size=3),
+    before=st.lists(tasks, max_size=6),
+    after=st.lists(tasks, min_size=1, max_size=8),
+    limit=st.integers(0, 3),
+    capacity=st.integers(0, 2),
+    paused=st.sampled_from([None, None, "night"]),
+    asked=st.integers(0, 2),
+)
+
+
+@settings(max_examples=70, deadline=None)
+@given(world=worlds)
+def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: World) -> None:
+    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+        said = {task_id: await engine.explain(task_id) for task_id in ids}
+        able = {task_id for task_id, found in said.items() if chosen.id in {node.id for node in found.can_start_on}}
+        taken = await chosen.claim() & set(ids)
+        assert able == taken, {task_id: str(said[task_id]) for task_id in able ^ taken}
+        for explanation in said.values():
+            is_named = any(f"can start on {stand.id}" in explanation.sentence for stand in stands)
+            assert is_named == bool(explanation.can_start_on), explanation.sentence
+
+    asyncio.run(in_world(world, check))
+
+
+@settings(max_examples=70, deadline=None)
+@given(world=worlds, which=st.integers(0, 7))
+def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world: World, which: int) -> None:
+    async def check(engine: Engine, _: list[Stand], chosen: Stand, ids: list[int]) -> None:
+        task_id = ids[which % len(ids)]
+        said = await engine.explain(task_id)
+        causes = [cause.why for node in said.nodes if node.id == chosen.id for cause in node.causes]
+        is_known = said.kind in chosen.kinds
+        others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
+        await engine.store.delete(sorted(others))
+        is_taken = task_id in await chosen.claim()
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND}), said
+
+    asyncio.run(in_world(world, check))
+
+
+Check = Callable[[Engine, list[Stand], Stand, list[int]], Awaitable[None]]
+
+
+async def in_world(world: World, check: Check) -> None:
+    engine = Engine(f"memory://{uuid.uuid4().hex}")
+    register(engine, world.limit, world.capacity)
+    async with engine:
+        stands = [Stand(engine, plan, number) for number, plan in enumerate(world.nodes)]
+        await enqueue(engine, world.before)
+        for stand in stands:
+            await stand.register()
+            await stand.claim(stand.plan.starts_first)
+        ids = await enqueue(engine, world.after)
+        await settle(engine, stands, world.paused)
+        await check(engine, stands, stands[world.asked % len(stands)], ids)
+
+
+async def enqueue(engine: Engine, plans: Iterable[TaskPlan]) -> list[int]:
+    return [handle.id for handle in await engine.enqueue([call(engine, plan) for plan in plans])]
+
+
+async def settle(engine: Engine, stands: list[Stand], paused: str | None) -> None:
+    """What people have said, and what nodes say after it."""
+    for stand in stands:
+        await stand.register()
+        if stand.plan.is_cordoned:
+            await engine.cordon(stand.id)
+    if paused is not None:
+        await engine.pause(paused)

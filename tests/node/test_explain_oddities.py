@@ -1,0 +1,390 @@
+"""Why a task waits where nodes differ, come and go, or have been told nothing yet; and tasks that do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import NewEngine
+from tests.node import process_bodies
+from tests.node.test_explain import crew_of, node_of
+from tests.support import Gate, make_troubled, until, until_state
+
+from synergon import Engine, Handle, Resources, State, TaskNotFound, Why
+from synergon.durations import microseconds
+from synergon.explaining.records import Cause, Explanation
+from synergon.explaining.shared import Shared
+from synergon.explaining.words import clause
+from synergon.limit_records import ServerRecord
+from synergon.records import ClaimRequest, NewNode, Room, TaskRecord
+from synergon.this_process import this_process
+
+
+async def said(handle: Handle[Any], pattern: str) -> Explanation:
+    """What is said of the task, once it is this."""
+    found: list[Explanation] = []
+
+    async def is_said() -> bool:
+        found[:] = [await handle.explain()]
+        return re.fullmatch(pattern, str(found[0])) is not None
+
+    try:
+        await until(is_said, 10)
+    except TimeoutError:
+        raise AssertionError(f"not {pattern!r} but {found[0].sentence!r}\n{found[0]}") from None
+    return found[0]
+
+
+async def test_three_nodes_have_a_reason_each(memory_url: str) -> None:
+    async with crew_of(3, memory_url) as crew:
+        a, b, c = crew.engines
+        (first,) = await crew.running("train", 1, needs={"zone:eu"})
+        runs_on = (await first.status()).node_id
+        full = next(engine for engine in (a, b, c) if node_of(engine).id == runs_on)
+        cordoned = next(engine for engine in (a, b, c) if engine is not full)
+        (other,) = (engine for engine in (a, b, c) if engine not in (full, cordoned))
+        await a.cordon(node_of(cordoned).id)
+        node_of(other)._admission.labels = frozenset()
+        handle = await crew.enqueue("train", needs={"zone:eu"})
+        words = {
+            full.settings.name: rf"is full \(gpu 1 of 1 used by task {first.id}\)",
+            cordoned.settings.name: r"is cordoned since \d\d:\d\d",
+            other.settings.name: "lacks label zone:eu",
+        }
+        reasons = ", ".join(f"{name} {words[name]}" for name in sorted(words))
+        explanation = await crew.said(handle, rf"ready for \d+ s; 3 nodes run `train`: {reasons}")
+        assert [node.age == 0 for node in explanation.nodes] == [True, False, False]
+        assert all(node.age < 10 for node in explanation.nodes)
+
+
+async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
+    async with crew_of(1, memory_url, concurrency=5) as crew:
+        node_of(crew.first).reservation.patience_seconds = 0.05
+        await crew.running("hold", 1, cost=Resources(cpu=3))
+        big = await crew.enqueue("hold", cost=Resources(cpu=4))
+        pattern = r"ready for \d+ s; 1 node runs `hold`: node-0 is full \(cpu 3 of 4 used by task 1, and it needs 4\)"
+        explanation = await crew.said(big, f"{pattern}; node-0 keeps room for it")
+        assert explanation.kept_by == node_of(crew.first).id
+        small = await crew.enqueue("quick", cost=Resources(cpu=1))
+        await crew.said(small, rf"ready for \d+ s; 1 node runs `quick`: node-0 keeps room for task {big.id}")
+        crew.gate.open()
+        await until_state(small, State.SUCCEEDED)
+
+
+async def test_a_node_that_stops_and_one_that_drains_take_no_more(memory_url: str) -> None:
+    async with crew_of(3, memory_url) as crew:
+        held = await crew.running("hold", 6)
+        by_node = {(await handle.status()).node_id for handle in held}
+        assert len(by_node) == 3
+        _, draining, stopping = crew.engines
+        await crew.first.drain(node_of(draining).id)
+        stop = asyncio.ensure_future(stopping.stop_node(60))
+        handle = await crew.enqueue("hold")
+        full = r"is full \(2 of 2 slots in use\)"
+        pattern = rf"ready for \d+ s; 3 nodes run `hold`: node-0 {full}, node-1 drains and {full}, node-2 is stopping.*"
+        explanation = await crew.said(handle, pattern)
+        assert [cause.why for cause in explanation.nodes[2].causes] == [Why.STOPPING, Why.SLOTS]
+        crew.gate.open()
+        await stop
+        await until_state(handle, State.SUCCEEDED)
+
+
+async def test_a_node_that_is_silent_and_one_that_has_said_nothing(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+    async with engine:
+        for name, lease in {"ghost": 0.000001, "newborn": 60}.items():
+            await engine.store.register(
+                NewNode(
+                    id=name,
+                    name=name,
+                    process=this_process(),
+                    kinds=("quick",),
+                    queues=None,
+                    concurrency=1,
+                    lease=microseconds(lease),
+                    version="1",
+                )
+            )
+        (handle,) = await engine.enqueue([engine.call("quick")])
+        ghost = r"ghost has not been heard from for \d+ s"
+        pattern = rf"ready for \d+ s; 2 nodes run `quick`: {ghost}, newborn has said nothing of itself yet"
+        await said(handle, pattern)
+        await engine.store.unregister("newborn")
+        await said(handle, r"ready for \d+ s; no live node knows kind `quick`")
+
+
+async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+    async with engine:
+        for node_id in ("one", "two"):
+            await engine.store.register(
+                NewNode(
+                    id=node_id,
+                    name="twin",
+                    process=this_process(),
+                    kinds=("quick",),
+                    queues=None,
+                    concurrency=1,
+                    lease=microseconds(60),
+                    version="1",
+                )
+            )
+        (handle,) = await engine.enqueue([engine.call("quick")])
+        silence = "has said nothing of itself yet"
+        await said(handle, rf"ready for .*: twin \(one\) {silence}, twin \(two\) {silence}")
+
+
+async def test_what_nobody_looks_at_is_due_or_expired(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine:
+        due = await quick.with_options(delay=0.01).enqueue()
+        late = await quick.with_options(expires_in=0.01).enqueue()
+        nobody = "no live node knows kind `quick`"
+        await said(due, rf"scheduled: due for 0 s, and made ready at the next look of a node, {nobody}")
+        await said(late, rf"ready for \d+ s; expired for \d s, and ended at the next look of a node, {nobody}")
+        async with engine.worker():
+            await until_state(due, State.SUCCEEDED)
+            await until_state(late, State.FAILED)
+            await said(late, r"failed at \d\d:\d\d \(expired\).*")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_can_start_is_told_and_who_goes_first(count: int, memory_url: str) -> None:
+    """Claims are held back, so that what could start does not."""
+    gate = Gate()
+
+    async with crew_of(count, memory_url, concurrency=1) as crew:
+        for engine in crew.engines:
+            real = engine.store.claim
+            node_of(engine).scheduler._store = _Held(engine.store, gate, real)
+        first = await crew.enqueue("quick")
+        second = await crew.enqueue("quick")
+        names = ", ".join(f"node-{number}" for number in range(count))
+        explanation = await crew.said(first, rf"ready for \d+ s; it can start on {names}")
+        assert (len(explanation.can_start_on), explanation.position) == (count, 1)
+        explanation = await crew.said(second, crew.each("quick", "has room, and others go first") + ", position 2")
+        assert explanation.position == 2
+        gate.open()
+        await until_state(second, State.SUCCEEDED)
+
+
+class _Held:
+    """The real store, whose claims wait at a gate."""
+
+    def __init__(self, store: Any, gate: Gate, claim: Callable[[Any], Any]) -> None:
+        self._store = store
+        self._gate = gate
+        self._claim = claim
+
+    async def claim(self, request: Any) -> Any:
+        await self._gate.hold()
+        return await self._claim(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("demand", [{}, {"needs": {"zone:us"}, "cost": Resources(cpu=1)}])
+async def test_nothing_is_read_that_grows_with_the_backlog(
+    demand: dict[str, Any], memory_url: str, new_engine: NewEngine
+) -> None:
+    engine = new_engine(memory_url, name="node-a", concurrency=1, labels={"zone:us"}, resources=Resources(cpu=2))
+    stores = make_troubled(engine)
+    gate = Gate()
+
+    @engine.task
+    async def hold() -> None:
+        await gate.hold()
+
+    async with engine.worker():
+        await hold.enqueue()
+        await gate.until_reached()
+        handle = await hold.with_options(**demand).enqueue()
+        stores[-1].calls.clear()
+        await said(handle, r"ready for \d+ s; 1 node runs `hold`: node-a is full \(1 of 1 slots in use\)")
+        assert not stores[-1].calls.keys() & {"queues", "counts", "list_tasks"}
+        await engine.pause("default")
+        await said(handle, r"ready for \d+ s; queue default is paused since \d\d:\d\d")
+        gate.open()
+
+
+async def test_positions_are_exact_up_to_a_thousand(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine:
+        await engine.pause("default")
+        handles = await engine.enqueue([quick.call() for _ in range(1003)])
+        positions = [(await handles[place].explain()).position for place in (0, 998, 999, 1000, 1002)]
+        assert positions == [1, 999, 1000, 1001, 1001]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_places_of_child_processes(count: int, memory_url: str, new_engine: NewEngine, tmp_path: Path) -> None:
+    engines = [new_engine(memory_url, name=f"node-{number}", child_processes=1, sweep=0.05) for number in range(count)]
+    for engine in engines:
+        process_bodies.on(engine, process_bodies.sleep_long)
+    kind = engines[0].kinds["sleep_long"]
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine.worker(grace=0))
+        held: list[Handle[Any]] = [await kind.enqueue(str(tmp_path / f"held-{number}")) for number in range(count)]
+        for one in held:
+            await until_state(one, State.RUNNING)
+        handle: Handle[Any] = await kind.enqueue(str(tmp_path / "next"))
+        for engine in engines:
+            lease = node_of(engine)._lease
+            assert lease is not None
+            lease.renew_soon()
+        reasons = ", ".join(f"node-{number} has no free child process" for number in range(count))
+        await said(handle, rf"ready for \d+ s; {count} nodes? runs? `sleep_long`: {reasons}")
+        await held[0].cancel()
+        await until_state(handle, State.RUNNING)
+
+
+# ---------------------------------------------------------------- what does not wait
+
+
+async def test_a_running_task_says_where_and_what_is_odd_about_it(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url, name="node-a")
+    pool = engine.provider("pool", servers={"http://one": 1})
+    gate = Gate()
+
+    @pool.task(retry=5)
+    async def stubborn() -> None:
+        try:
+            await gate.hold()
+        except asyncio.CancelledError:
+            await gate.hold()
+
+    async with engine.worker():
+        handle = await stubborn.enqueue()
+        await until_state(handle, State.RUNNING)
+        running = r"running on node-a, on server http://one for \d+ s, attempt 1 of 5"
+        await said(handle, running)
+        await handle.cancel()
+        await said(handle, f"{running}; somebody has asked to cancel it")
+        gate.open()
+        await until_state(handle, State.CANCELLED)
+        assert re.fullmatch(r"cancelled at \d\d:\d\d.*", str(await handle.explain()))
+
+
+async def test_a_body_that_cannot_be_stopped_is_overdue(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url, name="node-a")
+    release = threading.Event()
+
+    @engine.task(timeout=0.05)
+    def deaf() -> None:
+        release.wait(30)
+
+    async with engine.worker():
+        handle = await deaf.enqueue()
+        odd = "; overdue: its body could not be stopped at its deadline"
+        await said(handle, rf"running on node-a for \d+ s, attempt 1 of 1{odd}")
+        release.set()
+        await until_state(handle, State.FAILED)
+
+
+async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+    async with engine:
+        await engine.store.register(
+            NewNode(
+                id="ghost",
+                name="ghost",
+                process=this_process(),
+                kinds=("quick",),
+                queues=None,
+                concurrency=1,
+                lease=microseconds(0.2),
+                version="1",
+            )
+        )
+        (handle,) = await engine.enqueue([engine.call("quick")])
+        await engine.store.claim(ClaimRequest(node_id="ghost", rooms=(Room(kind="quick", count=1),), limit=1))
+        pattern = r"running on ghost for \d+ s, attempt 1; its node has not been heard from, and loses it soon"
+        await said(handle, pattern)
+
+        @engine.task
+        async def quick() -> None: ...
+
+        async with engine.worker(sweep=0.05):
+            await until_state(handle, State.SUCCEEDED)
+
+
+async def test_what_failed_says_how(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task
+    async def fails() -> None:
+        raise ValueError("no such file\nand more")
+
+    async with engine.worker():
+        handle = await fails.enqueue()
+        await until_state(handle, State.FAILED)
+        pattern = r"failed at \d\d:\d\d after 1 attempt \((error|exhausted)\): ValueError: no such file"
+        assert re.fullmatch(pattern, str(await handle.explain()))
+
+
+async def test_there_is_nothing_to_say_of_a_task_that_is_not_there(memory_url: str, new_engine: NewEngine) -> None:
+    async with new_engine(memory_url) as engine:
+        with pytest.raises(TaskNotFound, match="there is no task 77"):
+            await engine.explain(77)
+
+
+def test_code_without_a_loop_can_ask(sqlite_url: str) -> None:
+    engine = Engine(sqlite_url)
+
+    @engine.task
+    async def quick() -> None: ...
+
+    with engine:
+        handle = quick.enqueue_sync()
+        assert handle.explain_sync().causes == (Cause(why=Why.UNKNOWN_KIND, subject="quick"),)
+
+
+# ---------------------------------------------------------------- what a store seldom holds
+
+
+def test_a_command_for_a_server_that_is_gone_says_so() -> None:
+    now = datetime.now(UTC)
+    servers = [ServerRecord(provider="pool", address="http://one", capacity=1, in_use=0)]
+    task = TaskRecord(
+        id=1,
+        kind="obey",
+        queue="default",
+        state=State.READY,
+        run_at=now,
+        enqueued_at=now,
+        is_command=True,
+        target="http://two",
+    )
+    room = Room(kind="obey", count=1, provider="pool", is_command=True)
+    (cause,) = Shared([], servers, [], now).causes(task, room)
+    assert (cause.why, clause(cause, now)) == (Why.REMOVED, "server http://two was removed")
+
+
+def test_a_server_on_trial_takes_one_at_a_time() -> None:
+    now = datetime.now(UTC)
+    server = ServerRecord(provider="pool", address="http://one", capacity=8, in_use=1, failures=5, resting_until=now)
+    task = TaskRecord(id=1, kind="work", queue="default", state=State.READY, run_at=now, enqueued_at=now)
+    (cause,) = Shared([], [server], [], now).causes(task, Room(kind="work", count=1, provider="pool"))
+    assert (cause.in_use, cause.of) == (1, 1)
+
+
+@pytest.mark.parametrize("why", Why)
+def test_there_are_words_for_every_cause(why: Why) -> None:
+    assert clause(Cause(why=why, subject="it", in_use=1, of=2, needed=1), datetime.now(UTC))
