@@ -31,6 +31,7 @@ async def test_a_peer_that_heals_is_used_again_without_a_restart(manner: Manner,
         (door,) = arena.doors
         before = (await producer.enqueue([producer.call("quick")]))[0]
         await before.result(timeout=30)
+        await asyncio.sleep(1)  # its end makes the node look once more, which must be over
 
         door.become(manner)
         meanwhile = (await producer.enqueue([producer.call("quick")]))[0]

@@ -104,7 +104,7 @@ class NetworkWorkload(Workload):
         self.quiet_at = world.climate.quiet_at
         if not world.climate.is_deadly:
             self._poison = 0.0
-        self._operations += (self._cancel, self._start_over)
+        self._operations += (self._cancel, self._start_over, self._lie)
 
     async def _start_over(self, process: Process) -> None:
         """Cancel what runs, and run it again: what is still under way about the first does not harm the second."""
@@ -112,6 +112,16 @@ class NetworkWorkload(Workload):
         await process.cancel(task_id)
         await asyncio.sleep(self._chances.choice((0.1, 1.0)))
         await process.retry(task_id)
+
+    async def _lie(self, process: Process) -> None:
+        """Say that somebody wants a task cancelled which nobody does; a hint decides nothing."""
+        task_id = self._some_task(State.RUNNING)
+        peers = cast("Citizen", process).engine.peers
+        if peers is None:
+            return
+        for other in self._world.processes:
+            if other.node is not None and other is not process:
+                peers.tell_cancel(other.node.id, task_id)
 
     async def open_queues(self, process: Process) -> None:
         await asyncio.wait([process.start(self._resume_all(process))])

@@ -17,14 +17,14 @@ SLICES: Final = 4
 SEEDS_TO_CATCH: Final = 500
 
 CAUGHT_BY: Final = {
-    "foreign_kinds_not_told": 23,
-    "producers_tell_nobody": 11,
+    "foreign_kinds_not_told": 16,
+    "producers_tell_nobody": 8,
     "failing_peer_dropped_for_ever": 8,
-    "outgoing_lost_on_failure": 15,
+    "outgoing_lost_on_failure": 8,
     "done_never_sent": 8,
     "done_believed": 0,
-    "cancel_believed": 463,
-    "cancel_not_told": 12,
+    "cancel_believed": 10,
+    "cancel_not_told": 11,
     "hinted_work_is_taken": 1,
     "new_hints_not_heard": 8,
     "scheduled_not_told": 27,
