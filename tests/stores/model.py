@@ -202,6 +202,7 @@ class Model:
             state = State.READY if task in first else State.WAITING
             if task.state is not state:
                 task.move(state)
+                task.kept_by = None
         return len(were_waiting)
 
     def line_numbers(self, kind: str) -> tuple[int, int]:
@@ -453,6 +454,7 @@ class Model:
         if task is None or task.state not in (State.SCHEDULED, State.READY):
             return False, task.state if task else None
         task.requeue(State.SCHEDULED if later else State.READY)
+        task.kept_by = None
         return True, task.state
 
     def set_priority(self, task_id: int, priority: int) -> tuple[bool, State | None]:

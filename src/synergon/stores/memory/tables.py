@@ -190,6 +190,8 @@ class Tables:
         self._enter(row, state)
         if state is READY:
             self.promoted.append(row)
+        else:
+            row.let_room_go()
 
     def put_off(self, row: Row, turn: int) -> None:
         """`waiting` → `scheduled` for the moment at which the rate of its line lets it start."""

@@ -37,15 +37,14 @@ def register(transaction: Transaction, node: NewNode) -> None:
         node.lease,
         transaction.now if node.is_cordoned else None,
         node.published,
-        transaction.now,
+        steady_now(),
     )
 
 
 def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None) -> bool:
     """Lease from now on, and what the node says of itself from now on; False: the row is gone."""
-    if published is not None:
-        transaction.run("publish", published, transaction.now, node_id)
-    return transaction.run("renew", steady_now() + lease, lease, node_id) == 1
+    now = steady_now()
+    return transaction.run("renew", now + lease, lease, published, now, node_id) == 1
 
 
 def standing(transaction: Transaction, node_id: str) -> tuple[int, bool]:
@@ -100,11 +99,10 @@ def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, 
 
 def nodes(transaction: Transaction) -> list[NodeRecord]:
     """All rows."""
-    return [_record(transaction.now, *row) for row in transaction.rows("nodes")]
+    return [_record(*row) for row in transaction.rows("nodes")]
 
 
 def _record(
-    now: int,
     node_id: str,
     name: str,
     process: bytes,
@@ -135,5 +133,5 @@ def _record(
         lease_left=_left(leased_until, lease, boot_id) / 1_000_000,
         cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
         published=msgspec.Raw(published),
-        published_ago=(now - published_at) / 1_000_000,
+        published_ago=max(steady_now() - published_at, 0) / 1_000_000,
     )

@@ -42,7 +42,7 @@ CREATE TABLE synergon_task (
     spared_until     INTEGER, -- it is not asked to yield before
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK ((kept_by IS NULL) = (kept_until IS NULL)),
-    CHECK (kept_by IS NULL OR state <> 'running'),
+    CHECK (kept_by IS NULL OR state = 'ready'),
     CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
     CHECK (after_group IS NULL OR state = 'waiting'),
@@ -202,7 +202,7 @@ CREATE TABLE synergon_node (
     lease         INTEGER NOT NULL,
     cordoned_at   INTEGER, -- it may claim nothing
     published     BLOB    NOT NULL, -- what it says of itself
-    published_at  INTEGER NOT NULL
+    published_at  INTEGER NOT NULL  -- by the same clock as leases
 ) WITHOUT ROWID;
 
 -- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that

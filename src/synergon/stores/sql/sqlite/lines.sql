@@ -53,7 +53,8 @@ SELECT id FROM synergon_task WHERE kind = ? AND limit_key = ? AND after_group IS
 UPDATE synergon_task SET state = 'ready' WHERE id IN (SELECT value FROM json_each(?)) AND state = 'waiting'
 
 -- name: demote
-UPDATE synergon_task SET state = 'waiting' WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
+UPDATE synergon_task SET state = 'waiting', kept_by = NULL, kept_until = NULL
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: promote_lines
 -- Lines of the kind ?1 that have no end.
@@ -62,7 +63,7 @@ WHERE kind = ?1 AND limit_key IN (VALUES {lines}) AND after_group IS NULL AND st
 RETURNING id
 
 -- name: demote_paused
-UPDATE synergon_task SET state = 'waiting'
+UPDATE synergon_task SET state = 'waiting', kept_by = NULL, kept_until = NULL
 WHERE kind = ?1 AND limit_key IN (VALUES {lines}) AND after_group IS NULL AND state = 'ready'
     AND queue IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
 RETURNING id

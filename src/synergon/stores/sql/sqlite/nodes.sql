@@ -11,10 +11,11 @@ INSERT INTO synergon_node (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: renew
-UPDATE synergon_node SET leased_until = ?, lease = ? WHERE id = ?
-
--- name: publish
-UPDATE synergon_node SET published = ?, published_at = ? WHERE id = ?
+-- What a node says of itself goes with its heartbeat; if it says nothing, what it said stands.
+UPDATE synergon_node
+SET leased_until = ?1, lease = ?2, published = coalesce(?3, published),
+    published_at = CASE WHEN ?3 IS NULL THEN published_at ELSE ?4 END
+WHERE id = ?5
 
 -- name: cordon
 UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?

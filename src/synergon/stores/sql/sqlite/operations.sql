@@ -18,7 +18,8 @@ SELECT
 FROM synergon_history WHERE id = ?
 
 -- name: reschedule
-UPDATE synergon_task SET state = ?, run_at = ? WHERE id = ? AND state IN ('scheduled', 'ready')
+UPDATE synergon_task SET state = ?, run_at = ?, kept_by = NULL, kept_until = NULL
+WHERE id = ? AND state IN ('scheduled', 'ready')
 
 -- name: set_priority
 UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
