@@ -44,7 +44,7 @@ class Fairness:
 
     def _dealt(self, providers: list[str]) -> Counter[str]:
         """The free slots, each given to the provider that has the fewest by then; among equals it is another one's turn
-        whenever something has started, so that the one slot that is free now and then does not always go to the same."""
+        whenever something has started, so that a single slot that is free now and then does not go to the same."""
         heap = [
             (self._in_use(provider), (number + self._ledger.taken) % len(providers), provider)
             for number, provider in enumerate(providers)
