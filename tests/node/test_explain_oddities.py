@@ -17,7 +17,7 @@ from tests.node import process_bodies
 from tests.node.test_explain import crew_of, node_of
 from tests.support import Gate, make_troubled, until, until_state
 
-from synergon import Engine, Handle, Resources, State, TaskNotFound, Why
+from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why
 from synergon.durations import microseconds
 from synergon.explaining.records import Cause, Explanation
 from synergon.explaining.shared import Shared
@@ -288,6 +288,27 @@ async def test_places_of_child_processes(count: int, memory_url: str, new_engine
         await said(handle, rf"ready for \d+ s; {count} nodes? runs? `sleep_long`: {reasons}")
         await held[0].cancel()
         await until_state(handle, State.RUNNING)
+
+
+async def test_a_rate_is_blamed_only_for_the_moment_that_it_has_set(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task(rate=Rate(2, per="1h", burst=2))
+    async def paced(*, nap: float = 0.0) -> None:
+        if nap:
+            raise Snooze(nap)
+
+    async with engine.worker():
+        delayed = await paced.with_options(delay=60).enqueue()
+        await said(delayed, r"scheduled: its time comes in (59|60) s")
+        snoozed = await paced.enqueue(nap=1200.0)
+        await said(snoozed, r"scheduled: its body asked to be run again in (19|20) min")
+        await engine.cancel(delayed.id)
+        await engine.cancel(snoozed.id)
+        await (await paced.enqueue()).result(timeout=10)
+        await said(
+            await paced.enqueue(), r"scheduled: its turn comes in (29|30) min, by the rate of the line of its kind"
+        )
 
 
 # ---------------------------------------------------------------- what does not wait
