@@ -149,7 +149,9 @@ class _View:
         outlooks = [self._outlook(node, pause) for node in nodes]
         outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
-        sentence = f"ready {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
+        sentence = (
+            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
+        )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
 
     def _outlook(self, node: Standpoint, pause: list[Cause]) -> NodeOutlook:
