@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, until
 
@@ -14,12 +15,13 @@ from synergon import Engine, TaskType
 
 
 class Stage:
-    """Two providers whose servers take everything, and bodies that stay until they are let go."""
+    """Providers whose servers take everything, and bodies that stay until they are let go."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *others: str) -> None:
         self.began: list[str] = []
-        self._permits = {name: asyncio.Semaphore(0) for name in ("busy", "quiet")}
+        self._permits = {name: asyncio.Semaphore(0) for name in ("busy", "quiet", *others)}
         self.busy = self._add(engine, "busy")
+        self.others = [self._add(engine, name) for name in others]
         self.quiet = self._add(engine, "quiet")
 
     def _add(self, engine: Engine, name: str) -> TaskType[[], [], Coroutine[Any, Any, None], None]:
@@ -35,6 +37,10 @@ class Stage:
     def let_go(self, name: str, number: int = 1) -> None:
         for _ in range(number):
             self._permits[name].release()
+
+    def most(self) -> str:
+        """The provider that has most."""
+        return Counter(self.began).most_common(1)[0][0]
 
     async def until_began(self, number: int) -> Counter[str]:
         await until(lambda: len(self.began) >= number)
@@ -53,6 +59,23 @@ async def test_the_next_free_slot_goes_to_the_provider_that_has_fewer(new_engine
         stage.let_go("quiet")
         assert (await stage.until_began(6))["busy"] == 5  # what nobody else wants is its own
         stage.let_go("busy", 20)
+
+
+@pytest.mark.parametrize(("slots", "others"), [(4, 1), (5, 2), (6, 2), (7, 4)])
+async def test_slots_that_do_not_divide_evenly_let_nobody_wait_for_a_backlog(
+    new_engine: NewEngine, memory_url: str, slots: int, others: int
+) -> None:
+    engine = new_engine(memory_url, concurrency=slots)
+    names = [f"other-{number}" for number in range(others)]
+    stage = Stage(engine, *names)
+    async with engine.worker(grace=0):
+        for body in (stage.busy, *stage.others):
+            await body.enqueue_many([() for _ in range(50)])
+        await stage.until_began(slots)
+        await stage.quiet.enqueue()
+        crowded = stage.most()
+        stage.let_go(crowded)
+        assert (await stage.until_began(slots + 1))["quiet"] == 1
 
 
 async def test_two_backlogs_get_half_of_the_slots_each_whichever_came_first(new_engine: NewEngine, url: str) -> None:

@@ -6,7 +6,9 @@ servers could take everything would fill them all, and those behind it would wai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from heapq import heapify, heapreplace
 from math import ceil
 
 from synergon.node.ledger import Ledger
@@ -37,12 +39,23 @@ class Fairness:
                 waiting.setdefault(self._provider[kind], []).append(kind)
         if len(waiting) < 2:
             return {}
-        part = ceil(self._ledger.concurrency / len(waiting))
-        return {
-            kind: ceil(max(part - self._in_use(provider), 0) / len(kinds))
-            for provider, kinds in waiting.items()
-            for kind in kinds
-        }
+        given = self._dealt(sorted(waiting))
+        return {kind: ceil(given[provider] / len(kinds)) for provider, kinds in waiting.items() for kind in kinds}
+
+    def _dealt(self, providers: list[str]) -> Counter[str]:
+        """The free slots, each given to the provider that has the fewest by then; among equals it is another one's turn
+        whenever something has started, so that a single slot that is free now and then does not go to the same."""
+        heap = [
+            (self._in_use(provider), (number + self._ledger.taken) % len(providers), provider)
+            for number, provider in enumerate(providers)
+        ]
+        heapify(heap)
+        given: Counter[str] = Counter()
+        for _ in range(max(self._ledger.free, 0)):
+            has, turn, provider = heap[0]
+            given[provider] += 1
+            heapreplace(heap, (has + 1, turn, provider))
+        return given
 
     def _in_use(self, provider: str) -> int:
         return sum(

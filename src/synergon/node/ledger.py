@@ -22,6 +22,8 @@ class Tally:
         self.commands_in_use = 0
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
+        self.taken = 0
+        """How many have ever started."""
         self.returns = 0
         """How often something of a resource was given back."""
 
@@ -31,6 +33,7 @@ class Tally:
         self.commands_in_use += is_command
         self.processes_in_use += is_process
         self.by_kind[kind] += 1
+        self.taken += 1
         for name, amount in cost.items():
             self.used[name] = self.used.get(name, 0) + amount
 

@@ -215,7 +215,8 @@ class Store(Protocol):
         and as long as that one is ready, of a kind that has a room (be it for 0), not expired and not in a paused
         queue, its time is renewed unless another live node keeps room for it by now. It is looked at for itself, so
         that a better one of its lane, for which there is no room, does not hide it. The row forgets the node when the
-        task is taken, replaced, rescheduled or put back in line, and when it has ended. A node that is cordoned gets nothing.
+        task is taken, replaced, rescheduled or put back in line, and when it has ended. A node that is cordoned gets
+        nothing.
         """
 
     async def look(self, look: Look) -> list[TaskRecord]:
