@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -27,11 +28,12 @@ from synergon.this_process import this_process
 from synergon.version import VERSION
 
 COMMAND: Final = "pool.order"
-KINDS: Final = (
-    *("plain", "few", "limited", "global_one", "costly", "end"),
-    *("served", "served_too", "served_elsewhere", COMMAND),
-    *("urgent", "more_urgent", "urgent_child", "child", "other_child"),
-)
+SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
+URGENT: Final = ("urgent", "more_urgent", "urgent_child")
+CHILDREN: Final = ("child", "other_child", "urgent_child")
+KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
+THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
+"""Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
 
@@ -69,19 +71,22 @@ nodes = st.builds(
     cpu=st.integers(0, 3),
     labels=some_labels,
     queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
-    kinds=st.frozensets(st.sampled_from(KINDS), min_size=4),
+    kinds=st.frozensets(st.sampled_from(KINDS), max_size=5).map(lambda lacking: frozenset(KINDS) - lacking),
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
     starts_first=st.integers(0, 3),
 )
-tasks = st.builds(
-    TaskPlan,
-    kind=st.sampled_from(KINDS),
-    queue=st.sampled_from(QUEUES),
-    priority=st.integers(0, 1),
-    cpu=st.none() | st.integers(0, 3),
-    needs=st.just(frozenset[str]()) | some_labels,
-    forbids=st.just(frozenset[str]()) | some_labels,
-)
+
+
+def tasks_of(kinds: tuple[str, ...]) -> st.SearchStrategy[TaskPlan]:
+    return st.builds(
+        TaskPlan,
+        kind=st.sampled_from(kinds),
+        queue=st.sampled_from(QUEUES),
+        priority=st.integers(0, 1),
+        cpu=st.none() | st.integers(0, 3),
+        needs=st.just(frozenset[str]()) | some_labels,
+        forbids=st.just(frozenset[str]()) | some_labels,
+    )
 
 
 def register(engine: Engine, limit: int, capacity: int) -> Command:
@@ -198,31 +203,60 @@ class World(NamedTuple):
     """Which of the nodes claims next."""
 
 
-worlds = st.builds(
-    World,
-    nodes=st.lists(nodes, min_size=1, max_size=3),
-    before=st.lists(tasks, max_size=6),
-    after=st.lists(tasks, min_size=1, max_size=8),
-    limit=st.integers(0, 3),
-    capacity=st.integers(0, 2),
-    paused=st.sampled_from([None, None, "night"]),
-    asked=st.integers(0, 2),
-)
+def worlds_of(kinds: tuple[str, ...]) -> st.SearchStrategy[World]:
+    return st.builds(
+        World,
+        nodes=st.lists(nodes, min_size=1, max_size=3),
+        before=st.lists(tasks_of(kinds), max_size=6),
+        after=st.lists(tasks_of(kinds), min_size=1, max_size=8),
+        limit=st.integers(0, 3),
+        capacity=st.integers(0, 2),
+        paused=st.sampled_from([None, None, "night"]),
+        asked=st.integers(0, 2),
+    )
+
+
+worlds = st.sampled_from(THEMES).flatmap(worlds_of)
+
+
+async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+    """What is said of the tasks, against what the next claim takes."""
+    said = {task_id: await engine.explain(task_id) for task_id in ids}
+    able = {task_id for task_id, found in said.items() if chosen.id in {node.id for node in found.can_start_on}}
+    taken = await chosen.claim() & set(ids)
+    assert able == taken, {task_id: str(said[task_id]) for task_id in able ^ taken}
+    for explanation in said.values():
+        is_named = any(f"can start on {stand.id}" in explanation.sentence for stand in stands)
+        assert is_named == bool(explanation.can_start_on), explanation.sentence
 
 
 @settings(max_examples=70, deadline=None)
 @given(world=worlds)
 def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: World) -> None:
-    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
-        said = {task_id: await engine.explain(task_id) for task_id in ids}
-        able = {task_id for task_id, found in said.items() if chosen.id in {node.id for node in found.can_start_on}}
-        taken = await chosen.claim() & set(ids)
-        assert able == taken, {task_id: str(said[task_id]) for task_id in able ^ taken}
-        for explanation in said.values():
-            is_named = any(f"can start on {stand.id}" in explanation.sentence for stand in stands)
-            assert is_named == bool(explanation.can_start_on), explanation.sentence
+    asyncio.run(in_world(world, agree))
 
-    asyncio.run(in_world(world, check))
+
+@pytest.mark.parametrize(
+    ("before", "ready", "processes"),
+    [
+        ([], ["served"] * 4 + ["served_elsewhere"] * 4, 0),
+        (["served"] * 2, ["served"] * 2 + ["served_elsewhere"] * 2, 0),
+        (["served_elsewhere"] * 3, ["served_elsewhere", "served"], 0),
+        (["served_elsewhere"] * 2, ["served_too", "served", "served_elsewhere"], 0),
+        ([], ["urgent"] * 4 + ["more_urgent"] * 2 + ["plain"], 0),
+        (["plain"] * 3, ["urgent", "more_urgent"], 0),
+        ([], ["child"] * 2 + ["other_child"] * 2 + ["plain"], 2),
+        ([], ["child", "urgent_child", "plain"], 2),
+        ([], ["child", "other_child", "urgent", "plain"], 2),
+        ([], ["served"] * 2 + [COMMAND] * 5, 0),
+        (["plain"] * 4, ["plain"] + [COMMAND] * 2, 0),
+    ],
+)
+def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
+    nothing = frozenset[str]()
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
+    plans = [[TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in kinds] for kinds in (before, ready)]
+    asyncio.run(in_world(World([node], *plans, limit=1, capacity=2, paused=None, asked=0), agree))
 
 
 @settings(max_examples=70, deadline=None)
