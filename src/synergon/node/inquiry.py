@@ -2,7 +2,8 @@
 
 Promise: every candidate is seen, however many are refused in front of it, and none is asked about twice while a verdict
 holds. One question at a time. What raises, takes too long or answers nonsense has refused, and is reported; nothing
-waits for it but the kind itself.
+waits for it but the kind itself, and that for no longer than the answer may take and once more. While a call will not
+end, its kind is refused without being asked about.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -76,6 +78,8 @@ class Inquiry:
         self._lingering: asyncio.Task[Any] | None = None
         self._thread_is_gone = asyncio.Event()
         self._thread_is_gone.set()
+        self._may_wait = False
+        """Nobody has waited yet for the call that is late."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what the scheduler says and asks
@@ -224,10 +228,10 @@ class Inquiry:
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
-        """What the function says within its time; the next question waits until this call has really ended."""
-        if self._lingering is not None:
-            await asyncio.wait([self._lingering])
-        await self._thread_is_gone.wait()
+        """What the function says within its time; nothing, as long as the call before has not really ended."""
+        if not await self._is_free():
+            return ()  # that one was reported, and this is no other failure
+        self._may_wait = True
         self._lingering = call = asyncio.get_running_loop().create_task(self._call(candidates))
         try:
             done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
@@ -238,6 +242,23 @@ class Inquiry:
         if not done:
             raise TimeoutError(f"can_accept gave no answer within {self._acceptor.timeout_seconds:g} s")
         return call.result()
+
+    async def _is_free(self) -> bool:
+        """Whether no call goes on. One that is late may take as long again, once: nobody waits for one that may never
+        end, or a drain would not end either."""
+        if self._may_wait and self._is_called:
+            self._may_wait = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._acceptor.timeout_seconds):
+                    if self._lingering is not None:
+                        await asyncio.wait([self._lingering])
+                    await self._thread_is_gone.wait()
+        return not self._is_called
+
+    @property
+    def _is_called(self) -> bool:
+        is_lingering = self._lingering is not None and not self._lingering.done()
+        return is_lingering or not self._thread_is_gone.is_set()
 
     async def _call(self, candidates: list[Candidate]) -> Any:
         decide = partial(self._acceptor.decide, candidates)
