@@ -160,7 +160,11 @@ def _check_resource(name: Any) -> None:
             f"the name of a resource is a word of at most {LONGEST_NAME} characters without blanks, commas and =, "
             f"got {name!r}"
         )
-    if (known := name.casefold()) in ("cpu", "ram", "gpu"):  # "CPU" beside cpu would be one that no node is found to have
+    if (known := name.casefold()) in (
+        "cpu",
+        "ram",
+        "gpu",
+    ):  # "CPU" beside cpu would be one that no node is found to have
         raise OptionError(f"{name!r} is not a custom resource; write Resources({known}=...)")
 
 

@@ -214,7 +214,9 @@ async def test_a_drain_does_not_wait_for_what_only_another_node_can_run(new_engi
     assert ran == ["late"]
 
 
-async def test_what_is_announced_of_thousands_of_demands_is_counted_once(new_engine: NewEngine, sqlite_url: str) -> None:
+async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
+    new_engine: NewEngine, sqlite_url: str
+) -> None:
     """By counting, not by the clock: a count for each of them made the loop stand still."""
     engine = new_engine(sqlite_url, resources=Resources(ram="1GiB"), listen="127.0.0.1:0")
 
