@@ -55,8 +55,8 @@ class Choosy:
         await self.kind.with_options(priority=priority).enqueue_many([(-number,) for number in range(count)])
         await until(lambda: len(self.asked) == before + count)
 
-    async def take(self, number: int, **options: int) -> None:
-        handle = await self.kind.with_options(**options).enqueue(number)
+    async def take(self, number: int, priority: int = 0) -> None:
+        handle = await self.kind.with_options(priority=priority).enqueue(number)
         assert await handle.result(PATIENCE_SECONDS) == number
 
 

@@ -1,6 +1,6 @@
 """How far the candidates of one kind were looked through, and where others may stand that were not there then.
 
-Promise: what is new is found with a few short looks, however many were refused before it. What comes back into the midst
+Promise: what is new is found with a few short looks, however many were refused before it. What comes back in the midst
 of those that were seen (a retry, a delay that is over, a queue that is resumed) is found by a walk from the front, and
 such walks are made as often as a tenth of the time allows.
 """
