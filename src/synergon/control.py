@@ -24,7 +24,7 @@ from synergon.outlook import Outlook
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
 from synergon.providers.registry import Registry
-from synergon.records import Insertion, Moved, NewTask, storable
+from synergon.records import Insertion, Moved, NewTask, NodeRecord, storable
 from synergon.settings import UNSET
 from synergon.stores.ordering import cancelled
 from synergon.task import Call
@@ -162,12 +162,14 @@ class Control(Operations):
         await self._order_node("stop", node_id)
 
     async def _order_node(self, verb: Verb, node_id: str) -> None:
+        if "\0" in str(node_id):
+            raise OptionError(f"a node's id has no NUL in it, got {node_id!r}")
         known = {node.id: node for node in await self.nodes()}
         order = await self._order(verb, storable(str(node_id)))
         node = known.get(node_id)
-        if node is not None and is_gone(node.process):
-            await self.store.order_done(order.id, f"{REFUSED}its process is gone")
-            raise OptionError(f"node {node_id!r} ({node.name}) is dead: its process {node.process.pid} is gone")
+        if node is not None and (how := _why_dead(node)) is not None:
+            await self.store.order_done(order.id, f"{REFUSED}{how[0]}")
+            raise OptionError(f"node {node_id!r} ({node.name}) is dead: {how[1]}")
         if order.is_refused:
             names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
             raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
@@ -202,6 +204,15 @@ class Control(Operations):
         self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
         await self.outlook.consider(self.store, tasks)
         return Group(cast("Engine", self), opened.id, name, together, opened)
+
+
+def _why_dead(node: NodeRecord) -> tuple[str, str] | None:
+    """Why nobody there would obey, in short and in full; None: somebody may."""
+    if is_gone(node.process):
+        return "its process is gone", f"its process {node.process.pid} is gone"
+    if node.lease_left <= 0:
+        return "its lease is over", f"its lease has been over for {-node.lease_left:.1f} s"
+    return None
 
 
 def _follower(tasks: Sequence[NewTask]) -> NewTask:

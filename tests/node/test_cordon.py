@@ -502,3 +502,31 @@ async def test_nobody_is_told_who_is_not_there_and_that_is_written_down(new_engi
             ("gone", "refused: its process is gone"): 5,
             ("lee", "refused: no node of that id"): 5,
         }
+
+
+async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+
+    @engine.task
+    async def work() -> None: ...
+
+    async with engine:
+        await engine.store.register(
+            NewNode(
+                id="far",
+                name="kim",
+                process=replace(this_process(), host="elsewhere", boot_id="another", pid=1),
+                kinds=("work",),
+                queues=None,
+                concurrency=1,
+                lease=1,
+                version="0",
+            )
+        )
+        for give in (engine.cordon, engine.uncordon, engine.drain, engine.restart, engine.shut_down):
+            with pytest.raises(OptionError, match=r"node 'far' \(kim\) is dead: its lease has been over for"):
+                await give("far")
+            with pytest.raises(OptionError, match="has no NUL in it"):
+                await give("fa\0r")
+        outcomes = Counter((order.subject, order.outcome) for order in await engine.orders())
+        assert outcomes == {("far", "refused: its lease is over"): 5}

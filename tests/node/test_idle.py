@@ -8,12 +8,15 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, until
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until
 
 from synergon import Engine, NotConnected, OptionError, State
+from synergon.errors import StoreUnavailable
 
 SOON = 0.01
 NEVER_AGAIN = 3600
@@ -58,7 +61,7 @@ async def _succeeded(engine: Engine, number: int) -> bool:
     return (await engine.counts())[State.SUCCEEDED] == number
 
 
-async def test_no_hook_is_called_while_there_is_something_to_run_or_no_room(engine: Engine) -> None:
+async def test_no_hook_is_called_while_all_slots_are_taken(engine: Engine) -> None:
     gate, called = Gate(), asyncio.Event()
 
     @engine.task
@@ -70,13 +73,62 @@ async def test_no_hook_is_called_while_there_is_something_to_run_or_no_room(engi
         called.set()
 
     async with engine:
-        await hold.enqueue_many([()] * 3)
-        async with engine.worker(concurrency=2):
+        await hold.enqueue_many([()] * 2)
+        async with engine.worker(concurrency=2) as node:
             await gate.until_reached()
+            await until(lambda: len(node.runner.running) == 2)
             await asyncio.sleep(10 * SOON)
-            assert not called.is_set(), "a task is ready, and all slots are taken"
+            assert not called.is_set(), "nothing is ready, but all slots are taken"
             gate.open()
             await asyncio.wait_for(called.wait(), PATIENCE_SECONDS)
+
+
+async def test_no_hook_is_called_while_there_is_something_that_could_run(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine, tries, called = new_engine(memory_url), asyncio.Event(), asyncio.Event()
+    stores = make_troubled(engine)
+
+    async def fail(call: Callable[[], Awaitable[Any]]) -> Any:
+        tries.set()
+        raise StoreUnavailable("away")
+
+    @engine.task
+    async def work() -> None: ...
+
+    @engine.when_idle(every=SOON)
+    async def make_work() -> None:
+        called.set()
+
+    async with engine:
+        stores[-1].cause("claim", fail)
+        async with engine.worker(concurrency=2):
+            await asyncio.wait_for(tries.wait(), PATIENCE_SECONDS)
+            await asyncio.sleep(5 * SOON)
+            assert not called.is_set(), "all slots are free, but something may be ready that could not be claimed"
+            stores[-1].end("claim")
+            await asyncio.wait_for(called.wait(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+async def test_a_hook_is_called_while_a_kind_is_full_and_slots_are_free(engine: Engine, ready: int) -> None:
+    gate, called = Gate(), list[int]()
+
+    @engine.task(max_running=1)
+    async def hold() -> None:
+        await gate.hold()
+
+    @engine.when_idle(every=SOON)
+    async def make_work() -> None:
+        called.append(1)
+
+    async with engine:
+        await hold.enqueue_many([()] * (1 + ready))
+        async with engine.worker(concurrency=5):
+            await gate.until_reached()
+            before = len(called)
+            await until(lambda: len(called) >= before + 3)
+            gate.open()
 
 
 async def test_the_hook_of_a_kind_is_called_when_there_is_room_for_that_kind_whatever_else_runs(engine: Engine) -> None:

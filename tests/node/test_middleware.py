@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until
 
-from synergon import Context, Engine, OptionError, Reason, Retry, Snooze, State, testing
+from synergon import Context, Engine, OptionError, Reason, Retry, Snooze, State, SynergonError, testing
 from synergon.middleware import CallNext
+from synergon.node import wrapping
 from synergon.task import call_by_name
 
 word = contextvars.ContextVar[str]("word", default="none")
@@ -246,6 +248,173 @@ async def test_a_thread_keeps_its_slot_whatever_middleware_does_meanwhile(engine
     assert has_ended == [True]
     assert record.error is not None
     assert record.error.type == "TimeoutError"
+
+
+@pytest.mark.parametrize("has_fallback", [True, False], ids=["returns", "raises"])
+async def test_a_thread_that_middleware_waits_for_no_more_keeps_its_slot(engine: Engine, has_fallback: bool) -> None:
+    gate, has_given_up = ThreadGate(), asyncio.Event()
+
+    @engine.task
+    def work() -> str:
+        gate.hold()
+        return "late"
+
+    @work.middleware
+    async def impatient(ctx: Context, call_next: CallNext) -> Any:
+        body = asyncio.ensure_future(call_next())
+        await gate.until_reached()
+        assert not body.done()
+        has_given_up.set()
+        if not has_fallback:
+            raise ConnectionError("too slow")
+        return "instead"
+
+    async with engine.worker(concurrency=1) as node:
+        handle = await work.enqueue()
+        await asyncio.wait_for(has_given_up.wait(), PATIENCE_SECONDS)
+        await asyncio.sleep(0.05)
+        assert handle.id in node.runner.running
+        assert (await handle.status()).state is State.RUNNING
+        gate.open()
+        record = await ended(handle)
+    if has_fallback:
+        assert record.result == "instead"
+    else:
+        assert record.error is not None
+        assert record.error.type == "ConnectionError"
+
+
+async def test_a_coroutine_that_middleware_waits_for_no_more_is_cancelled_and_waited_for(engine: Engine) -> None:
+    gate, told, heard, waits = Gate(), asyncio.Event(), list[str](), list[Any]()
+
+    @engine.task
+    async def work() -> None:
+        told.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.hold()  # it takes its time to clean up
+            heard.append("body")
+
+    async def between(ctx: Context, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        finally:
+            await asyncio.sleep(0)
+            heard.append("inner middleware")
+
+    async def outer(ctx: Context, call_next: CallNext) -> Any:
+        waits.append(asyncio.ensure_future(call_next()))
+        await told.wait()
+        return "instead"
+
+    work.middleware(outer)
+    work.middleware(between)
+    async with engine.worker(concurrency=1) as node:
+        handle = await work.enqueue()
+        await gate.until_reached()
+        await asyncio.sleep(0.05)
+        assert handle.id in node.runner.running
+        gate.open()
+        record = await ended(handle)
+    assert (record.result, heard) == ("instead", ["body", "inner middleware"])
+
+
+async def test_a_child_that_middleware_waits_for_no_more_is_killed(engine: Engine, tmp_path: Path) -> None:
+    started, waits = tmp_path / "started", list[Any]()
+    task = process_bodies.on(engine, process_bodies.sleep_long, timeout=30, retry=Retry(attempts=1))
+
+    @task.middleware
+    async def impatient(ctx: Context, call_next: CallNext) -> Any:
+        waits.append(asyncio.ensure_future(call_next()))
+        await until(started.exists)
+        raise ConnectionError("too slow")
+
+    record = await run(engine, task, str(started))
+    assert (record.state, record.attempts) == (State.FAILED, 1)
+    assert [error.type for error in record.errors] == ["ConnectionError"]
+    assert waits[0].cancelled()
+
+
+async def test_a_body_does_not_begin_when_its_middleware_has_ended(engine: Engine) -> None:
+    begun, later = list[str](), list[Any]()
+
+    @engine.task
+    def in_thread() -> None:
+        begun.append("thread")
+
+    @engine.middleware
+    async def hasty(ctx: Context, call_next: CallNext) -> Any:
+        later.append(asyncio.ensure_future(call_next()))
+        return "instead"
+
+    assert (await run(engine, in_thread)).result == "instead"
+    with pytest.raises(SynergonError, match="when the middleware had ended"):
+        await later[0]
+    assert begun == []
+
+
+@pytest.mark.parametrize("why", ["shutdown", "preemption"])
+async def test_a_thread_that_ends_well_although_it_was_asked_to_yield_has_its_result(
+    new_engine: NewEngine, url: str, why: str
+) -> None:
+    engine, gate, heard = new_engine(url, concurrency=1), ThreadGate(), list[str]()
+
+    @engine.task(preemptible=True)
+    def work() -> str:
+        heard.append("body")
+        gate.hold()
+        return "done"
+
+    @engine.task(urgent=True)
+    async def alarm() -> None: ...
+
+    @work.middleware
+    async def around(ctx: Context, call_next: CallNext) -> Any:
+        value = await call_next()
+        await asyncio.sleep(0)
+        heard.append("after")
+        return value
+
+    async with engine:
+        async with engine.worker(grace=0) as node:
+            handle = await work.enqueue()
+            await gate.until_reached()
+            stopping = None
+            if why == "preemption":
+                await alarm.enqueue()
+            else:
+                stopping = asyncio.ensure_future(node.stop(0))
+            await until(lambda: node.runner.running[handle.id].stop is not None)
+            gate.open()
+            if stopping is not None:
+                await stopping
+            else:
+                await ended(handle)
+        assert (await handle.status()).result == "done"
+    assert heard == ["body", "after"]
+
+
+async def test_what_middleware_does_after_such_a_body_has_little_time(
+    new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wrapping, "LAST_SECONDS", 0.05)
+    engine, gate = new_engine(url), ThreadGate()
+
+    @engine.task(middleware=[hang])
+    def work() -> None:
+        gate.hold()
+
+    async with engine:
+        async with engine.worker(grace=0) as node:
+            handle = await work.enqueue()
+            await gate.until_reached()
+            stopping = asyncio.ensure_future(node.stop(0))
+            await until(lambda: node.runner.running[handle.id].stop is not None)
+            gate.open()
+            await asyncio.wait_for(stopping, PATIENCE_SECONDS)
+        record = await handle.status()
+        assert (record.state, record.attempts) == (State.READY, 0)
 
 
 async def test_a_cancel_reaches_it_before_during_and_after_the_body(engine: Engine) -> None:

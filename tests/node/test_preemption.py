@@ -573,6 +573,33 @@ async def test_a_stop_waits_for_what_is_uninterruptible_whatever_the_grace(
         assert (await handles[0].status()).result == "whole"
 
 
+async def test_what_is_uninterruptible_and_only_waits_for_room_does_not_begin_on_a_node_that_stops(
+    new_engine: NewEngine, memory_url: str
+) -> None:
+    engine, gate, begun = new_engine(memory_url, concurrency=1), ThreadGate(), list[str]()
+
+    @engine.task(preemptible=True)
+    def deaf() -> None:
+        gate.hold()
+
+    @engine.task(urgent=True, uninterruptible=True)
+    async def update() -> None:
+        begun.append("update")
+
+    async with engine:
+        async with engine.worker() as node:
+            await deaf.enqueue()
+            await gate.until_reached()
+            handle = await update.enqueue()
+            await until(lambda: handle.id in node.runner.running)
+            stopping = asyncio.ensure_future(node.stop(0))
+            await until(lambda: handle.id not in node.runner.running)
+            gate.open()
+            await stopping
+        assert (await handle.status()).state is State.READY
+    assert begun == []
+
+
 async def test_a_cancel_and_a_timeout_end_what_is_uninterruptible(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url)
     gate = Gate()

@@ -107,6 +107,11 @@ class Attempt:
         return self.runs_in == "process" and not self.is_isolated
 
     @property
+    def is_undisturbed(self) -> bool:
+        """Whether it ends only by itself when its node stops; what has not begun can go back."""
+        return self.has_begun and self.task_type.policy.uninterruptible
+
+    @property
     def max_attempts(self) -> int:
         """The row's word, else the policy's."""
         return self.claim.max_attempts or self.retry.attempts

@@ -71,7 +71,7 @@ class Ending:
             await self._wait_for_the_last()
 
     def _uninterruptible(self) -> list[Attempt]:
-        return [attempt for attempt in self._runner.running.values() if attempt.task_type.policy.uninterruptible]
+        return [attempt for attempt in self._runner.running.values() if attempt.is_undisturbed]
 
     async def _leave_undisturbed(self) -> None:
         left = self._uninterruptible()

@@ -134,9 +134,10 @@ class Runner:
         self._on_free()
 
     def stop_all(self, why: Stop) -> None:
-        """Ask every running body to end; one that is uninterruptible does not end because the node wants to."""
+        """Ask every running body to end; one that is uninterruptible and has begun does not end because the node wants
+        to."""
         for attempt in list(self.running.values()):
-            if why is not Stop.SHUTDOWN or not attempt.task_type.policy.uninterruptible:
+            if why is not Stop.SHUTDOWN or not attempt.is_undisturbed:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:

@@ -144,10 +144,13 @@ class Scheduler:
         return not self._is_idle.is_set()
 
     def is_at_rest(self, kind: str | None) -> bool:
-        """Whether the last claim has left nothing to run; of this kind, if one is given."""
+        """Whether the last claim has left nothing to run; of this kind, if one is given. Without one, a kind that is
+        full does not count: whatever is ready of it could not be run here now."""
         if not self.may_claim or self.is_claiming:
             return False
-        return kind not in self._dirty if kind is not None else not self._dirty
+        if kind is not None:
+            return kind not in self._dirty
+        return all(self._admission.room(dirty) <= 0 for dirty in self._dirty)
 
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
