@@ -126,7 +126,7 @@ class Engine(Observing):
         self.subscribers: list[Subscriber] = []
         self.middlewares: list[Middleware] = []
         self.clock: Clock = SystemClock()
-        self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS)
+        self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS, self.kinds)
         self.portal = Portal(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
@@ -400,6 +400,7 @@ class Engine(Observing):
             idle_hooks=self.idle_hooks,
             subscribers=self.subscribers,
             on_stop=self._stop_soon,
+            consider=lambda tasks: self.outlook.consider(self.store, tasks),
             may_exit=may_exit,
         )
         self._node = node
@@ -489,7 +490,7 @@ class Engine(Observing):
             self._announce_ready({(task.kind, task.queue, task.demand): 1})
         else:
             self._announce((task,), inserted)
-        if task.demand:
+        if task.demand or call.task_type is None:
             await self.outlook.consider(self.store, (task,))
         return self._handle(call, inserted[0])
 

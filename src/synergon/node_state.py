@@ -46,6 +46,8 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     demand: str = AS_THE_KIND_SAYS
     """What those of its tasks demand whose rows say nothing; empty: nothing."""
     rank: int = 0
+    priority: int = 0
+    """Of its tasks, unless they are enqueued with another."""
     is_urgent: bool = False
     is_asking: bool = False
     """It looks at each task before it takes it (`can_accept`)."""
@@ -83,6 +85,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     processes_free: int = 0
     processes_yielding: int = 0
     commands_free: int = 0
+    taken: int = 0
+    """How many tasks have ever started there; so it is known whose turn it is."""
     running: dict[str, int] = {}
     """How many run, or are about to, by kind, without zeros."""
     is_cordoned: bool = False

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
+from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
 from synergon.lacking import demand_words, lacking
-from synergon.node_state import could_run, demanded_of, read_state
+from synergon.node_state import NodeState, could_run, demanded_of, read_state
 from synergon.records import NewTask, NodeRecord
 from synergon.stores.base import Store
+from synergon.turns import made_in_turns
 
 DEMANDS_KEPT: Final = 10_000
 """So many different ones are remembered, so that each is spoken of once."""
@@ -21,21 +24,25 @@ SHOWN_NODES: Final = 5
 class Outlook:
     """Looks at the node table when a demand is new, and warns once if there are nodes and none of them will do.
 
-    A warning and nothing else: a node that can may be started at any time. It costs nothing for tasks that demand
-    nothing, and one look at the table for each new demand, but not more often than nodes say something new.
+    A warning and nothing else: a node that can may be started at any time. It costs nothing for tasks of `known` kinds
+    that demand nothing, and one look at the table for each new demand, but not more often than nodes say something new.
+    What kinds demand that are not known here is what the nodes say that run them.
     """
 
-    def __init__(self, monotonic: Callable[[], float], logger: logging.Logger, refresh_seconds: float) -> None:
+    def __init__(
+        self, monotonic: Callable[[], float], logger: logging.Logger, refresh_seconds: float, known: Container[str]
+    ) -> None:
         self._monotonic = monotonic
         self._logger = logger
         self._refresh_seconds = refresh_seconds
+        self._known = known
         self._judged: set[tuple[str, str]] = set()
         self._nodes: list[NodeRecord] = []
         self._read_at: float | None = None
 
     async def consider(self, store: Store, tasks: Iterable[NewTask]) -> None:
         """Warn of those that nobody could run; never raises because of it."""
-        new = {(task.kind, task.demand) for task in tasks if task.demand} - self._judged
+        new = {(task.kind, task.demand) for task in tasks if self.is_of_interest(task)} - self._judged
         if not new:
             return
         if len(self._judged) > DEMANDS_KEPT:
@@ -45,12 +52,13 @@ class Outlook:
             nodes = await self._live_nodes(store)
         except StoreError:
             return
-        for kind, demand in sorted(new):
-            runners = [node for node in nodes if kind in node.kinds]
-            if runners:
-                self._judge(kind, demand, runners)
-            else:  # somebody may be about to start
-                self._judged.discard((kind, demand))
+        runners = {kind: [node for node in nodes if kind in node.kinds] for kind, _ in new}
+        states = {kind: _states(found) for kind, found in runners.items()}
+        await made_in_turns(lambda each: self._judge(*each, states[each[0]]), sorted(new))
+
+    def is_of_interest(self, task: NewTask) -> bool:
+        """Whether it may demand something."""
+        return task.demand != AS_THE_KIND_SAYS or task.kind not in self._known
 
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
         now = self._monotonic()
@@ -59,12 +67,14 @@ class Outlook:
             self._read_at = now
         return self._nodes
 
-    def _judge(self, kind: str, text: str, nodes: list[NodeRecord]) -> None:
-        states = {node.name: read_state(bytes(node.published)) for node in nodes}
+    def _judge(self, kind: str, text: str, states: Mapping[str, NodeState]) -> None:
+        if not states:  # somebody may be about to start
+            self._judged.discard((kind, text))
+            return
         if any(could_run(state, kind, text) for state in states.values()):
             return
         reasons: list[str] = []
-        for name, state in sorted(states.items()):
+        for name, state in states.items():
             demand = demanded_of(state, kind, text)
             reasons.append(f"{name} {' and '.join(lacking(demand, frozenset(state.labels), state.totals))}")
         if len(reasons) > SHOWN_NODES:
@@ -76,3 +86,29 @@ class Outlook:
             ", ".join(reasons),
             extra={"kind": kind},
         )
+
+
+def _states(nodes: Iterable[NodeRecord]) -> dict[str, NodeState]:
+    """What they say of themselves, by name and in order."""
+    return {node.name: read_state(bytes(node.published)) for node in sorted(nodes, key=lambda node: node.name)}
+
+
+class Afterthought:
+    """Considers what tasks have enqueued, after it is stored and beside everything else: nobody waits for a warning."""
+
+    def __init__(self, consider: Callable[[Sequence[NewTask]], Awaitable[None]]) -> None:
+        self._consider = consider
+        self._stored: list[NewTask] = []
+        self._event = asyncio.Event()
+
+    def note(self, tasks: Iterable[NewTask]) -> None:
+        """These are stored."""
+        self._stored += tasks
+        self._event.set()
+
+    async def step(self) -> None:
+        """Consider what was stored, when something was."""
+        await self._event.wait()
+        self._event.clear()
+        stored, self._stored = self._stored, []
+        await self._consider(stored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -145,8 +144,8 @@ class Resources:
 
     def amounts(self) -> dict[str, int]:
         """The whole numbers that are summed up and compared: bytes of memory, millionths of everything else."""
-        said: dict[str, Any] = {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
-        amounts = {name: _millionths(name, value) for name, value in said.items() if value is not None}
+        said = {name: value for name, value in (("cpu", self.cpu), ("gpu", self.gpu)) if value is not None}
+        amounts = {name: _millionths(name, value) for name, value in (said | dict(self.custom)).items()}
         if self.ram is not None:
             amounts["ram"] = int(self.ram)
             if amounts["ram"] > MOST_OF_ANYTHING * UNIT:
@@ -161,13 +160,17 @@ def _check_resource(name: Any) -> None:
             f"the name of a resource is a word of at most {LONGEST_NAME} characters without blanks, commas and =, "
             f"got {name!r}"
         )
-    if name in ("cpu", "ram", "gpu"):
-        raise OptionError(f"{name!r} is not a custom resource; write Resources({name}=...)")
+    if (known := name.casefold()) in (
+        "cpu",
+        "ram",
+        "gpu",
+    ):  # "CPU" beside cpu would be one that no node is found to have
+        raise OptionError(f"{name!r} is not a custom resource; write Resources({known}=...)")
 
 
 def _millionths(name: str, value: Any) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 <= value <= MOST_OF_ANYTHING:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_OF_ANYTHING:  # which nan is not either
         raise OptionError(f"Resources {name} must be a number from 0 to {MOST_OF_ANYTHING:g}, got {value!r}")
     amount = int(value * UNIT + 0.001)  # down, so that three thirds fit into one; but 0.29 stays 0.29
     if value and not amount:

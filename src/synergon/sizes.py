@@ -34,6 +34,8 @@ def size_bytes(value: Size, option: str) -> int:
         amount = float(match[1]) * unit
         if not math.isfinite(amount):
             raise OptionError(f"{option} must be a size that somebody might have, got {value!r}")
+        if 0 < amount < 1:
+            raise OptionError(f"{option} must be 0 or at least a byte, got {value!r}")
         return int(amount)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OptionError(f'{option} must be bytes or a size like "512MB" or "2GiB", got {value!r}')

@@ -121,8 +121,8 @@ def test_explain_shows_what_each_node_could_do(shell: Shell) -> None:
         until(lambda: "(1 of 1 slots in use)" in explained(shell, waits))
         shown = explained(shell, waits).splitlines()
         why = r"1 node runs `greet`: node-a is full \(1 of 1 slots in use\)"
-        assert re.fullmatch(rf"task {waits} \(greet\): ready for \d+ s; {why}", shown[0])
-        assert shown[2].split() == ["node", "can", "start", "because", "it", "said"]
+        assert re.fullmatch(rf"task {waits} \(greet\): ready, due for \d+ s; {why}", shown[0])
+        assert shown[2].split() == ["node", "can", "start", "reason", "said"]
         assert re.fullmatch(r"node-a  no +is full \(1 of 1 slots in use\)  \d+ s ago", shown[3].rstrip())
         (shell.folder / "go").touch()
         until(lambda: "succeeded at" in explained(shell, waits))

@@ -7,10 +7,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
+from tests.node.crowd import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
@@ -360,6 +362,43 @@ async def test_a_drain_ends_when_only_refused_tasks_are_left(new_engine: NewEngi
             pass
         counts = await engine.counts()
     assert (counts[State.SUCCEEDED], counts[State.READY]) == (550, 550)
+
+
+@pytest.mark.parametrize("is_coroutine", [True, False])
+async def test_a_drain_ends_although_a_function_never_does(
+    new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, is_coroutine: bool
+) -> None:
+    """More candidates than one question holds: those that cannot be asked about are refused too, and reported once."""
+    engine, gate, calls = new_engine(memory_url, concurrency=1), ThreadGate(), 0
+
+    @engine.task
+    async def note() -> None:
+        """Never gets so far."""
+
+    async def deaf(candidates: list[Candidate]) -> list[Candidate]:
+        nonlocal calls
+        calls += 1
+        while not gate._opened.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return candidates
+
+    def hangs(candidates: list[Candidate]) -> list[Candidate]:
+        nonlocal calls
+        calls += 1
+        gate.hold()
+        return candidates
+
+    note.can_accept(timeout=0.05)(deaf if is_coroutine else hangs)
+    async with engine:
+        handles = await note.enqueue_many([()] * 250)
+        async with asyncio.timeout(PATIENCE_SECONDS), engine.worker(drain=True):
+            await until(lambda: node_of(engine).acceptance.is_refused("note", handles[-1].id))
+            assert "has refused it" in (await handles[-1].explain()).sentence
+        gate.open()
+        assert (await engine.counts())[State.READY] == 250
+    assert calls == 1
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
 
 
 async def test_a_task_whose_arguments_do_not_fit_is_not_judged_but_fails(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from cProfile import Profile
+from pstats import Stats
 
 from tests.conftest import NewEngine
 from tests.node.crowd import Crowd, node_of
 from tests.support import Gate, until
 
 from synergon import Resources, State
+from synergon.demands import demand
 
 
 async def test_six_tasks_of_which_two_may_run_never_run_three_at_once(new_engine: NewEngine, url: str) -> None:
@@ -209,3 +212,23 @@ async def test_a_drain_does_not_wait_for_what_only_another_node_can_run(new_engi
             await note.with_options(delay=0.05).enqueue("late")
         assert (await engine.counts())[State.READY] == 2
     assert ran == ["late"]
+
+
+async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
+    new_engine: NewEngine, sqlite_url: str
+) -> None:
+    """By counting, not by the clock: a count for each of them made the loop stand still."""
+    engine = new_engine(sqlite_url, resources=Resources(ram="1GiB"), listen="127.0.0.1:0")
+
+    @engine.task
+    async def note() -> None:
+        """Nothing to do."""
+
+    lanes = [("note", "default", demand({"ram": 10 + number}, frozenset(), frozenset()).text) for number in range(2000)]
+    async with engine.worker(concurrency=3):
+        neighbours = node_of(engine)._neighbours
+        profile = Profile()
+        profile.runcall(neighbours.offer, dict.fromkeys(lanes, 1), is_open=True)
+        assert neighbours._expected == dict.fromkeys(lanes[:3], 1), "what it cannot take is not remembered"
+    calls = {name: found[0] for (_, _, name), found in Stats(profile).stats.items()}  # type: ignore[attr-defined]
+    assert (calls["total"], calls["_take"]) == (2, 2000)

@@ -8,9 +8,9 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node.crowd import Crowd, node_of
 from tests.node.every_store import every_url  # noqa: F401
-from tests.support import until
+from tests.support import PATIENCE_SECONDS, until
 
-from synergon import Engine, Resources
+from synergon import Context, Engine, Resources
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
@@ -110,3 +110,45 @@ async def test_a_demand_that_no_live_node_could_meet_is_spoken_of_once(
         "no live node could ever run this task of kind 'train' (gpu 2, needs zone:eu): node-a lacks the label zone:eu "
         "and has gpu 1 in all; it waits for one that can"
     )
+
+
+async def test_it_is_spoken_of_too_where_only_the_nodes_know_what_a_kind_demands(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer, engine = new_engine(url), new_engine(url, name="node-a", resources=Resources(gpu=1))
+
+    @engine.task(cost=Resources(gpu=4))
+    async def train() -> None:
+        """Nobody can."""
+
+    @engine.task(cost=Resources(gpu=1))
+    async def infer() -> None:
+        """Nothing to do."""
+
+    async with producer, engine.worker():
+        for kind in ("infer", "train", "train"):
+            await producer.enqueue_one(producer.call(kind))
+        await producer.enqueue([producer.call("train")])
+    said = [message for message in caplog.messages if "no live node" in message]
+    assert len(said) == 1
+    assert "of kind 'train' (gpu 4): node-a has gpu 1 in all" in said[0]
+
+
+async def test_it_is_spoken_of_too_when_a_task_has_enqueued_it(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = new_engine(url, name="node-a", resources=Resources(gpu=1))
+
+    @engine.task
+    async def train() -> None:
+        """Nothing to do."""
+
+    @engine.task
+    async def plan(ctx: Context) -> None:
+        ctx.enqueue(train.call(), train.with_options(cost=Resources(gpu=2)).call())
+
+    async with engine.worker():
+        await (await plan.enqueue()).result(PATIENCE_SECONDS)
+        await until(lambda: any("no live node" in message for message in caplog.messages))
+    (said,) = [message for message in caplog.messages if "no live node" in message]
+    assert "of kind 'train' (gpu 2): node-a has gpu 1 in all" in said

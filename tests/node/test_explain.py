@@ -134,7 +134,7 @@ class Crew:
         """The pattern of a sentence that says the same of every node."""
         count = len(self.engines)
         nodes = ", ".join(rf"node-{number} {clause}" for number in range(count))
-        return rf"ready for \d+ s; {count} nodes? runs? `{kind}`: {nodes}"
+        return rf"ready, due for \d+ s; {count} nodes? runs? `{kind}`: {nodes}"
 
 
 @asynccontextmanager
@@ -256,7 +256,7 @@ async def paused(crew: Crew) -> Situation:
     handle = await crew.enqueue("quick", queue="mail")
     return Situation(
         handle,
-        r"ready for \d+ s; queue mail is paused since \d\d:\d\d",
+        r"ready, due for \d+ s; queue mail is paused since \d\d:\d\d",
         Why.PAUSED,
         lambda: crew.first.resume("mail"),
     )
@@ -267,7 +267,7 @@ async def limit_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("stored")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: limit db has 1 of 1 in use",
+        r"ready, due for \d+ s; waits for a slot: limit db has 1 of 1 in use",
         Why.LIMIT,
         lambda: crew.first.set_limit("db", 2),
     )
@@ -280,7 +280,7 @@ async def limit_closed(crew: Crew) -> Situation:
     async def remove() -> None:
         await crew.first.set_limit("db", 1)
 
-    return Situation(handle, r"ready for \d+ s; waits for a slot: limit db is closed", Why.LIMIT, remove)
+    return Situation(handle, r"ready, due for \d+ s; waits for a slot: limit db is closed", Why.LIMIT, remove)
 
 
 async def kind_full(crew: Crew) -> Situation:
@@ -288,7 +288,7 @@ async def kind_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("only")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: 1 of at most 1 tasks of kind `only` run on all nodes together",
+        r"ready, due for \d+ s; waits for a slot: 1 of at most 1 tasks of kind `only` run on all nodes together",
         Why.LIMIT,
         lambda: open_gate(crew),
     )
@@ -300,7 +300,7 @@ async def server_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: server http://gpu-1 has 1 of 1 in use, position 2",
+        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 has 1 of 1 in use, position 2",
         Why.SERVER,
         lambda: open_gate(crew),
     )
@@ -311,7 +311,7 @@ async def server_closed(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: server http://gpu-1 is closed",
+        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 is closed",
         Why.SERVER,
         lambda: crew.first.set_servers("pool", {"http://gpu-1": 1}),
     )
@@ -323,7 +323,7 @@ async def server_resting(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: server http://gpu-1 rests until [\d: -]+ \(in (59|60) min\)",
+        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 rests until [\d: -]+ \(in (59|60) min\)",
         Why.RESTING,
         lambda: crew.first.set_servers("pool", {"http://gpu-2": 1}),
     )
@@ -334,7 +334,7 @@ async def pool_empty(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: provider pool has no servers",
+        r"ready, due for \d+ s; waits for a slot: provider pool has no servers",
         Why.NO_SERVERS,
         lambda: crew.first.set_servers("pool", {"http://gpu-1": 1}),
     )
@@ -347,7 +347,7 @@ async def prefix_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready for \d+ s; waits for a slot: server http://gpu/\d has 1 of 1 in use, "
+        r"ready, due for \d+ s; waits for a slot: server http://gpu/\d has 1 of 1 in use, "
         r"limit http://gpu has 1 of 1 in use",
         Why.LIMIT,
         lambda: crew.first.set_limit("http://gpu", None),
@@ -429,7 +429,7 @@ async def unknown_kind(crew: Crew) -> Situation:
     (handle,) = await crew.first.enqueue([crew.first.call("nobody_has_it")])
     return Situation(
         handle,
-        r"ready for \d+ s; no live node knows kind `nobody_has_it`",
+        r"ready, due for \d+ s; no live node knows kind `nobody_has_it`",
         Why.UNKNOWN_KIND,
         lambda: _helped(crew, kind="nobody_has_it"),
     )
@@ -445,7 +445,7 @@ async def refused(crew: Crew) -> Situation:
 
     return Situation(
         handle,
-        rf"ready for \d+ s; {plural} `asked`: node-0 has refused it, and asks again (in 1 s|now){others}",
+        rf"ready, due for \d+ s; {plural} `asked`: node-0 has refused it, and asks again (in 1 s|now){others}",
         Why.REFUSED,
         remove,
     )

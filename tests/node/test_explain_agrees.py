@@ -7,24 +7,33 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.node import process_bodies
 
-from synergon import Engine, Resources, State, Why
+from synergon import Command, Engine, Resources, State, Why
 from synergon.durations import microseconds
 from synergon.node.admission import Admission
 from synergon.node.ledger import Ledger
 from synergon.node.scheduler import Scheduler
 from synergon.node.standing import state_of
 from synergon.node_state import encode_state
+from synergon.providers.commands import ANY
 from synergon.records import NewNode
 from synergon.stores.weighing import demand_of
 from synergon.task import AnyTask
 from synergon.this_process import this_process
 from synergon.version import VERSION
 
-KINDS: Final = ("plain", "few", "limited", "global_one", "served", "costly", "urgent", "end")
+COMMAND: Final = "pool.order"
+SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
+URGENT: Final = ("urgent", "more_urgent", "urgent_child")
+CHILDREN: Final = ("child", "other_child", "urgent_child")
+KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
+THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
+"""Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
 
@@ -33,6 +42,7 @@ class NodePlan(NamedTuple):
     """A node to be."""
 
     concurrency: int
+    processes: int
     cpu: int
     labels: frozenset[str]
     queues: frozenset[str] | None
@@ -57,26 +67,30 @@ some_labels = st.frozensets(st.sampled_from(LABELS))
 nodes = st.builds(
     NodePlan,
     concurrency=st.integers(1, 5),
+    processes=st.integers(0, 2),
     cpu=st.integers(0, 3),
     labels=some_labels,
     queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
-    kinds=st.frozensets(st.sampled_from(KINDS), min_size=4),
+    kinds=st.frozensets(st.sampled_from(KINDS), max_size=5).map(lambda lacking: frozenset(KINDS) - lacking),
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
     starts_first=st.integers(0, 3),
 )
-tasks = st.builds(
-    TaskPlan,
-    kind=st.sampled_from(KINDS),
-    queue=st.sampled_from(QUEUES),
-    priority=st.integers(0, 1),
-    cpu=st.none() | st.integers(0, 3),
-    needs=st.just(frozenset[str]()) | some_labels,
-    forbids=st.just(frozenset[str]()) | some_labels,
-)
 
 
-def register(engine: Engine, limit: int, capacity: int) -> None:
-    """All kinds; a node may know some of them only."""
+def tasks_of(kinds: tuple[str, ...]) -> st.SearchStrategy[TaskPlan]:
+    return st.builds(
+        TaskPlan,
+        kind=st.sampled_from(kinds),
+        queue=st.sampled_from(QUEUES),
+        priority=st.integers(0, 1),
+        cpu=st.none() | st.integers(0, 3),
+        needs=st.just(frozenset[str]()) | some_labels,
+        forbids=st.just(frozenset[str]()) | some_labels,
+    )
+
+
+def register(engine: Engine, limit: int, capacity: int) -> Command:
+    """All kinds; a node may know some of them only. The command is for the servers of a provider."""
 
     async def body() -> None: ...
 
@@ -90,11 +104,21 @@ def register(engine: Engine, limit: int, capacity: int) -> None:
         "global_one": {"max_running_global": 1},
         "costly": {"cost": Resources(cpu=1)},
         "urgent": {"urgent": True},
+        "more_urgent": {"urgent": True, "priority": 1},
         "end": {"downstream_of": ["plain"], "cost": Resources(cpu=2)},
     }
     for name, said in options.items():
         engine.task(name=name, **said)(body)
     pool.task(name="served")(body)
+    pool.task(name="served_too")(body)
+    engine.provider("elsewhere", servers={"http://c": None}).task(name="served_elsewhere")(body)
+    process_bodies.on(engine, process_bodies.process_id, name="child")
+    process_bodies.on(engine, process_bodies.process_id, name="other_child")
+    process_bodies.on(engine, process_bodies.process_id, name="urgent_child", urgent=True)
+
+    async def order() -> None: ...
+
+    return pool.command(name="order")(order)
 
 
 class Stand:
@@ -105,7 +129,7 @@ class Stand:
         self.plan = plan
         self.id = f"node-{number}"
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
-        self.ledger = Ledger(plan.concurrency, 1, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
+        self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
         self.admission = Admission(self.kinds, self.ledger, plan.queues, labels=plan.labels)
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
@@ -128,8 +152,8 @@ class Stand:
         )
 
     async def claim(self, most: int | None = None) -> set[int]:
-        """The next claim, of all kinds, and the ids that it took."""
-        request = self.admission.request(self.id, self.kinds)
+        """The next claim, for all kinds of which something is ready, and the ids that it took."""
+        request = self.admission.request(self.id, await self._ready())
         if request is None:
             return set()
         if most is not None:
@@ -137,9 +161,24 @@ class Stand:
         claims = await self.engine.store.claim(request)
         rooms = {room.kind: room for room in request.rooms}
         for claim in claims:
-            cost = demand_of(rooms[claim.kind], claim.demand).cost
-            self.ledger.take(claim.kind, is_process=False, cost=cost)
+            self.ledger.take(
+                claim.kind,
+                is_process=self.kinds[claim.kind].policy.runs_in == "process",
+                is_command=rooms[claim.kind].is_command,
+                cost=demand_of(rooms[claim.kind], claim.demand).cost,
+            )
         return {claim.id for claim in claims}
+
+    async def _ready(self) -> list[str]:
+        """The kinds of which something is ready here."""
+        return sorted(
+            {
+                kind
+                for (queue, kind, state) in await self.engine.store.counts()
+                if state is State.READY
+                and (self.admission.serves(kind, queue) or (kind == COMMAND and COMMAND in self.kinds))
+            }
+        )
 
 
 def call(engine: Engine, plan: TaskPlan) -> Any:
@@ -164,31 +203,60 @@ class World(NamedTuple):
     """Which of the nodes claims next."""
 
 
-worlds = st.builds(
-    World,
-    nodes=st.lists(nodes, min_size=1, max_size=3),
-    before=st.lists(tasks, max_size=6),
-    after=st.lists(tasks, min_size=1, max_size=8),
-    limit=st.integers(0, 3),
-    capacity=st.integers(0, 2),
-    paused=st.sampled_from([None, None, "night"]),
-    asked=st.integers(0, 2),
-)
+def worlds_of(kinds: tuple[str, ...]) -> st.SearchStrategy[World]:
+    return st.builds(
+        World,
+        nodes=st.lists(nodes, min_size=1, max_size=3),
+        before=st.lists(tasks_of(kinds), max_size=6),
+        after=st.lists(tasks_of(kinds), min_size=1, max_size=8),
+        limit=st.integers(0, 3),
+        capacity=st.integers(0, 2),
+        paused=st.sampled_from([None, None, "night"]),
+        asked=st.integers(0, 2),
+    )
+
+
+worlds = st.sampled_from(THEMES).flatmap(worlds_of)
+
+
+async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+    """What is said of the tasks, against what the next claim takes."""
+    said = {task_id: await engine.explain(task_id) for task_id in ids}
+    able = {task_id for task_id, found in said.items() if chosen.id in {node.id for node in found.can_start_on}}
+    taken = await chosen.claim() & set(ids)
+    assert able == taken, {task_id: str(said[task_id]) for task_id in able ^ taken}
+    for explanation in said.values():
+        is_named = any(f"can start on {stand.id}" in explanation.sentence for stand in stands)
+        assert is_named == bool(explanation.can_start_on), explanation.sentence
 
 
 @settings(max_examples=70, deadline=None)
 @given(world=worlds)
 def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: World) -> None:
-    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
-        said = {task_id: await engine.explain(task_id) for task_id in ids}
-        able = {task_id for task_id, found in said.items() if chosen.id in {node.id for node in found.can_start_on}}
-        taken = await chosen.claim() & set(ids)
-        assert able == taken, {task_id: str(said[task_id]) for task_id in able ^ taken}
-        for explanation in said.values():
-            is_named = any(f"can start on {stand.id}" in explanation.sentence for stand in stands)
-            assert is_named == bool(explanation.can_start_on), explanation.sentence
+    asyncio.run(in_world(world, agree))
 
-    asyncio.run(in_world(world, check))
+
+@pytest.mark.parametrize(
+    ("before", "ready", "processes"),
+    [
+        ([], ["served"] * 4 + ["served_elsewhere"] * 4, 0),
+        (["served"] * 2, ["served"] * 2 + ["served_elsewhere"] * 2, 0),
+        (["served_elsewhere"] * 3, ["served_elsewhere", "served"], 0),
+        (["served_elsewhere"] * 2, ["served_too", "served", "served_elsewhere"], 0),
+        ([], ["urgent"] * 4 + ["more_urgent"] * 2 + ["plain"], 0),
+        (["plain"] * 3, ["urgent", "more_urgent"], 0),
+        ([], ["child"] * 2 + ["other_child"] * 2 + ["plain"], 2),
+        ([], ["child", "urgent_child", "plain"], 2),
+        ([], ["child", "other_child", "urgent", "plain"], 2),
+        ([], ["served"] * 2 + [COMMAND] * 5, 0),
+        (["plain"] * 4, ["plain"] + [COMMAND] * 2, 0),
+    ],
+)
+def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
+    nothing = frozenset[str]()
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
+    plans = [[TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in kinds] for kinds in (before, ready)]
+    asyncio.run(in_world(World([node], *plans, limit=1, capacity=2, paused=None, asked=0), agree))
 
 
 @settings(max_examples=70, deadline=None)
@@ -212,20 +280,27 @@ Check = Callable[[Engine, list[Stand], Stand, list[int]], Awaitable[None]]
 
 async def in_world(world: World, check: Check) -> None:
     engine = Engine(f"memory://{uuid.uuid4().hex}")
-    register(engine, world.limit, world.capacity)
+    order = register(engine, world.limit, world.capacity)
     async with engine:
         stands = [Stand(engine, plan, number) for number, plan in enumerate(world.nodes)]
-        await enqueue(engine, world.before)
+        await enqueue(engine, order, world.before)
         for stand in stands:
             await stand.register()
             await stand.claim(stand.plan.starts_first)
-        ids = await enqueue(engine, world.after)
+        ids = await enqueue(engine, order, world.after)
         await settle(engine, stands, world.paused)
         await check(engine, stands, stands[world.asked % len(stands)], ids)
 
 
-async def enqueue(engine: Engine, plans: Iterable[TaskPlan]) -> list[int]:
-    return [handle.id for handle in await engine.enqueue([call(engine, plan) for plan in plans])]
+async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> list[int]:
+    ids: list[int] = []
+    for plan in plans:
+        if plan.kind == COMMAND:
+            sent = await order.enqueue(to="http://a" if plan.priority else ANY)
+            ids += [handle.id for handle in sent.values()]
+        else:
+            ids += [handle.id for handle in await engine.enqueue([call(engine, plan)])]
+    return ids
 
 
 async def settle(engine: Engine, stands: list[Stand], paused: str | None) -> None:

@@ -17,11 +17,11 @@ from tests.node import process_bodies
 from tests.node.test_explain import crew_of, node_of
 from tests.support import Gate, make_troubled, until, until_state
 
-from synergon import Engine, Handle, Resources, State, TaskNotFound, Why
+from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why
 from synergon.durations import microseconds
 from synergon.explaining.records import Cause, Explanation
 from synergon.explaining.shared import Shared
-from synergon.explaining.words import clause
+from synergon.explaining.words import clause, reasons
 from synergon.limit_records import ServerRecord
 from synergon.records import ClaimRequest, NewNode, Room, TaskRecord
 from synergon.this_process import this_process
@@ -59,7 +59,7 @@ async def test_three_nodes_have_a_reason_each(memory_url: str) -> None:
             other.settings.name: "lacks label zone:eu",
         }
         reasons = ", ".join(f"{name} {words[name]}" for name in sorted(words))
-        await crew.said(handle, rf"ready for \d+ s; 3 nodes run `train`: {reasons}")
+        await crew.said(handle, rf"ready, due for \d+ s; 3 nodes run `train`: {reasons}")
 
         async def is_told_how_old() -> bool:
             here, *others = (await handle.explain()).nodes
@@ -73,11 +73,13 @@ async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
         node_of(crew.first).reservation.patience_seconds = 0.05
         await crew.running("hold", 1, cost=Resources(cpu=3))
         big = await crew.enqueue("hold", cost=Resources(cpu=4))
-        pattern = r"ready for \d+ s; 1 node runs `hold`: node-0 is full \(cpu 3 of 4 used by task 1, and it needs 4\)"
+        pattern = (
+            r"ready, due for \d+ s; 1 node runs `hold`: node-0 is full \(cpu 3 of 4 used by task 1, and it needs 4\)"
+        )
         explanation = await crew.said(big, f"{pattern}; node-0 keeps room for it")
         assert explanation.kept_by == node_of(crew.first).id
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
-        await crew.said(small, rf"ready for \d+ s; 1 node runs `quick`: node-0 keeps room for task {big.id}")
+        await crew.said(small, rf"ready, due for \d+ s; 1 node runs `quick`: node-0 keeps room for task {big.id}")
         crew.gate.open()
         await until_state(small, State.SUCCEEDED)
 
@@ -108,7 +110,7 @@ async def test_the_only_node_stops(memory_url: str) -> None:
         await crew.said(handle, crew.each("quick", "is stopping"))
         crew.gate.open()
         await stop
-        await crew.said(handle, r"ready for \d+ s; no live node knows kind `quick`")
+        await crew.said(handle, r"ready, due for \d+ s; no live node knows kind `quick`")
         async with crew.first.worker():
             await until_state(handle, State.SUCCEEDED)
 
@@ -123,7 +125,9 @@ async def test_a_node_that_stops_and_one_that_drains_take_no_more(memory_url: st
         stop = asyncio.ensure_future(stopping.stop_node(60))
         handle = await crew.enqueue("hold")
         full = r"is full \(2 of 2 slots in use\)"
-        pattern = rf"ready for \d+ s; 3 nodes run `hold`: node-0 {full}, node-1 drains and {full}, node-2 is stopping.*"
+        pattern = (
+            rf"ready, due for \d+ s; 3 nodes run `hold`: node-0 {full}, node-1 drains and {full}, node-2 is stopping.*"
+        )
         explanation = await crew.said(handle, pattern)
         assert [cause.why for cause in explanation.nodes[2].causes] == [Why.STOPPING, Why.SLOTS]
         crew.gate.open()
@@ -149,10 +153,10 @@ async def test_a_node_that_is_silent_and_one_that_has_said_nothing(memory_url: s
             )
         (handle,) = await engine.enqueue([engine.call("quick")])
         ghost = r"ghost has not been heard from for \d+ s"
-        pattern = rf"ready for \d+ s; 2 nodes run `quick`: {ghost}, newborn has said nothing of itself yet"
+        pattern = rf"ready, due for \d+ s; 2 nodes run `quick`: {ghost}, newborn has said nothing of itself yet"
         await said(handle, pattern)
         await engine.store.unregister("newborn")
-        await said(handle, r"ready for \d+ s; no live node knows kind `quick`")
+        await said(handle, r"ready, due for \d+ s; no live node knows kind `quick`")
 
 
 async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: NewEngine) -> None:
@@ -173,7 +177,7 @@ async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: New
             )
         (handle,) = await engine.enqueue([engine.call("quick")])
         silence = "has said nothing of itself yet"
-        await said(handle, rf"ready for .*: twin \(one\) {silence}, twin \(two\) {silence}")
+        await said(handle, rf"ready, due for .*: twin \(one\) {silence}, twin \(two\) {silence}")
 
 
 async def test_what_nobody_looks_at_is_due_or_expired(memory_url: str, new_engine: NewEngine) -> None:
@@ -187,7 +191,7 @@ async def test_what_nobody_looks_at_is_due_or_expired(memory_url: str, new_engin
         late = await quick.with_options(expires_in=0.01).enqueue()
         nobody = "no live node knows kind `quick`"
         await said(due, rf"scheduled: due for 0 s, and made ready at the next look of a node, {nobody}")
-        await said(late, rf"ready for \d+ s; expired for \d s, and ended at the next look of a node, {nobody}")
+        await said(late, rf"ready, due for \d+ s; expired for \d s, and ended at the next look of a node, {nobody}")
         async with engine.worker():
             await until_state(due, State.SUCCEEDED)
             await until_state(late, State.FAILED)
@@ -206,7 +210,7 @@ async def test_what_can_start_is_told_and_who_goes_first(count: int, memory_url:
         first = await crew.enqueue("quick")
         second = await crew.enqueue("quick")
         names = ", ".join(f"node-{number}" for number in range(count))
-        explanation = await crew.said(first, rf"ready for \d+ s; it can start on {names}")
+        explanation = await crew.said(first, rf"ready, due for \d+ s; it can start on {names}")
         assert (len(explanation.can_start_on), explanation.position) == (count, 1)
         explanation = await crew.said(second, crew.each("quick", "has room, and others go first") + ", position 2")
         assert explanation.position == 2
@@ -247,10 +251,10 @@ async def test_nothing_is_read_that_grows_with_the_backlog(
         await gate.until_reached()
         handle = await hold.with_options(**demand).enqueue()
         stores[-1].calls.clear()
-        await said(handle, r"ready for \d+ s; 1 node runs `hold`: node-a is full \(1 of 1 slots in use\)")
+        await said(handle, r"ready, due for \d+ s; 1 node runs `hold`: node-a is full \(1 of 1 slots in use\)")
         assert not stores[-1].calls.keys() & {"queues", "counts", "list_tasks"}
         await engine.pause("default")
-        await said(handle, r"ready for \d+ s; queue default is paused since \d\d:\d\d")
+        await said(handle, r"ready, due for \d+ s; queue default is paused since \d\d:\d\d")
         gate.open()
 
 
@@ -285,9 +289,30 @@ async def test_places_of_child_processes(count: int, memory_url: str, new_engine
             assert lease is not None
             lease.renew_soon()
         reasons = ", ".join(f"node-{number} has no free child process" for number in range(count))
-        await said(handle, rf"ready for \d+ s; {count} nodes? runs? `sleep_long`: {reasons}")
+        await said(handle, rf"ready, due for \d+ s; {count} nodes? runs? `sleep_long`: {reasons}")
         await held[0].cancel()
         await until_state(handle, State.RUNNING)
+
+
+async def test_a_rate_is_blamed_only_for_the_moment_that_it_has_set(memory_url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task(rate=Rate(2, per="1h", burst=2))
+    async def paced(*, nap: float = 0.0) -> None:
+        if nap:
+            raise Snooze(nap)
+
+    async with engine.worker():
+        delayed = await paced.with_options(delay=60).enqueue()
+        await said(delayed, r"scheduled: its time comes in (59|60) s")
+        snoozed = await paced.enqueue(nap=1200.0)
+        await said(snoozed, r"scheduled: its body asked to be run again in (19|20) min")
+        await engine.cancel(delayed.id)
+        await engine.cancel(snoozed.id)
+        await (await paced.enqueue()).result(timeout=10)
+        await said(
+            await paced.enqueue(), r"scheduled: its turn comes in (29|30) min, by the rate of the line of its kind"
+        )
 
 
 # ---------------------------------------------------------------- what does not wait
@@ -423,3 +448,15 @@ def test_a_server_on_trial_takes_one_at_a_time() -> None:
 @pytest.mark.parametrize("why", Why)
 def test_there_are_words_for_every_cause(why: Why) -> None:
     assert clause(Cause(why=why, subject="it", in_use=1, of=2, needed=1), datetime.now(UTC))
+
+
+def test_all_that_a_node_is_full_of_stands_in_one_clause() -> None:
+    causes = [
+        Cause(why=Why.CORDONED),
+        Cause(why=Why.SLOTS, in_use=4, of=4),
+        Cause(why=Why.LABEL_MISSING, subject="a"),
+        Cause(why=Why.RESOURCE, subject="gpu", in_use=1, of=1, needed=1, tasks=(812,)),
+    ]
+    full = "is full (4 of 4 slots in use; gpu 1 of 1 used by task 812)"
+    assert reasons(causes, datetime.now(UTC)) == f"is cordoned, {full} and lacks label a"
+    assert reasons(causes[:1], datetime.now(UTC)) == "is cordoned"

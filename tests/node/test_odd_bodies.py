@@ -72,13 +72,13 @@ async def test_a_body_that_cancels_itself_in_its_transaction_still_ends(new_engi
 async def test_transactions_one_after_the_other_do_not_cost_the_lease(
     new_engine: NewEngine, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = new_engine(sqlite_url, lease=1.5)
+    engine = new_engine(sqlite_url, lease=3)
 
     @engine.task
     def hold(number: int, ctx: Context) -> int:
         with ctx.transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS mine (number INTEGER)")
-            time.sleep(0.3)
+            time.sleep(0.4)
         return number
 
     async with engine, engine.worker(concurrency=10):

@@ -17,7 +17,7 @@ from synergon.durations import microseconds
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
-from synergon.records import ProcessIdentity, Reprioritizing, Rescheduling
+from synergon.records import NewTask, ProcessIdentity, Reprioritizing, Rescheduling
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask, Call
@@ -125,6 +125,7 @@ class Process(Owner):
             self.executor,
             LOGGER,
             on_ended=self.waiters.tell,
+            consider=_say_nothing,
             may_exit=True,
         )
         failures = 0
@@ -200,3 +201,7 @@ class Process(Owner):
         if self.is_alive:
             self.is_alive = False
             self.world.process_died(self, how)
+
+
+async def _say_nothing(_: Sequence[NewTask]) -> None:
+    """Nobody here reads warnings."""

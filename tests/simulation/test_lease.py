@@ -12,6 +12,8 @@ from tests.simulation.process import HostClock
 from tests.simulation.virtual_loop import VirtualLoop
 
 from synergon.node.lease import Lease
+from synergon.node.noticeboard import Noticeboard
+from synergon.node_state import NodeState
 from synergon.stores.base import LeaseKeeper
 
 LEASE_SECONDS = 30.0
@@ -33,6 +35,20 @@ class SilentKeeper:
         """Nothing is open."""
 
 
+class ListeningKeeper:
+    """A path to a store that notes what the node says of itself, and when."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, bool]] = []
+
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        self.heard.append((round(asyncio.get_running_loop().time()), published is not None))
+        return True
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 class Fate:
     """What a lease did to its node, and when."""
 
@@ -42,7 +58,9 @@ class Fate:
         *,
         has_bodies: bool,
         keeper: LeaseKeeper | None = None,
+        board: Callable[[], Noticeboard] | None = None,
     ) -> None:
+        self._board = board
         self._keeper = keeper or SilentKeeper()
         self.lost_at: float | None = None
         self.exited_at: float | None = None
@@ -62,6 +80,7 @@ class Fate:
             on_lost=self._lose,
             is_quiet=lambda: not self._has_bodies,
             exit_process=self._exit,
+            board=None if self._board is None else self._board(),
         )
         await story(lease, clock)
 
@@ -112,3 +131,37 @@ def test_a_lease_is_over_before_anybody_has_noticed() -> None:
 
     Fate(stand_still, has_bodies=False)
     assert seen == [(False, False), (True, False)]
+
+
+def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple[int, bool]]:
+    """At which beats a node published something whose bodies run in this loop; None: in one that nothing holds up. It
+    says something at 12 seconds that nobody has asked for then."""
+    keeper = ListeningKeeper()
+
+    def hang_up() -> Noticeboard:
+        here = asyncio.get_running_loop()
+        board = Noticeboard(loop or here, NodeState)
+        board.write()  # with the node's row
+        here.call_later(12, board.write)
+        return board
+
+    async def keep(lease: Lease, clock: HostClock) -> None:
+        end = asyncio.Event()
+        asyncio.get_running_loop().call_later(27, end.set)
+        await lease.keep(end)
+
+    Fate(keep, has_bodies=False, keeper=keeper, board=hang_up)
+    return keeper.heard
+
+
+def test_what_a_node_says_is_published_with_every_beat() -> None:
+    assert [is_said for _, is_said in words_of_half_a_minute(None)] == [True] * 6
+
+
+def test_while_its_loop_is_held_up_its_last_word_is_not_published_as_a_new_one() -> None:
+    held_up = asyncio.new_event_loop()  # which nobody runs
+    try:
+        heard = words_of_half_a_minute(held_up)
+    finally:
+        held_up.close()
+    assert [is_said for _, is_said in heard] == [False, False, False, True, False, False]

@@ -20,6 +20,7 @@ from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewRate
 from synergon.records import EPOCH, Claim, Cutoffs, HandedBack, Rescheduling, Room, Succeeded, from_datetime
 from synergon.stores.base import Store
+from synergon.stores.rates import turn
 
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
 
@@ -50,6 +51,22 @@ async def test_a_burst_may_start_at_once_and_the_next_one_is_scheduled_for_its_t
     next_in = (await store.wake(10)).next_in
     assert next_in is not None
     assert 0 < next_in <= HOUR
+
+
+async def test_what_a_rate_remembers_tells_a_turn_from_a_moment_that_somebody_chose(
+    store: Store, worker: Worker
+) -> None:
+    await declare_rate(store, HOUR, burst=3)
+    ids = await add_many(store, 4, limit_key="ada")
+    later = await add(store, limit_key="ada", delay=2 * HOUR)
+    assert await store.next_start("work", "ada") is None
+    await claim(worker)
+    next_at = await store.next_start("work", "ada")
+    assert next_at is not None
+    assert await run_at(store, ids[3]) == turn(NewRate(every=HOUR, burst=3), next_at, 0)
+    assert await run_at(store, later) > await run_at(store, ids[3])
+    assert await store.next_start("work", "bob") is None
+    assert await store.next_start("other", "ada") is None
 
 
 async def test_starts_are_charged_and_not_ends(store: Store, worker: Worker) -> None:
@@ -122,25 +139,25 @@ async def test_the_turn_of_one_that_leaves_goes_to_the_next(store: Store, worker
     await declare_rate(store, HOUR)
     ids = await add_many(store, 5, limit_key="ada")
     await claim(worker)
-    turn = await run_at(store, ids[1])
+    its_turn = await run_at(store, ids[1])
     await store.cancel([ids[1]])
     assert await state_of(store, ids[2]) is SCHEDULED
-    assert await run_at(store, ids[2]) == turn
+    assert await run_at(store, ids[2]) == its_turn
     await store.delete([ids[2]])
-    assert await run_at(store, ids[3]) == turn
+    assert await run_at(store, ids[3]) == its_turn
     await store.reschedule([Rescheduling(id=ids[3], delay=5 * HOUR)])
     assert await states(store, ids[3:]) == [SCHEDULED, SCHEDULED]
-    assert await run_at(store, ids[4]) == turn
+    assert await run_at(store, ids[4]) == its_turn
 
 
 async def test_one_that_is_called_before_its_turn_waits_for_it_all_the_same(store: Store, worker: Worker) -> None:
     await declare_rate(store, HOUR)
     ids = await add_many(store, 2, limit_key="ada")
     await claim(worker)
-    turn = await run_at(store, ids[1])
+    its_turn = await run_at(store, ids[1])
     (moved,) = await store.reschedule([Rescheduling(id=ids[1], delay=0)])
     assert (moved.done, moved.state) == (True, SCHEDULED)
-    assert await run_at(store, ids[1]) == turn
+    assert await run_at(store, ids[1]) == its_turn
 
 
 async def test_rate_and_places_hold_together(store: Store, worker: Worker) -> None:

@@ -59,10 +59,13 @@ def test_millionths_are_kept_exactly(millionths: int) -> None:
         ({"cpu": float("nan")}, "Resources cpu must be a number .* got nan"),
         ({"cpu": float("inf")}, "Resources cpu must be a number .* got inf"),
         ({"cpu": 1e10}, "Resources cpu must be a number"),
+        ({"cpu": 10**400}, "Resources cpu must be a number from 0 to 1e\\+09, got 1000"),
         ({"cpu": 1e-7}, "Resources cpu must be 0 or at least a millionth, got 1e-07"),
         ({"ram": "2 parsecs"}, 'Resources ram must be bytes or a size like "512MB" or "2GiB", got \'2 parsecs\''),
         ({"ram": -1}, "Resources ram must be bytes or a size"),
         ({"ram": 1.5}, "Resources ram must be bytes or a size"),
+        ({"ram": "0.5B"}, "Resources ram must be 0 or at least a byte, got '0.5B'"),
+        ({"ram": "0.0001KB"}, "Resources ram must be 0 or at least a byte, got '0.0001KB'"),
         ({"ram": "9" * 400}, "Resources ram must be a size that somebody might have"),
         ({"ram": 10**16}, "Resources ram must be at most 1e\\+15 bytes"),
         ({"custom": ["license"]}, "Resources custom must be a dict"),
@@ -71,7 +74,9 @@ def test_millionths_are_kept_exactly(millionths: int) -> None:
         ({"custom": {1: 1}}, "the name of a resource is a word"),
         ({"custom": {"x" * 101: 1}}, "the name of a resource is a word of at most 100 characters"),
         ({"custom": {"gpu": 1}}, r"'gpu' is not a custom resource; write Resources\(gpu=...\)"),
+        ({"custom": {"CPU": 1}}, r"'CPU' is not a custom resource; write Resources\(cpu=...\)"),
         ({"custom": {"license": -1}}, "Resources license must be a number"),
+        ({"custom": {"license": None}}, "Resources license must be a number .* got None"),
     ],
 )
 def test_amounts_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:

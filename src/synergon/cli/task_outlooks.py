@@ -8,7 +8,7 @@ from rich.text import Text
 
 from synergon.cli.output import console, duration, new_table, say, short
 from synergon.explaining.records import Explanation, NodeOutlook
-from synergon.explaining.words import clause, listed, names
+from synergon.explaining.words import names, reasons
 
 
 def print_explanation(explanation: Explanation, now: datetime) -> None:
@@ -17,7 +17,7 @@ def print_explanation(explanation: Explanation, now: datetime) -> None:
     if not explanation.nodes:
         return
     say()
-    table = new_table("node", "can start", "because it", "said")
+    table = new_table("node", "can start", "reason", "said")
     table.columns[2].no_wrap = False
     called = names(explanation.nodes)
     for node in explanation.nodes:
@@ -30,4 +30,4 @@ def _answer(node: NodeOutlook) -> Text:
 
 
 def _reasons(node: NodeOutlook, now: datetime) -> str:
-    return listed(clause(cause, now) for cause in node.causes) if node.causes else ""
+    return reasons(node.causes, now) if node.causes else ""

@@ -18,6 +18,7 @@ from synergon.lifecycle import State
 from synergon.node.node import Node
 from synergon.records import Look, NodeRecord, QueueRecord, Room, TaskRecord, to_datetime
 from synergon.stores.base import Store
+from synergon.stores.rates import turn
 
 
 async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanation:
@@ -36,10 +37,11 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
         store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
     )
     runners = [standpoint(record, here) for record in nodes if task.kind in record.kinds]
-    view = _View(store, task, runners, Shared(limits, servers, queues, now), ahead, now)
+    shared = Shared(limits, servers, queues, now)
+    view = _View(store, task, runners, shared, ahead, now)
     match task.state:
         case State.SCHEDULED:
-            return view.scheduled()
+            return view.scheduled(await _is_its_turn(store, task, shared))
         case State.WAITING:
             return await view.waiting()
         case _:
@@ -63,6 +65,16 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
         if await store.look(look):
             return []
     return await store.queues()
+
+
+async def _is_its_turn(store: Store, task: TaskRecord, shared: Shared) -> bool:
+    """Whether it is scheduled for the very moment at which the rate of its line lets one start: then it is the rate
+    that has put it off, whatever had before."""
+    limit = shared.limit(f"key:{task.kind}")
+    if task.limit_key is None or limit is None or limit.rate is None:
+        return False
+    next_at = await store.next_start(task.kind, task.limit_key)
+    return next_at is not None and to_datetime(turn(limit.rate, next_at, 0)) == task.run_at
 
 
 def _told(task: TaskRecord, sentence: str) -> Explanation:
@@ -90,38 +102,27 @@ class _View:
 
     # ------------------------------------------------------------ not yet
 
-    def scheduled(self) -> Explanation:
+    def scheduled(self, is_its_turn: bool) -> Explanation:
         """It waits for a moment."""
-        causes = [self._time()]
+        causes = [self._time(is_its_turn)]
         if all(node.is_silent for node in self._nodes):
             causes.append(Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind))
         return self._explained(f"scheduled: {self._clauses(causes)}", causes)
 
-    def _time(self) -> Cause:
+    def _time(self, is_its_turn: bool) -> Cause:
         task, until = self._task, self._task.run_at
         if until <= self._now:
             return Cause(why=Why.DUE, since=until)
+        if is_its_turn:
+            return Cause(why=Why.TURN, subject=task.limit_key or "", until=until)
         error = task.error
         is_later = task.started_at is not None and (error is None or error.at is None or error.at < task.started_at)
-        turn = self._turn(until)
-        if turn is not None:
-            return turn
         if task.claim_no and is_later:
             return Cause(why=Why.SNOOZED, until=until)
         if error is not None and task.attempts:
             most = None if task.max_attempts is None else task.max_attempts - 1
             return Cause(why=Why.RETRYING, subject=error.type, in_use=task.attempts, of=most, until=until)
         return Cause(why=Why.DELAYED, until=until)
-
-    def _turn(self, until: datetime) -> Cause | None:
-        """A rate, if it may be what holds it back: the turn of the first in a line is never farther away than one
-        start after the other."""
-        limit = self._shared.limit(f"key:{self._task.kind}")
-        if self._task.limit_key is None or limit is None or limit.rate is None or self._task.attempts:
-            return None
-        if (until - self._now).total_seconds() * 1_000_000 > limit.rate.every:
-            return None
-        return Cause(why=Why.TURN, subject=self._task.limit_key, until=until)
 
     async def waiting(self) -> Explanation:
         """It waits for a group, or in line."""
@@ -148,7 +149,9 @@ class _View:
         outlooks = [self._outlook(node, pause) for node in nodes]
         outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
-        sentence = f"ready {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
+        sentence = (
+            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
+        )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
 
     def _outlook(self, node: Standpoint, pause: list[Cause]) -> NodeOutlook:

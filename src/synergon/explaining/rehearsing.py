@@ -1,89 +1,127 @@
 """Whether other tasks go first: a node's next claim, without taking anything.
 
-It is asked only where nothing else stands in the way. Of each kind no more is looked at than the node could start, and
-nothing that does not fit there now: its cost follows from the slots of the node, not from the backlog.
+It is asked only where nothing else stands in the way. Of each kind not many more are looked at than the node could
+start, and nothing that does not fit there by then: its cost follows from the slots of the node, not from the backlog.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from msgspec.structs import replace
 
 from synergon.explaining.shared import Shared, candidate
 from synergon.explaining.standpoints import Standpoint
 from synergon.lifecycle import State
-from synergon.node_state import KindState
-from synergon.records import ClaimRequest, Look, Room, TaskRecord
+from synergon.records import ClaimRequest, Look, Room, TaskQuery, TaskRecord
 from synergon.stores.base import Store
 from synergon.stores.weighing import Fit, Scales, demand_of, place
 
 Counts = Mapping[tuple[str, str, State], int]
 """How many tasks there are by queue, kind and state."""
 
+LOOKS: Final = 20
+"""So often more tasks of a kind are looked at, if those before could not be taken."""
+
+COMMANDS_AT_A_TIME: Final = 1000
+"""So many commands are read at a time."""
+
 
 async def is_taken(store: Store, node: Standpoint, task: TaskRecord, shared: Shared) -> bool:
-    """Whether the next claim of the node, for all of its kinds, takes this task."""
-    if task.is_command:  # these go first, and have places of their own
-        return True
-    request = node.request([task.kind])
-    found = await _candidates(store, request, request.rooms[0])
-    if all(other.id != task.id for other in found):
+    """Whether the next claim of the node, for all kinds of which something is ready, takes this task."""
+    request = node.request(_wanted(node, task, await store.counts()))
+    if all(room.kind != task.kind for room in request.rooms):
         return False
-    request = node.request(_kinds(node, task, await store.counts()))
-    rooms = {room.kind: room for room in request.rooms}
-    for room in rooms.values():
-        if room.kind != task.kind and room.count > 0:
-            found += await _candidates(store, request, room)
-    ahead = sorted(found, key=lambda other: place(rooms[other.kind], other.priority, other.id))
-    return task.id in _taken(request, ahead, shared)
+    return await _Rehearsal(store, request, shared).takes(task)
 
 
-def _kinds(node: Standpoint, task: TaskRecord, counts: Counts) -> list[str]:
+def _wanted(node: Standpoint, task: TaskRecord, counts: Counts) -> list[str]:
     """The kinds of which something is ready for this node. Those that it asks about go their own way."""
     ready = {
         kind
         for (queue, kind, state), _ in counts.items()
         if state is State.READY and kind in node.record.kinds and node.serves(queue, kind)
     }
-    said = node.state.kind
-    return [kind for kind in sorted(ready | {task.kind}) if kind == task.kind or not _is_apart(said(kind))]
+    return [kind for kind in sorted(ready | {task.kind}) if kind == task.kind or not node.state.kind(kind).is_asking]
 
 
-def _is_apart(kind: KindState) -> bool:
-    return kind.is_asking or kind.is_command
+class _Rehearsal:
+    """A claim that takes nothing."""
 
+    def __init__(self, store: Store, request: ClaimRequest, shared: Shared) -> None:
+        self._store = store
+        self._request = request
+        self._shared = shared
+        self._left = {room.kind: room.count for room in request.rooms}
+        self._slots = request.limit
+        self._scales = Scales(request)
+        self._places = shared.allotment()
 
-async def _candidates(store: Store, request: ClaimRequest, room: Room) -> list[TaskRecord]:
-    """The first of a kind that fit now."""
-    return await store.look(
-        Look(
+    async def takes(self, task: TaskRecord) -> bool:
+        """Whether it takes this one."""
+        async for room, first in self._in_order():
+            is_taken = self._take(room, first)
+            if first.id == task.id:
+                return is_taken
+        return False
+
+    async def _in_order(self) -> AsyncIterator[tuple[Room, TaskRecord]]:
+        """The tasks that may be taken, of all kinds, in the order of a claim."""
+        lanes = {room.kind: self._candidates(room) for room in self._request.rooms}
+        heads = {room.kind: (room, await anext(lanes[room.kind], None)) for room in self._request.rooms}
+        while waiting := [(room, first) for room, first in heads.values() if first is not None]:
+            room, first = min(waiting, key=lambda head: place(head[0], head[1].priority, head[1].id))
+            yield room, first
+            heads[room.kind] = room, await anext(lanes[room.kind], None)
+
+    async def _candidates(self, room: Room) -> AsyncIterator[TaskRecord]:
+        """The tasks of a kind in order; not those that do not even fit when it comes to them."""
+        if room.is_command:
+            for command in await self._commands(room.kind):
+                yield command
+            return
+        after: tuple[int, int] | None = None
+        for _ in range(LOOKS):
+            limit = self._left[room.kind]
+            if limit <= 0 or not (found := await self._store.look(self._look(room, after, limit))):
+                return
+            for task in found:
+                yield task
+            after = found[-1].priority, found[-1].id
+
+    def _look(self, room: Room, after: tuple[int, int] | None, limit: int) -> Look:
+        request = self._request
+        return Look(
             room=room,
             queues=request.queues,
             labels=request.labels,
-            totals=Scales(request).left(room),  # so that what would fit later is not even looked at
-            limit=max(room.count, 1),
+            totals=self._scales.left(room),  # so that what would fit later is not even looked at
+            after=after,
+            limit=limit,
         )
-    )
 
+    async def _commands(self, kind: str) -> list[TaskRecord]:
+        """Those that are ready; there are not many, and they come from every queue."""
+        query = TaskQuery(states=frozenset({State.READY}), kind=kind, limit=COMMANDS_AT_A_TIME)
+        page = await self._store.list_tasks(query)
+        found = list(page.tasks)
+        while page.next is not None:
+            page = await self._store.list_tasks(replace(query, before=page.next))
+            found += page.tasks
+        return sorted((task for task in found if not self._shared.is_expired(task)), key=lambda task: task.id)
 
-def _taken(request: ClaimRequest, tasks: list[TaskRecord], shared: Shared) -> set[int]:
-    """What a claim takes of these, which are in order."""
-    rooms = {room.kind: room for room in request.rooms}
-    left = Counter({kind: room.count for kind, room in rooms.items()})
-    slots, scales, places = request.limit, Scales(request), shared.allotment()
-    taken: set[int] = set()
-    for task in tasks:
-        room = rooms[task.kind]
+    def _take(self, room: Room, task: TaskRecord) -> bool:
+        if self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_urgent or room.is_command)):
+            return False
         demand = demand_of(room, task.demand)
-        if left[task.kind] <= 0 or (slots <= 0 and not room.is_urgent):
-            continue
-        if scales.fit(room, demand, task.id) is not Fit.NOW:
-            continue
-        if places.take(room, candidate(task)) is None:
-            left[task.kind] = 0  # what one task without wishes does not get, no other one of its kind gets
-            continue
-        scales.take(demand, task.id)
-        left[task.kind] -= 1
-        slots -= 1
-        taken.add(task.id)
-    return taken
+        if self._scales.fit(room, demand, task.id) is not Fit.NOW:
+            return False
+        if self._places.take(room, candidate(task)) is None:
+            if task.target is None:
+                self._left[room.kind] = 0  # what one task without wishes does not get, no other one of its kind gets
+            return False
+        self._scales.take(demand, task.id)
+        self._left[room.kind] -= 1
+        self._slots -= not room.is_command
+        return True

@@ -47,6 +47,10 @@ class Shared:
             return []
         return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]
 
+    def is_expired(self, task: TaskRecord) -> bool:
+        """Whether nobody may start it any more."""
+        return task.expires_at is not None and task.expires_at <= self._now
+
     def causes(self, task: TaskRecord, room: Room) -> list[Cause]:
         """Why there is no place for the task where its kind needs what the room says; none, if there is one."""
         allotment = self.allotment()

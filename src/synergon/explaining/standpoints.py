@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from synergon.demands import NOTHING, parse_demand
 from synergon.node.acceptance import Acceptance
+from synergon.node.asking import Asking
 from synergon.node.node import Node
 from synergon.node_state import NodeState, places_on
 from synergon.records import ClaimRequest, NodeRecord, Room
@@ -53,13 +54,15 @@ class Standpoint(NamedTuple):
             is_brief=kind in self.state.brief,
         )
 
-    def request(self, kinds: Collection[str]) -> ClaimRequest:
-        """Its next claim, if it is for these kinds."""
+    def request(self, wanted: Collection[str]) -> ClaimRequest:
+        """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
+        asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _PlacesSaid(state), self.room)
+        rooms = asking.rooms(wanted)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(self.room(kind) for kind in kinds),
-            limit=state.slots_free,
+            rooms=tuple(rooms),
+            limit=asking.limit(rooms),
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
             totals=state.totals,
@@ -68,6 +71,20 @@ class Standpoint(NamedTuple):
             kept_for=state.kept_for,
             held=state.held,
         )
+
+
+class _PlacesSaid:
+    """What a node says of its places."""
+
+    def __init__(self, state: NodeState) -> None:
+        self.free = state.slots_free
+        self.processes_free = state.processes_free
+        self.taken = state.taken
+        self._running = state.running
+
+    def count(self, kind: str) -> int:
+        """How many of the kind run, or are about to."""
+        return self._running.get(kind, 0)
 
 
 def standpoint(record: NodeRecord, here: Node | None) -> Standpoint:

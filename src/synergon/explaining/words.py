@@ -32,7 +32,17 @@ def names(nodes: Iterable[NodeOutlook]) -> dict[str, str]:
 def on_node(name: str, outlook: NodeOutlook, now: datetime) -> str:
     """`node-a is full (gpu 1 of 1 used by task 812)`."""
     causes = [cause for cause in outlook.causes if cause.why in NEVER] or list(outlook.causes)
-    return f"{name} {listed(clause(cause, now) for cause in causes)}"
+    return f"{name} {reasons(causes, now)}"
+
+
+def reasons(causes: Sequence[Cause], now: datetime) -> str:
+    """The clauses in a row; all that a node is full of stands in one of them."""
+    full = _is_full(*(_FULL[cause.why](cause) for cause in causes if cause.why in _FULL))
+    return listed(dict.fromkeys(full if cause.why in _FULL else clause(cause, now) for cause in causes))
+
+
+def _is_full(*of: str) -> str:
+    return f"is full ({'; '.join(of)})"
 
 
 def behind(position: int | None) -> str:
@@ -113,12 +123,16 @@ def _line_name(cause: Cause) -> str:
     return f"the line of its limit key {cause.subject!r}" if cause.subject else "the line of its kind"
 
 
-def _resource(cause: Cause, _: datetime) -> str:
+def _slots(cause: Cause) -> str:
+    return f"{cause.in_use or 0:g} of {cause.of or 0:g} slots in use"
+
+
+def _resource(cause: Cause) -> str:
     name = cause.subject
     in_use, of, needed = (natural_text(name, amount or 0) for amount in (cause.in_use, cause.of, cause.needed))
     holders = f" by {_tasks(cause.tasks)}" if cause.tasks else ""
     wanted = "" if (cause.in_use or 0) >= (cause.of or 0) else f", and it needs {needed}"
-    return f"is full ({name} {in_use} of {of} used{holders}{wanted})"
+    return f"{name} {in_use} of {of} used{holders}{wanted}"
 
 
 def _tasks(ids: Sequence[int]) -> str:
@@ -129,6 +143,9 @@ def _too_small(cause: Cause, _: datetime) -> str:
     of, needed = (natural_text(cause.subject, amount or 0) for amount in (cause.of, cause.needed))
     return f"could never carry it (it needs {cause.subject} {needed}, and {of} is all there is)"
 
+
+_FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.RESOURCE: _resource}
+"""What a node may be full of."""
 
 _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.DELAYED: lambda cause, now: f"its time comes {when(cause.until, now)}",
@@ -159,10 +176,10 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.LABEL_MISSING: lambda cause, _: f"lacks label {cause.subject}",
     Why.LABEL_FORBIDDEN: lambda cause, _: f"has the forbidden label {cause.subject}",
     Why.TOO_SMALL: _too_small,
-    Why.SLOTS: lambda cause, _: f"is full ({cause.in_use or 0:g} of {cause.of or 0:g} slots in use)",
+    Why.SLOTS: lambda cause, _: _is_full(_slots(cause)),
     Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
-    Why.RESOURCE: _resource,
+    Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
     Why.KEEPS_ROOM: lambda cause, _: f"keeps room for task {cause.subject}",
     Why.ASKS: lambda _cause, _now: "asks before it takes one",
     Why.REFUSED: lambda cause, now: f"has refused it, and asks again {when(cause.until, now)}",

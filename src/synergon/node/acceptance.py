@@ -74,7 +74,7 @@ class Acceptance:
     async def ask_now(self) -> None:
         """Ask about all there is room for, and return when that is done."""
         for inquiry in self._inquiries.values():
-            inquiry.note_news()
+            inquiry.start_over()
             await inquiry.go_through()
 
     def is_refused(self, kind: str, task_id: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING
-from synergon.node.fairness import Fairness
+from synergon.node.asking import Asking, kind_state
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import PROCESS, SLOT, Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
@@ -40,7 +40,8 @@ class Admission:
         self._preemption = preemption
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
-        self._fairness = Fairness(kinds, ledger, self.room)
+        said = {kind: kind_state(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
+        self._asking = Asking(said, ledger, self._counted)
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -52,16 +53,13 @@ class Admission:
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
-        shares = self._fairness.shares(wanted)
-        rooms = self._together([room for kind in wanted if (room := self._counted(kind, shares.get(kind))).count > 0])
+        rooms = self._asking.rooms(wanted)
         if not rooms:
             return None
-        in_processes = sum(self._is_process(room) for room in rooms)
-        free = min(self._ledger.free, self._ledger.processes_free) if in_processes > 1 else self._ledger.free
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
-            limit=max(free, 0),
+            limit=self._asking.limit(rooms),
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
@@ -69,32 +67,6 @@ class Admission:
             yielding=self._yielding(rooms),
         )
         return request if self._reservation is None else self._reservation.honoured(request, self._counted)
-
-    def _together(self, rooms: list[Room]) -> list[Room]:
-        """Those that can be asked for in one request, without more being taken than there is room for; the others have
-        their turn in the next one."""
-        urgent = [room for room in rooms if room.is_urgent]
-        if len(urgent) > 1:
-            return self._shares(urgent)
-        in_processes = [room for room in rooms if self._is_process(room)]
-        if len(in_processes) <= 1:
-            return rooms
-        if any(not self._is_process(room) for room in urgent):
-            return [room for room in rooms if not self._is_process(room)]
-        return in_processes  # they share the places of child processes, so they are asked for together and alone
-
-    def _shares(self, urgent: list[Room]) -> list[Room]:
-        """No limit keeps urgent tasks from being taken, only the room of their kind: so the kinds share what there is,
-        before anybody else."""
-        urgent = sorted(urgent, key=lambda room: (-self._kinds[room.kind].policy.priority, room.rank, room.kind))
-        if any(self._is_process(room) for room in urgent):
-            return urgent[:1]
-        most = max(room.count for room in urgent)
-        share = max(most // len(urgent), 1)
-        return [msgspec.structs.replace(room, count=min(room.count, share)) for room in urgent[:most]]
-
-    def _is_process(self, room: Room) -> bool:
-        return self._kinds[room.kind].policy.runs_in == "process"
 
     def _yielding(self, rooms: list[Room]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent."""
@@ -114,12 +86,8 @@ class Admission:
             limit=limit,
         )
 
-    def _counted(self, kind: str, share: int | None = None) -> Room:
-        room = self._rooms[kind]
-        count = max(self.room(kind), 0)
-        if share is not None and not room.is_urgent:  # what is urgent waits for no provider's turn
-            count = min(count, share)
-        return msgspec.structs.replace(room, count=count)
+    def _counted(self, kind: str) -> Room:
+        return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""

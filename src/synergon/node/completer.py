@@ -21,7 +21,7 @@ from synergon.node import outcomes
 from synergon.node.attempt import Attempt
 from synergon.node.duty import pause_after
 from synergon.node.hooks import Hooks
-from synergon.records import Failed, Report, Settlement, Succeeded, Verdict
+from synergon.records import Failed, NewTask, Report, Settlement, Succeeded, Verdict
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -41,6 +41,7 @@ class Completer:
         on_ended: Callable[[Collection[int]], None],
         on_ready: Callable[[Iterable[str]], None],
         on_scheduled: Callable[[float], None],
+        on_children: Callable[[Iterable[NewTask]], None] = lambda _: None,
         on_freed: Callable[[Iterable[str | None]], None],
         on_writing: Callable[[Iterable[Settlement]], None] = lambda _: None,
         on_written: Callable[[Iterable[str | None]], None] | None = None,
@@ -52,6 +53,7 @@ class Completer:
         self._on_ended = on_ended
         self._on_ready = on_ready
         self._on_scheduled = on_scheduled
+        self._on_children = on_children
         self._on_freed = on_freed
         self._on_writing = on_writing
         self._on_written = on_written or on_freed
@@ -198,6 +200,7 @@ class Completer:
 
     def _tell_children(self, outcome: Succeeded) -> None:
         self._on_ready([child.kind for child in outcome.children])
+        self._on_children(outcome.children)
         self._on_scheduled(0.0)
 
 

@@ -10,22 +10,32 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from heapq import heapify, heapreplace
 from math import ceil
+from typing import Protocol
 
-from synergon.node.ledger import Ledger
-from synergon.task import AnyTask
+
+class Slots(Protocol):
+    """The slots of a node; its ledger has them, and what it says of itself."""
+
+    @property
+    def free(self) -> int:
+        """How many more tasks could start."""
+
+    @property
+    def taken(self) -> int:
+        """How many have ever started."""
+
+    def count(self, kind: str) -> int:
+        """How many of the kind run, or are about to."""
 
 
 class Fairness:
     """Gives each provider its part of the slots, as long as others may want theirs."""
 
-    def __init__(self, kinds: Mapping[str, AnyTask], ledger: Ledger, room: Callable[[str], int]) -> None:
-        self._ledger = ledger
+    def __init__(self, providers: Mapping[str, str], slots: Slots, room: Callable[[str], int]) -> None:
+        self._provider = providers
+        """By the kinds of their tasks; commands have places of their own."""
+        self._slots = slots
         self._room = room
-        self._provider = {
-            kind: task_type.provider.name
-            for kind, task_type in kinds.items()
-            if task_type.provider is not None and not task_type.is_command
-        }
 
     def shares(self, wanted: Collection[str]) -> dict[str, int]:
         """How many of each kind to ask for at most, while several providers may have work that could start.
@@ -46,18 +56,16 @@ class Fairness:
         """The free slots, each given to the provider that has the fewest by then; among equals it is another one's turn
         whenever something has started, so that a single slot that is free now and then does not go to the same."""
         heap = [
-            (self._in_use(provider), (number + self._ledger.taken) % len(providers), provider)
+            (self._in_use(provider), (number + self._slots.taken) % len(providers), provider)
             for number, provider in enumerate(providers)
         ]
         heapify(heap)
         given: Counter[str] = Counter()
-        for _ in range(max(self._ledger.free, 0)):
+        for _ in range(max(self._slots.free, 0)):
             has, turn, provider = heap[0]
             given[provider] += 1
             heapreplace(heap, (has + 1, turn, provider))
         return given
 
     def _in_use(self, provider: str) -> int:
-        return sum(
-            self._ledger.by_kind[kind] for kind, its_provider in self._provider.items() if its_provider == provider
-        )
+        return sum(self._slots.count(kind) for kind, its_provider in self._provider.items() if its_provider == provider)

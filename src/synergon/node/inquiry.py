@@ -2,7 +2,8 @@
 
 Promise: every candidate is seen, however many are refused in front of it, and none is asked about twice while a verdict
 holds. One question at a time. What raises, takes too long or answers nonsense has refused, and is reported; nothing
-waits for it but the kind itself.
+waits for it but the kind itself, and that for no longer than the answer may take and once more. While a call will not
+end, its kind is refused without being asked about.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +23,7 @@ from synergon.candidates import Candidate, accepted_ids
 from synergon.clock import Clock
 from synergon.errors import PayloadError
 from synergon.node.daemon_threads import run_in_daemon_thread, tellable
+from synergon.node.walk import Place, Walk
 from synergon.records import Look, TaskRecord
 from synergon.stores.base import Store
 from synergon.task import AnyTask
@@ -28,6 +32,8 @@ PAGE: Final = 100
 """How many candidates a function is shown at once."""
 LONGEST_PAGE: Final = 1000
 """How many are looked at together where all of them were refused before."""
+FEW: Final = 10
+"""How many are looked at first where there may be something new, and mostly is not."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -38,8 +44,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Inquiry:
-    """Looks through the candidates of one kind from the front whenever there is news, and goes on behind those that it
-    has tried. The scheduler says when (`begin`), and what became of what was accepted (`tried`)."""
+    """Looks through the candidates of one kind whenever there is news, and goes on behind those that it has tried. The
+    scheduler says when (`begin`), and what became of what was accepted (`tried`)."""
 
     def __init__(
         self,
@@ -67,15 +73,21 @@ class Inquiry:
         """Oldest first."""
         self._accepted: dict[int, float] = {}
         """Candidates to be claimed next, and until when they may be."""
-        self._cursor: tuple[int, int] | None = None
+        self._walk = Walk(clock.monotonic())
         self._is_at_end = False
         self._has_news = True
+        self._must_start_over = True
+        """Those that were seen have to be looked at again, not only what is new."""
         self._is_any_unfit = False
+        self._has_passed_over = False
+        """The last news was looked for only where something new may stand."""
         self._has_complained = False
         self._wanted = asyncio.Event()
         self._lingering: asyncio.Task[Any] | None = None
         self._thread_is_gone = asyncio.Event()
         self._thread_is_gone.set()
+        self._may_wait = False
+        """Nobody has waited yet for the call that is late."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what the scheduler says and asks
@@ -83,6 +95,10 @@ class Inquiry:
     def note_news(self) -> None:
         """There may be candidates that were not there before, anywhere in the order."""
         self._has_news = True
+
+    def start_over(self) -> None:
+        """Those that were seen are to be looked at again at once."""
+        self._has_news = self._must_start_over = True
 
     def begin(self) -> bool:
         """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
@@ -98,7 +114,7 @@ class Inquiry:
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
-            self._has_news = True
+            self.start_over()
         return tuple(self._accepted)
 
     def tried(self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
@@ -131,29 +147,58 @@ class Inquiry:
         try:
             await self.go_through()
         except BaseException:
-            self._has_news = True
+            self.start_over()
             self._wanted.set()
             raise
         if self._accepted or self._has_news or not self._is_at_end:
             self._on_accepted()
 
     async def go_through(self) -> None:
-        """Look until there are enough, or no more."""
-        if self._has_news or (self._is_at_end and self._is_any_unfit):
-            self._has_news = self._is_any_unfit = self._is_at_end = False
-            self._cursor = None
+        """Look until there are enough, or no more: at what is new first, and then behind all that was seen."""
         began_at = self._clock.monotonic()
         self._has_complained = False
         self._forget_expired()
+        if self._has_news or (self._is_at_end and self._is_any_unfit):
+            await self._take_up_news(began_at)
         limit = PAGE
-        while not self._is_at_end and len(self._accepted) < self._room():
-            page = await self._store.look(self._look(self._cursor, limit))
+        while not self._is_at_end and self._wants_more:
+            asked_at = self._clock.monotonic()
+            page = await self._store.look(self._look(self._walk.cursor, limit))
+            self._walk.note(page, self._clock.monotonic() - asked_at)
             was_known = await self._judge(page)
             self._is_at_end = len(page) < limit
-            if page:
-                self._cursor = page[-1].priority, page[-1].id
             limit = min(limit * 2, LONGEST_PAGE) if was_known else PAGE
-        self._wait_for_expiry(self._clock.monotonic() - began_at)
+        self._set_timer(self._clock.monotonic() - began_at)
+
+    @property
+    def _wants_more(self) -> bool:
+        return len(self._accepted) < self._room()
+
+    async def _take_up_news(self, now: float) -> None:
+        """From the front, if there is reason to or it costs little; else only where something new may stand."""
+        is_from_the_front = self._must_start_over or self._is_any_unfit or self._walk.next_at() <= now
+        self._has_news = self._must_start_over = self._is_any_unfit = self._is_at_end = False
+        self._has_passed_over = not is_from_the_front
+        if is_from_the_front:
+            self._walk = Walk(now)
+            return
+        for place in self._walk.gaps():
+            if not await self._fill(place):
+                self.start_over()  # the rest of them when there is room again
+                return
+
+    async def _fill(self, place: Place | None) -> bool:
+        """Look at what stands behind the place and before those that were refused; whether that was all of it."""
+        limit = FEW
+        while self._wants_more:
+            page = await self._store.look(self._look(place, limit))
+            new = list(takewhile(lambda record: not self.is_refused(record.id), page))
+            self._walk.note(new)
+            await self._judge(new)
+            if len(new) < limit:
+                return True
+            place, limit = (page[-1].priority, page[-1].id), PAGE
+        return False
 
     async def _judge(self, page: Sequence[TaskRecord]) -> bool:
         """Accept those of the page that are to be; whether there was nothing to ask."""
@@ -185,18 +230,20 @@ class Inquiry:
         while self._verdicts and (oldest := next(iter(self._verdicts.items())))[1].until <= now:
             del self._verdicts[oldest[0]]
 
-    def _wait_for_expiry(self, taken_seconds: float) -> None:
-        """Those that were refused may be asked about again later. Verdicts of one walk end together, so that there is
-        one walk to renew them."""
+    def _set_timer(self, taken_seconds: float) -> None:
+        """Those that were refused may be asked about again later, and those that were passed over are looked at.
+        Verdicts of one walk end together, so that there is one walk to renew them."""
         self.close()
         refusals = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
-        earliest = next(refusals, None)
-        if earliest is not None:
-            delay = max(earliest - self._clock.monotonic(), 0.0) + taken_seconds
+        times = [until + taken_seconds for until in islice(refusals, 1)]
+        if self._has_passed_over:
+            times.append(self._walk.next_at())
+        if times:
+            delay = max(min(times) - self._clock.monotonic(), 0.0)
             self._expiry = asyncio.get_running_loop().call_later(delay, self._renew)
 
     def _renew(self) -> None:
-        self._has_news = True
+        self.start_over()
         self._on_accepted()
 
     def close(self) -> None:
@@ -224,10 +271,10 @@ class Inquiry:
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
-        """What the function says within its time; the next question waits until this call has really ended."""
-        if self._lingering is not None:
-            await asyncio.wait([self._lingering])
-        await self._thread_is_gone.wait()
+        """What the function says within its time; nothing, as long as the call before has not really ended."""
+        if not await self._is_free():
+            return ()  # that one was reported, and this is no other failure
+        self._may_wait = True
         self._lingering = call = asyncio.get_running_loop().create_task(self._call(candidates))
         try:
             done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
@@ -238,6 +285,23 @@ class Inquiry:
         if not done:
             raise TimeoutError(f"can_accept gave no answer within {self._acceptor.timeout_seconds:g} s")
         return call.result()
+
+    async def _is_free(self) -> bool:
+        """Whether no call goes on. One that is late may take as long again, once: nobody waits for one that may never
+        end, or a drain would not end either."""
+        if self._may_wait and self._is_called:
+            self._may_wait = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._acceptor.timeout_seconds):
+                    if self._lingering is not None:
+                        await asyncio.wait([self._lingering])
+                    await self._thread_is_gone.wait()
+        return not self._is_called
+
+    @property
+    def _is_called(self) -> bool:
+        is_lingering = self._lingering is not None and not self._lingering.done()
+        return is_lingering or not self._thread_is_gone.is_set()
 
     async def _call(self, candidates: list[Candidate]) -> Any:
         decide = partial(self._acceptor.decide, candidates)

@@ -24,7 +24,9 @@ PARTS: Final = 6
 TRY_BEATS: Final = 2
 """How long one try may take: a single stuck connection does not use up the patience for all of them."""
 ASK_SECONDS: Final = 0.01
-"""How long the loop may take to say how things are; if it takes longer, what it said before is published again."""
+"""So often it is looked whether the loop has said how things are."""
+ASK_PART: Final = 50
+"""It may take this part of a beat; if it takes longer, its last word stands, and grows older for all to see."""
 LEAST_END_SECONDS: Final = 1.0
 """A process that was stopped past its lease finds it over when it goes on; its bodies still get this long."""
 
@@ -60,6 +62,8 @@ class Lease:
         self._board = board
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_wanted = asyncio.Event()
+        self._read = 0 if board is None else board.written
+        """Which word of the board the store has; the first one came with the node's row."""
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
@@ -131,12 +135,20 @@ class Lease:
         return self._clock.monotonic() < self._valid_until
 
     async def _published(self) -> bytes | None:
-        """What the node says of itself, as new as it can be had without waiting for the loop."""
-        if self._board is None:
+        """What the node says of itself, as new as it can be had without waiting long for the loop; None: it has said
+        nothing since the last beat. The store notes when it was told, so an old word must not be told again."""
+        board = self._board
+        if board is None:
             return None
-        self._board.ask()
+        board.ask()
+        patience_ends = self._clock.monotonic() + self.beat_seconds / ASK_PART
         await self._clock.sleep(ASK_SECONDS)
-        return self._board.latest
+        while board.written == self._read and self._clock.monotonic() < patience_ends:
+            await self._clock.sleep(ASK_SECONDS)
+        if board.written == self._read:
+            return None
+        self._read = board.written
+        return board.latest
 
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True

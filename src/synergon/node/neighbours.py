@@ -39,17 +39,25 @@ class Neighbours:
 
     def offer(self, work: Mapping[Lane, int], *, is_open: bool) -> None:
         """Tell of the part of new work that does not fit here; `is_open`: this node claims."""
-        if self._peers is not None:
-            beyond = {lane: count - self._take(lane, count, is_open=is_open) for lane, count in work.items()}
-            self._peers.tell_new({lane: count for lane, count in beyond.items() if count})
+        if self._peers is None:
+            return
+        beyond: dict[Lane, int] = {}
+        expected = self._expected.total() + self._claiming.total()  # counted once: there may be thousands of lanes
+        for lane, count in work.items():
+            taken = self._take(lane, count, expected) if is_open else 0
+            expected += taken
+            if count > taken:
+                beyond[lane] = count - taken
+        self._peers.tell_new(beyond)
 
-    def _take(self, lane: Lane, count: int, *, is_open: bool) -> int:
+    def _take(self, lane: Lane, count: int, expected: int) -> int:
+        """How many of the lane are for the next claim, if so many are already."""
         kind, queue, demand = lane
-        if not is_open or not self._admission.serves(kind, queue):
+        if not self._admission.serves(kind, queue):
             return 0
-        expected = self._expected.total() + self._claiming.total()
         taken = min(max(self._admission.expected(kind, demand) - expected, 0), count)
-        self._expected[lane] += taken
+        if taken:
+            self._expected[lane] += taken
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:

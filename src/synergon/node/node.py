@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from synergon.clock import Clock, new_id
 from synergon.demands import AS_THE_KIND_SAYS
@@ -52,10 +52,11 @@ from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
 from synergon.node.watchdog import Watchdog
 from synergon.node_state import NodeState
+from synergon.outlook import Afterthought
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewNode, NodeRecord
+from synergon.records import Claim, NewNode, NewTask, NodeRecord
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask
@@ -80,6 +81,7 @@ class Node:
         idle_hooks: Sequence[IdleHook] = (),
         subscribers: Sequence[Subscriber] = (),
         on_stop: Callable[[], None] = lambda: None,
+        consider: Callable[[Sequence[NewTask]], Awaitable[None]],
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -92,6 +94,7 @@ class Node:
         self._on_ended = on_ended
         self._peers = peers
         self._on_stop = on_stop
+        self._afterthought = Afterthought(consider)
         self._may_exit = may_exit
         self._idle_hooks = idle_hooks
         self._logger = NodeLogger(logger, {"node": settings.name})
@@ -119,6 +122,7 @@ class Node:
             on_ended=self._tell_ended,
             on_ready=self.made_ready,
             on_scheduled=self.due_in,
+            on_children=self._afterthought.note,
             on_freed=freeing.ended,
             on_writing=freeing.leaving,
             on_written=freeing.written,
@@ -238,6 +242,7 @@ class Node:
             "patience": self.scheduler.patience_step,
             "canceller": self._canceller.step,
             "alarm": self.alarm.step,
+            "outlook": self._afterthought.step,
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,

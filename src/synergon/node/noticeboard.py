@@ -20,10 +20,13 @@ class Noticeboard:
         self._loop = loop
         self._describe = describe
         self.latest = b"{}"
+        self.written = 0
+        """How often the loop has said how things are."""
 
     def write(self) -> bytes:
         """Say anew how things are. On the loop only."""
         self.latest = encode_state(self._describe())
+        self.written += 1
         return self.latest
 
     def ask(self) -> None:

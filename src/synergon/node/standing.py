@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING
 from synergon.node.admission import Admission
+from synergon.node.asking import kind_state
 from synergon.node.attempt import Attempt
 from synergon.node.ledger import Ledger
 from synergon.node.scheduler import Scheduler
-from synergon.node_state import HOLDERS, PLAIN, KindState, NodeState
-from synergon.records import Room
-from synergon.task import AnyTask
+from synergon.node_state import HOLDERS, PLAIN, NodeState
 
 
 def state_of(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
 ) -> NodeState:
     """From any thread: what changes meanwhile is told the next time."""
-    kinds = {room.kind: _kind_state(room, task_type) for room, task_type in admission.kinds()}
+    kinds = {room.kind: kind_state(room, task_type) for room, task_type in admission.kinds()}
     return NodeState(
         is_said=True,
         labels=tuple(sorted(admission.labels)),
@@ -33,26 +31,13 @@ def state_of(
         processes_free=ledger.processes_free,
         processes_yielding=admission.processes_yielding,
         commands_free=ledger.commands_free,
+        taken=ledger.taken,
         running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
         leaving=leaving,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
         holders=_holders(list(running.values())),
-    )
-
-
-def _kind_state(room: Room, task_type: AnyTask) -> KindState:
-    return KindState(
-        max_running=task_type.policy.max_running,
-        is_process=task_type.policy.runs_in == "process",
-        demand=AS_THE_KIND_SAYS if room.demand == NOTHING else room.demand.text,
-        rank=room.rank,
-        is_urgent=room.is_urgent,
-        is_asking=task_type.acceptor is not None,
-        is_command=room.is_command,
-        limits=room.limits,
-        provider=room.provider,
     )
 
 

@@ -226,6 +226,9 @@ class Store(Protocol):
         """How many tasks of its kind, in its state, and in its line if it is in one, go before this `ready` or
         `waiting` task; not counted past `limit`. None: it is neither."""
 
+    async def next_start(self, kind: str, limit_key: str) -> int | None:
+        """What the rate of a line remembers (`rates`): when its next start would be on time; None: nothing."""
+
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
 

@@ -154,6 +154,11 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return reading.ahead(tables, task_id, limit)
 
+    async def next_start(self, kind: str, limit_key: str) -> int | None:
+        """What the rate of a line remembers."""
+        with self._transaction() as (tables, _):
+            return tables.next_starts.get((kind, limit_key))
+
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):

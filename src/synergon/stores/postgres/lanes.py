@@ -82,3 +82,9 @@ async def ahead(session: Session, task_id: int, limit: int) -> int | None:
         found = await session.value("ahead_in_line", kind, limit_key, state, priority, task_id, limit)
     count: int = found
     return count
+
+
+async def next_start(session: Session, kind: str, limit_key: str) -> int | None:
+    """What the rate of a line remembers."""
+    row = await session.row("next_start", kind, limit_key)
+    return None if row is None else int(row["next_at"])

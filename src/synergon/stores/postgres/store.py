@@ -223,6 +223,10 @@ class PostgresStore:
         """How many go before it."""
         return await self._write(lanes.ahead, task_id, limit)
 
+    async def next_start(self, kind: str, limit_key: str) -> int | None:
+        """What the rate of a line remembers."""
+        return await self._write(lanes.next_start, kind, limit_key)
+
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts; plain successes, which are nearly all, in one statement."""
         if self._profile.succeeds_at_once and are_plain(settlements):

@@ -63,3 +63,9 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
         for queue, demand in transaction.rows("lanes_of_kind", kind):
             before += transaction.row("ahead_in_lane", kind, queue, demand, priority, task_id, limit)[0]
     return min(int(before), limit)
+
+
+def next_start(transaction: Transaction, kind: str, limit_key: str) -> int | None:
+    """What the rate of a line remembers."""
+    row = transaction.row("next_start", kind, limit_key)
+    return None if row is None else int(row[0])

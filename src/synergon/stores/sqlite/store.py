@@ -156,6 +156,10 @@ class SqliteStore:
         """How many go before this one."""
         return await self._read(looking.ahead, task_id, limit)
 
+    async def next_start(self, kind: str, limit_key: str) -> int | None:
+        """What the rate of a line remembers."""
+        return await self._read(looking.next_start, kind, limit_key)
+
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts."""
         return await self._write(settling.finish, settlements)

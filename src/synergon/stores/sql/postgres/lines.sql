@@ -161,6 +161,9 @@ LEFT JOIN LATERAL (
     ORDER BY run_at LIMIT 1
 ) AS awaited ON true
 
+-- name: next_start
+SELECT next_at FROM {schema}.rate WHERE kind = $1 AND limit_key = $2
+
 -- name: line_up
 -- Those of a line whose turn has come. One whose row is locked is moved by its holder.
 UPDATE {schema}.task SET state = 'waiting'

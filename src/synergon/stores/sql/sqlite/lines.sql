@@ -95,6 +95,9 @@ UPDATE synergon_task SET limit_key = ? WHERE id = ?
 -- name: rates
 SELECT limit_key, next_at FROM synergon_rate WHERE kind = ?1 AND limit_key IN (VALUES {lines})
 
+-- name: next_start
+SELECT next_at FROM synergon_rate WHERE kind = ? AND limit_key = ?
+
 -- name: line_up
 -- Those of the lines whose turn has come by the moment ?2.
 UPDATE synergon_task SET state = 'waiting'
