@@ -19,6 +19,7 @@ from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubl
 
 from synergon import Candidate, Context, Engine, OptionError, Resources, State
 from synergon.node import preemption
+from synergon.node.attempt import Stop
 
 
 @pytest.fixture
@@ -643,12 +644,12 @@ async def test_what_is_uninterruptible_and_only_waits_for_room_does_not_begin_on
 
     async with engine:
         async with engine.worker() as node:
-            await deaf.enqueue()
+            holder = await deaf.enqueue()
             await gate.until_reached()
             handle = await update.enqueue()
             await until(lambda: handle.id in node.runner.running)
             stopping = asyncio.ensure_future(node.stop(0))
-            await until(lambda: handle.id not in node.runner.running)
+            await until(lambda: node.runner.running[holder.id].stop is Stop.SHUTDOWN)
             gate.open()
             await stopping
         assert (await handle.status()).state is State.READY
