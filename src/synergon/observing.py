@@ -4,6 +4,7 @@ wherever that is."""
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any, Final, TypeVar
@@ -17,7 +18,7 @@ from synergon.options import check_name
 from synergon.results import Results
 from synergon.settings import Settings
 from synergon.stores.base import Store
-from synergon.stores.endings import NOW
+from synergon.stores.endings import NOW, unreadable
 from synergon.streams import Follower
 from synergon.task import AnyTask
 
@@ -48,9 +49,7 @@ class Observing(Results):
     def on_event(self, subscriber: Listener) -> Listener:
         """Have a function of an Event called for everything that this engine's own node does to tasks: after it is
         stored, at most once, in order. It holds nothing up and changes nothing."""
-        if not callable(subscriber):
-            raise OptionError(f"on_event takes a function of an event, got {subscriber!r}")
-        self.subscribers.append(subscriber)
+        self.subscribers.append(_check_subscriber(subscriber))
         return subscriber
 
     def events(
@@ -96,6 +95,21 @@ class Observing(Results):
             self.peers.ask_to_follow()
 
 
+def _check_subscriber(function: Any) -> Any:
+    if not callable(function) or inspect.isclass(function):
+        raise OptionError(f"on_event takes a function of an event, got {function!r}")
+    for called in (function, function.__call__):
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise OptionError(f"on_event takes a function of an event; the generator {function!r} would never be run")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise OptionError(f"on_event takes a function of an event, {function!r} is not: {error}") from None
+    except ValueError:  # something built in, which does not tell
+        pass
+    return function
+
+
 async def _mark_of(store: Store) -> str:
     """Tells stores apart; the same for whoever uses this one."""
     return hashlib.sha256(await store.secret()).hexdigest()[:MARK_LENGTH]
@@ -106,7 +120,7 @@ def _position(after: str | None, mark: str) -> str | None:
         return after
     its_mark, dot, position = after.partition(".")
     if not dot or len(its_mark) != MARK_LENGTH:
-        raise OptionError(f"{after!r} is no cursor of a stream of events; use the `cursor` of an event as it is")
+        raise unreadable(after)
     if its_mark != mark:
         raise OptionError(
             "this cursor is of another store, or of one that was made anew since; begin again without a cursor"

@@ -109,6 +109,32 @@ def test_a_body_that_will_not_end_is_given_back(shell: Shell) -> None:
     assert shell.counts() == {State.READY: 1}
 
 
+def test_an_idle_hook_that_will_not_be_cancelled_does_not_keep_the_process(shell: Shell) -> None:
+    app = shell.folder / "app.py"
+    app.write_text(app.read_text() + STUBBORN_HOOK)
+    with shell.start("worker", "app") as worker:
+        worker.until_says("hook has begun")
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+    assert "stubborn would not end; the node stops without it" in worker.text
+
+
+STUBBORN_HOOK = """
+
+import asyncio
+
+
+@engine.when_idle
+async def stubborn():
+    print("hook has begun", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
 @pytest.mark.parametrize("options", [(), ("--processes", "2")])
 def test_a_store_in_memory_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
     (shell.folder / "app.py").write_text("from synergon import Engine\nengine = Engine('memory://')\n")

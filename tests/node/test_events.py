@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +31,7 @@ from synergon import (
 )
 from synergon.lifecycle import FINAL
 from synergon.records import Cutoffs
+from synergon.stores.postgres.endings_by_clock import ClockEndings
 from synergon.streams import Follower
 
 
@@ -210,6 +211,42 @@ async def test_a_test_hears_them_too(engine: Engine) -> None:
 def test_only_functions_can_subscribe(engine: Engine) -> None:
     with pytest.raises(OptionError, match="on_event takes a function"):
         engine.on_event("print")  # type: ignore[type-var]
+    for wrong in (Event, lambda: None, _generator, _async_generator, _Generator(), lambda one, two: None):
+        with pytest.raises(OptionError, match="on_event takes a function of an event"):
+            engine.on_event(wrong)  # type: ignore[type-var]
+    assert engine.subscribers == []
+
+
+def _generator(event: Event) -> Iterator[Event]:
+    yield event
+
+
+async def _async_generator(event: Event) -> AsyncIterator[Event]:
+    yield event
+
+
+class _Generator:
+    def __call__(self, event: Event) -> Iterator[Event]:
+        yield event
+
+
+async def test_what_a_plain_function_returns_to_be_awaited_is_awaited_on_the_loop_and_in_order(engine: Engine) -> None:
+    heard: list[tuple[str, bool]] = []
+
+    async def push(event: Event) -> None:
+        await asyncio.sleep(0)
+        heard.append((event.name, threading.current_thread() is threading.main_thread()))
+
+    @engine.on_event
+    def later(event: Event) -> Awaitable[None]:
+        return push(event)
+
+    @engine.task
+    async def work() -> None: ...
+
+    async with engine.worker(drain=True):
+        await work.enqueue()
+    assert heard == [("started", True), ("succeeded", True)]
 
 
 # ---------------------------------------------------------------- of all nodes
@@ -407,6 +444,36 @@ async def test_what_is_no_cursor_is_refused(engine: Engine) -> None:
         for cursor in ("", "yesterday", "12345678", "x.1-1"):
             with pytest.raises(OptionError, match="is no cursor"):
                 await take(engine.events(cursor), 1)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
+async def test_a_damaged_cursor_is_refused_on_every_store(
+    new_engine: NewEngine, request: pytest.FixtureRequest, store: str
+) -> None:
+    engine = new_engine(request.getfixturevalue(f"{store}_url"))
+    work = double(engine)
+    async with engine, engine.worker():
+        await work.enqueue(1)
+        (event,) = await take(engine.events(), 1)
+        assert event.cursor is not None
+        mark, _, position = event.cursor.partition(".")
+        before = position.rpartition("/")[0] and position.rpartition("/")[0] + "/"
+        huge, many = str(2**63), "9" * 5000
+        damaged = [f"{before}{huge}-1", f"{before}1-{huge}", f"{before}1-1~{huge}", f"{before}{many}-1"]
+        damaged += ["", "-1-1", f"{before}١-١", f"{position}\n", f" {position}"]
+        damaged += [f"{huge}:/{huge}:/1-1", f"5:{huge}/9:/1-1", f"5:/9:{many}/1-1", "5:,/9:/1-1"]
+        for text in damaged:
+            with pytest.raises(OptionError, match="is no cursor"):
+                await take(engine.events(f"{mark}.{text}"), 1)
+
+
+@pytest.mark.parametrize("cursor", ["9" * 19, "9" * 5000, f"1~{2**63}", "١", "-1", "1\n"])
+async def test_a_damaged_moment_is_refused(cursor: str) -> None:
+    async def run(*_: Any) -> Any:
+        raise AssertionError("nothing is asked")
+
+    with pytest.raises(OptionError, match="is no cursor"):
+        await ClockEndings.open(run, cursor, FINAL, 1.0)
 
 
 async def test_a_task_that_nobody_waits_for_still_reaches_a_stream_of_the_past(engine: Engine) -> None:

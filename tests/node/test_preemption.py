@@ -84,6 +84,61 @@ async def test_on_a_full_node_the_last_to_begin_yields_to_urgent_work_and_succee
         assert (record.attempts, record.crashes, record.errors, record.claim_no) == (1, 0, (), 2)
 
 
+class HeldClaims:
+    """Holds the answer to a claim that has found something until it is opened: a database that is far away."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._stores, self.gate = make_troubled(engine), Gate()
+
+    def begin(self) -> None:
+        self._stores[-1].cause("claim", self._hold)
+
+    async def _hold(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        claims = await call()
+        if claims:
+            await self.gate.hold()
+        return claims
+
+
+@pytest.mark.parametrize("what", ["slots", "resources"])
+async def test_if_less_is_yielded_than_was_claimed_for_those_are_served_that_can_be(
+    new_engine: NewEngine, memory_url: str, what: str
+) -> None:
+    is_cpu = what == "resources"
+    engine = new_engine(memory_url, concurrency=9 if is_cpu else 2, resources=Resources(cpu=4))
+    claims, deaf_gate = HeldClaims(engine), ThreadGate()
+    crowd = Crowd(engine, cost=Resources(cpu=2))
+
+    @engine.task(preemptible=True, cost=Resources(cpu=2))
+    def deaf() -> None:
+        deaf_gate.hold()
+
+    @engine.task(urgent=True, priority=5, cost=Resources(cpu=3 if is_cpu else 1))
+    async def big() -> str:
+        return "big"
+
+    @engine.task(urgent=True, cost=Resources(cpu=1))
+    async def small() -> str:
+        return "small"
+
+    async with engine, engine.worker(grace=0) as node:
+        await crowd.fill(1)
+        hopeless = await deaf.enqueue()
+        await deaf_gate.until_reached()
+        claims.begin()
+        first, second = await engine.enqueue([engine.call("big"), engine.call("small")])
+        await claims.gate.until_reached()
+        await hopeless.cancel()
+        await until(lambda: node.runner.running[hopeless.id].stop is not None)
+        claims.gate.open()
+        if is_cpu:
+            assert await second.result(PATIENCE_SECONDS / 2) == "small"
+        else:
+            assert await first.result(PATIENCE_SECONDS / 2) == "big"
+        assert crowd.preempted == [1]
+        deaf_gate.open()
+
+
 async def test_who_has_yielded_is_spared_for_a_while(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, concurrency=1)
     crowd = Crowd(engine)

@@ -8,12 +8,13 @@ logged.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from synergon.clock import Clock
@@ -174,8 +175,8 @@ def _reason(outcome: Outcome | None, state: State) -> Reason | None:
 
 
 class Delivery:
-    """One subscriber's line. A coroutine function is awaited on the loop, any other is called on a thread of its own;
-    one event at a time, so that their order is kept."""
+    """One subscriber's line. A coroutine function is awaited on the loop, any other is called on a thread of its own,
+    and what it returns is awaited if it can be; one event at a time, so that their order is kept."""
 
     def __init__(self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger]) -> None:
         self._subscriber = subscriber
@@ -186,6 +187,8 @@ class Delivery:
         self._is_running = False
         self._is_idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._waiting: concurrent.futures.Future[None] | None = None
+        """For what a plain function has returned to be awaited."""
         self._dropped = 0
         called = getattr(subscriber, "__call__", None)  # noqa: B004  an object whose call is a coroutine
         self._is_coroutine = inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(called)
@@ -218,6 +221,8 @@ class Delivery:
         """Tell nothing more."""
         with self._lock:
             self._events.clear()
+            if self._waiting is not None:
+                self._waiting.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -248,13 +253,25 @@ class Delivery:
     def _call_each(self) -> None:
         while (event := self._next()) is not None:
             try:
-                self._subscriber(event)
+                self._call(event)
             except Exception:  # noqa: BLE001  it is the user's, and changes nothing
                 self._log(event)
         try:
             self._loop.call_soon_threadsafe(self._became_idle)
         except RuntimeError:  # the loop has been closed meanwhile
             return
+
+    def _call(self, event: Event) -> None:
+        """On its thread; but what it returns to be awaited belongs to the loop."""
+        made = self._subscriber(event)
+        if inspect.isawaitable(made):
+            waiting = asyncio.run_coroutine_threadsafe(_awaited(made), self._loop)
+            with self._lock:
+                self._waiting = waiting
+            try:
+                waiting.result()
+            except concurrent.futures.CancelledError:  # nothing more is told
+                return
 
     def _became_idle(self) -> None:
         if not self._is_running:
@@ -269,3 +286,8 @@ class Delivery:
             event.name,
             extra={"task_id": event.task_id, "kind": event.kind},
         )
+
+
+async def _awaited(made: Awaitable[Any]) -> None:
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await made

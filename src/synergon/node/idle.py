@@ -33,6 +33,11 @@ class IdleCall:
         )
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # also if nobody waits
 
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether it is a coroutine."""
+        return not self._is_in_thread
+
     def end(self, why: str) -> None:
         """Let it come to its end."""
         self._leash.why_not = f"the idle hook {self.hook.name} may do nothing more: {why}"
@@ -80,6 +85,8 @@ class Idle:
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
+        self.was_abandoned = False
+        """A coroutine goes on although it was cancelled: the loop cannot be closed, as that waits for it."""
 
     def look(self) -> None:
         """The node may have come to rest."""
@@ -113,6 +120,7 @@ class Idle:
         _, late = await asyncio.wait([self._call.task], timeout=LAST_SECONDS)
         if late:
             self._logger.warning("the idle hook %s would not end; the node stops without it", self._call.hook.name)
+            self.was_abandoned = self._call.is_on_loop
 
     def _waiting(self, now: float) -> list[int]:
         return [number for number, due in enumerate(self._due) if due <= now]

@@ -541,6 +541,11 @@ class Node:
         """Whether bodies that would not end were given back while they ran: the process must end now."""
         return self.ending.was_abandoned
 
+    @property
+    def must_exit(self) -> bool:
+        """Whether something goes on here that nothing else can end: a body, or an idle hook."""
+        return self.was_abandoned or self._idle.was_abandoned
+
     async def stopped(self) -> None:
         """Return when somebody has stopped the node."""
         await self._has_stopped.wait()

@@ -43,6 +43,8 @@ class Preemption:
         self._clock = clock
         self._logger = logger
         self._waiting: list[Attempt] = []
+        self._served: set[Attempt] = set()
+        """Those of them for whom enough was there, or was asked to yield."""
         self._leaving: dict[Attempt, float] = {}
         """Who was asked to yield, and until when that is expected to happen."""
         self._resting: dict[str, float] = {}
@@ -79,7 +81,7 @@ class Preemption:
             else:
                 self._take(attempt)
         if is_any_waiting:
-            self._ask_for(self._lacking())
+            self._ask_for_waiting()
 
     def _take(self, attempt: Attempt) -> None:
         self._ledger.take(
@@ -100,17 +102,26 @@ class Preemption:
         room[PROCESS] = ledger.processes - ledger.processes_in_use
         return room
 
-    def _lacking(self) -> Counter[str]:
-        """What is promised and neither there nor about to be."""
+    def _ask_for_waiting(self) -> None:
+        """Whoever would have yielded when the claim was asked for may not any more: then there is not enough for all
+        that wait, and those are served, in the order in which they came, for whom there is."""
         now = self._clock.monotonic()
         self._leaving = {attempt: until for attempt, until in self._leaving.items() if until > now}
-        lacking = _sum(self._waiting)
+        victims, served = self._victims(), list[Attempt]()
+        for attempt in self._waiting:
+            if not _beyond(self._lacking([*served, attempt]), victims):
+                served.append(attempt)
+        self._served = set(served)
+        self._ask(chosen_victims(victims, self._lacking(served)))
+
+    def _lacking(self, attempts: Iterable[Attempt]) -> Counter[str]:
+        """What these need and is neither there nor about to be."""
+        lacking = _sum(attempts)
         lacking.subtract(self._room())
         lacking.subtract(_sum(self._leaving))
         return +lacking
 
-    def _ask_for(self, lacking: Counter[str]) -> None:
-        chosen = chosen_victims(self._victims(), lacking)
+    def _ask(self, chosen: Iterable[Attempt]) -> None:
         until = self._clock.monotonic() + YIELD_SECONDS
         for attempt in chosen:
             claim = attempt.claim
@@ -151,6 +162,7 @@ class Preemption:
         claim = attempt.claim
         if attempt.room is not None:
             self._waiting.remove(attempt)
+            self._served.discard(attempt)
             attempt.room = None
             self._ledger.promised.release(claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
         else:
@@ -163,18 +175,21 @@ class Preemption:
             self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """In the order in which they came; who comes later takes nothing that an earlier one still waits for."""
+        """In the order in which they came; who comes later takes nothing that an earlier one still waits for, unless
+        nobody was asked to yield to that."""
         room = self._room()
         for attempt in list(self._waiting):
             share = _share(attempt)
             is_enough = all(room[name] >= amount for name, amount in share.items())
-            room.subtract(share)
+            if is_enough or attempt in self._served:
+                room.subtract(share)
             if is_enough and attempt.room is not None and not attempt.room.done():
                 self._start(attempt)
 
     def _start(self, attempt: Attempt) -> None:
         assert attempt.room is not None
         self._waiting.remove(attempt)
+        self._served.discard(attempt)
         self._ledger.promised.release(attempt.claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
         self._take(attempt)
         attempt.room.set_result(None)

@@ -20,14 +20,31 @@ Place = tuple[int, int]
 Look = Callable[[Place, int], Awaitable[tuple[int, list[tuple[Place, Event]]]]]
 """From a place and a limit to the highest number that was pruned, and what follows that place."""
 
+LONGEST: Final = 100
+"""How much is repeated of what is no cursor."""
+
 BEGINNING: Final = (-1, -1)
 
-_TEXT: Final = re.compile(r"(\d+)-(\d+)(?:~(\d+))?")
+NUMBER: Final = "([0-9]{1,19})"
+"""How numbers are written in cursors; a damaged one may have any digits that there are, and any number of them."""
+GREATEST: Final = 2**63 - 1
+
+_TEXT: Final = re.compile(f"{NUMBER}-{NUMBER}(?:~{NUMBER})?")
 
 
 def unreadable(cursor: str) -> OptionError:
     """Nobody has given this one."""
-    return OptionError(f"{cursor!r} is no cursor of a stream of events; use the `cursor` of an event as it is")
+    return OptionError(
+        f"{cursor[:LONGEST]!r} is no cursor of a stream of events; use the `cursor` of an event as it is"
+    )
+
+
+def numbers_of(cursor: str, *texts: str, greatest: int = GREATEST) -> list[int]:
+    """The numbers of a cursor; `OptionError` if no event ever had such ones."""
+    numbers = [int(text) for text in texts]
+    if max(numbers, default=0) > greatest:
+        raise unreadable(cursor)
+    return numbers
 
 
 def lost() -> EventsLost:
@@ -73,8 +90,8 @@ class OrderedEndings:
         found = _TEXT.fullmatch(cursor)
         if found is None:
             raise unreadable(cursor)
-        number, task_id, floor = found.groups(default="0")
-        return cls(look, (int(number), int(task_id)), int(floor))
+        number, task_id, floor = numbers_of(cursor, *found.groups(default="0"))
+        return cls(look, (number, task_id), floor)
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""

@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple
 from synergon.errors import OptionError
 from synergon.event_records import Event
 from synergon.lifecycle import Reason, State
-from synergon.stores.endings import BEGINNING, NOW, Floor, Place, unreadable
+from synergon.stores.endings import BEGINNING, GREATEST, NOW, NUMBER, Floor, Place, numbers_of, unreadable
 from synergon.stores.postgres.session import Session
 
 Run = Callable[..., Awaitable[Any]]
 
-_CURSOR: Final = re.compile(r"(\d+:[\d,]*)/(\d+:[\d,]*)/(\d+)-(\d+)(?:~(\d+))?")
+_SNAPSHOT: Final = "([0-9]{1,19}:(?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)"
+_CURSOR: Final = re.compile(f"{_SNAPSHOT}/{_SNAPSHOT}/{NUMBER}-{NUMBER}(?:~{NUMBER})?")
 
 
 class Snapshot(NamedTuple):
@@ -71,10 +72,13 @@ class SnapshotEndings:
         found = _CURSOR.fullmatch(cursor)
         if found is None:
             raise unreadable(cursor)
-        seen, until, number, task_id, floor = found.groups(default="0")
+        seen, until, *texts = found.groups(default="0")
+        number, task_id, floor = numbers_of(cursor, *texts)
         self._seen, self._until = Snapshot.parse(seen), Snapshot.parse(until)
-        self._place = (int(number), int(task_id))
-        self._floor = Floor(int(floor))
+        if max(*self._seen.open, self._seen.end, *self._until.open, self._until.end) > GREATEST:
+            raise unreadable(cursor)
+        self._place = (number, task_id)
+        self._floor = Floor(floor)
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from synergon.event_records import Event
 from synergon.lifecycle import State
 from synergon.records import EPOCH, from_datetime, to_datetime
-from synergon.stores.endings import NOW, Floor, unreadable
+from synergon.stores.endings import NOW, NUMBER, Floor, numbers_of, unreadable
 from synergon.stores.postgres.endings import Run, event_of
 from synergon.stores.postgres.session import Session
 
@@ -27,7 +27,8 @@ SHORT_SECONDS: Final = 2.0
 LONG_LOOK_SECONDS: Final = 15.0
 """How often the whole stretch is looked at."""
 
-_CURSOR: Final = re.compile(r"(\d+)(?:~(\d+))?")
+_CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
+_LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
 
 
 class ClockEndings:
@@ -56,9 +57,9 @@ class ClockEndings:
             found = _CURSOR.fullmatch(after)
             if found is None:
                 raise unreadable(after)
-            moment, floor = found.groups(default="0")
-            reading._place = (to_datetime(int(moment)) - reading._stretch, 0)
-            reading._floor = Floor(max(int(floor), from_datetime(reading._place[0])))
+            moment, floor = numbers_of(after, *found.groups(default="0"), greatest=_LAST_MOMENT)
+            reading._place = (to_datetime(moment) - reading._stretch, 0)
+            reading._floor = Floor(max(floor, from_datetime(reading._place[0])))
         return reading
 
     async def read(self, limit: int) -> list[Event]:
