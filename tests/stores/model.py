@@ -262,7 +262,7 @@ class Model:
 
         def may_keep(task_id: int) -> bool:
             keeper = self.tasks[task_id].kept_by
-            return keeper in (None, request.node_id) or keeper not in self.nodes
+            return keeper in (None, request.node_id) or keeper not in self.nodes - self.cordoned
 
         claim = ModelClaim(request, self._has_room, may_keep)
         claim.choose(self.claimable(request.queues), start)

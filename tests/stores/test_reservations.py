@@ -19,6 +19,7 @@ from tests.stores.actions import (
 )
 from tests.stores.test_capacity import ids_of, room
 
+from synergon.control_records import NewOrder
 from synergon.demands import parse_demand
 from synergon.records import Claims, HandedBack, Kept, Rescheduling
 from synergon.stores.base import Store
@@ -226,6 +227,14 @@ async def test_a_node_that_is_gone_keeps_no_room(store: Store, worker: Worker) -
     lost = await Worker.start(store, "lost")
     await keep(lost)
     await store.unregister("lost")
+    assert (await keep(worker)).kept is not None
+    assert (await read(store, big)).kept_by == worker.node_id
+
+
+async def test_a_node_that_is_cordoned_keeps_no_room(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(await Worker.start(store, "cordoned"))
+    await store.order(NewOrder(verb="cordon", subject="cordoned", who="ada"))
     assert (await keep(worker)).kept is not None
     assert (await read(store, big)).kept_by == worker.node_id
 

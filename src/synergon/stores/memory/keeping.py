@@ -40,10 +40,11 @@ def keep_on(tables: Tables, request: ClaimRequest, now: int) -> Kept | None:
 
 
 def _is_another_s(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
-    """Whether another node keeps room for it that is alive."""
+    """Whether another node keeps room for it that is alive and not cordoned."""
     return (
         row.kept_by is not None
         and row.kept_by != request.node_id
         and row.kept_until > now
         and tables.is_leased(row.kept_by, now)
+        and tables.nodes[row.kept_by].cordoned_at is None
     )

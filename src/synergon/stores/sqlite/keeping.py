@@ -18,11 +18,11 @@ def may_keep(transaction: Transaction, request: ClaimRequest, task_id: int) -> b
 
 
 def _is_kept(transaction: Transaction, request: ClaimRequest, kept_by: str | None, kept_until: int | None) -> bool:
-    """Whether a live node other than this one keeps room for it."""
+    """Whether a node other than this one, which is alive and not cordoned, keeps room for it."""
     if kept_by is None or kept_until is None or kept_by == request.node_id or kept_until <= transaction.now:
         return False
-    lease_left, _ = standing(transaction, kept_by)
-    return lease_left > 0
+    lease_left, is_cordoned = standing(transaction, kept_by)
+    return lease_left > 0 and not is_cordoned
 
 
 def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:

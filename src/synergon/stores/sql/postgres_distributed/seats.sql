@@ -38,7 +38,10 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = found.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
@@ -80,7 +83,10 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
         AND kind = ANY ($5) AND (
             kept_until IS NULL OR kept_until <= now() OR kept_by = $2
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = task.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         )
         AND (expires_at IS NULL OR expires_at > now())
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
