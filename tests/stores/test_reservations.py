@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.stores.actions import (
     HOUR,
     MILLISECOND,
@@ -13,6 +14,7 @@ from tests.stores.actions import (
     add_many,
     amounts,
     declare_limit,
+    declare_pool,
     demands,
     pass_time,
     read,
@@ -21,7 +23,7 @@ from tests.stores.test_capacity import ids_of, room
 
 from synergon.control_records import NewOrder
 from synergon.demands import parse_demand
-from synergon.records import Claims, HandedBack, Kept, Rescheduling
+from synergon.records import Claims, HandedBack, Kept, Rescheduling, Succeeded
 from synergon.stores.base import Store
 
 BIG, SMALL = demands(cpu=8), demands(cpu=1)
@@ -266,3 +268,52 @@ async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Stor
             await store.reschedule([Rescheduling(id=big, delay=HOUR)])
     rooms = (room("other"),) if how == "unasked" else (room(),)
     assert (await keep(worker, rooms=rooms, kept_for=big, held=amounts(cpu=3))).kept is None
+    assert (await read(store, big)).kept_by is None
+
+
+@pytest.mark.parametrize("count", [100, 0])
+async def test_room_is_not_kept_for_a_task_whose_limit_is_full_by_now(store: Store, worker: Worker, count: int) -> None:
+    await declare_limit(store, "license", 1)
+    big = await add(store, demand=BIG)
+    limited = room(limits=("license",))
+    assert (await keep(worker, rooms=(limited,))).kept is not None
+    user = await add(store, kind="user")
+    other = await Worker.start(store, "other")
+    (claim,) = await other.claim_rooms(room("user", limits=("license",)))
+    assert claim.id == user
+    small = await add(store, kind="small", demand=SMALL)
+    claims = await keep(worker, rooms=(replace(limited, count=count), room("small")), kept_for=big, held=amounts(cpu=2))
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(worker, rooms=(limited,))).kept is None
+    await other.finish(claim, Succeeded())
+    assert (await keep(worker, rooms=(limited,))).kept is not None
+
+
+@pytest.mark.parametrize("count", [100, 0])
+async def test_room_is_not_kept_for_a_task_whose_server_is_closed_by_now(
+    store: Store, worker: Worker, count: int
+) -> None:
+    await declare_pool(store, a=1, b=1)
+    big = await add(store, demand=BIG, provider="gpu", target="a")
+    served = room(provider="gpu")
+    still = {"rooms": (replace(served, count=count),), "kept_for": big, "held": amounts(cpu=3)}
+    assert (await keep(worker, rooms=(served,))).kept is not None
+    assert (await keep(worker, **still)).kept is not None
+    await declare_pool(store, a=0, b=1)
+    assert (await keep(worker, **still)).kept is None
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(worker, rooms=(served,))).kept is None
+
+
+async def test_a_node_says_that_it_keeps_room_no_longer(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    small = await add(store, demand=SMALL)
+    other = await Worker.start(store, "other")
+    await keep(worker)
+    claims = await keep(worker, kept_for=big, keep_for=0)
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(other)).kept is not None
+    await keep(worker, kept_for=big, keep_for=0)
+    assert (await read(store, big)).kept_by == "other"

@@ -8,8 +8,8 @@ from typing import Final
 
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Kept, Room
-from synergon.stores.allotting import Allotment, Candidate, Seat
-from synergon.stores.memory.keeping import keep, may_keep
+from synergon.stores.allotting import Allotment, Seat
+from synergon.stores.memory.keeping import candidate, keep, may_keep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
 from synergon.stores.memory.row import Row
@@ -37,7 +37,7 @@ class Seating:
         self._now = now
         self._left = {room.kind: room.count for room in request.rooms}
         self._others_left = request.limit
-        self._places = _places(tables, request, now)
+        self.places = _places(tables, request, now)
         self._scales = Scales(request)
         self._aside: list[tuple[Lane, Row]] = []
         self.kept: Kept | None = None
@@ -114,12 +114,13 @@ class Seating:
         demand = demand_of(room, lane.demand)
         if self._scales.fit(room, demand, row.id) is Fit.NOW:
             return True
-        if may_keep(self._tables, self._request, row, self._now) and self._places.most(room) > 0:
+        is_old = may_keep(self._tables, self._request, row, self._now)
+        if is_old and self.places.take(room, candidate(row)) is not None:
             self.kept = keep(row, self._request, demand, self._now)
         return False
 
     def _seat(self, room: Room, lane: Lane, row: Row) -> Seat | None:
-        seat = self._places.take(room, _candidate(row))
+        seat = self.places.take(room, candidate(row))
         if seat is not None:
             self._scales.take(demand_of(room, lane.demand), row.id)
             self._left[room.kind] -= 1
@@ -140,8 +141,3 @@ class Seating:
 def _places(tables: Tables, request: ClaimRequest, now: int) -> Allotment:
     is_shared = any(room.limits or room.provider is not None for room in request.rooms)
     return allotment(tables, now) if is_shared else Allotment({}, (), ())
-
-
-def _candidate(row: Row) -> Candidate:
-    avoid = row.server if row.attempts > 0 else None
-    return Candidate(row.id, row.priority, row.task.kind, row.task.target, avoid)

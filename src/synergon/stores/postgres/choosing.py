@@ -125,7 +125,8 @@ class Choosing:
                         taken.append(Taken(contender, seat))
                 case Fit.LATER:
                     passed.add(lane)  # of what does not fit nothing but the first is looked at
-                    if self._keeps and contender.may_be_kept and self.allotment.most(room) > 0:
+                    may_be_kept = self._keeps and contender.may_be_kept
+                    if may_be_kept and self.allotment.take(room, candidate) is not None:
                         return Choice(taken, contender)
         return Choice(taken, None)
 

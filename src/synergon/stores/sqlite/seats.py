@@ -40,18 +40,24 @@ def take(
 ) -> tuple[list[Taken], Kept | None, frozenset[str]]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
     the one that the node keeps room for, and the kinds of which something fits later."""
-    allotment = _allotment(transaction, found)
+    allotment = _allotment(transaction, _rooms(request, found))
     choice = _Choice(transaction, request, allotment)
     taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request), choice.unfit
+    return taken, choice.kept or keeping.renew(transaction, request, allotment), choice.unfit
 
 
-def _allotment(transaction: Transaction, found: Sequence[Lane]) -> Allotment:
-    providers = {lane.room.provider for lane in found if lane.room.provider is not None}
-    if not providers and not any(lane.room.limits for lane in found):
+def _rooms(request: ClaimRequest, found: Sequence[Lane]) -> list[Room]:
+    """Those of which something might be taken, and that of the task that room is kept for."""
+    only_looked_at = [room for room in request.rooms if room.count <= 0 and request.kept_for is not None]
+    return [lane.room for lane in found] + only_looked_at
+
+
+def _allotment(transaction: Transaction, rooms: Sequence[Room]) -> Allotment:
+    providers = {room.provider for room in rooms if room.provider is not None}
+    if not providers and not any(room.limits for room in rooms):
         return Allotment({}, (), ())  # rates, commands and demands alone: nothing has to be counted
     holdings = [Holding(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
     return Allotment(dict(transaction.rows("limit_values")), pools.pool(transaction, providers), holdings)

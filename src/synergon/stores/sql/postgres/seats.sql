@@ -138,7 +138,7 @@ UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interva
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
-        AND kind = ANY ($5) AND (
+        AND kind = ANY ($5) AND ($6::text[] IS NULL OR queue = ANY ($6)) AND (
             kept_until IS NULL OR kept_until <= now() OR kept_by = $2
             OR NOT EXISTS (
                 SELECT 1 FROM {schema}.node
@@ -149,7 +149,15 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, kind, demand
+RETURNING id, priority, kind, demand, target, server, attempts
+
+-- name: let_go
+-- The node keeps no room for it any more.
+UPDATE {schema}.task SET kept_by = NULL, kept_until = NULL
+WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE id = $1 AND kept_by = $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING id
 
 -- name: demands
 -- What the ready tasks of a kind demand, in open queues.
