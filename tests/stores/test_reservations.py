@@ -297,7 +297,7 @@ async def test_room_is_not_kept_for_a_task_whose_server_is_closed_by_now(
     await declare_pool(store, a=1, b=1)
     big = await add(store, demand=BIG, provider="gpu", target="a")
     served = room(provider="gpu")
-    still = {"rooms": (replace(served, count=count),), "kept_for": big, "held": amounts(cpu=3)}
+    still: dict[str, Any] = {"rooms": (replace(served, count=count),), "kept_for": big, "held": amounts(cpu=3)}
     assert (await keep(worker, rooms=(served,))).kept is not None
     assert (await keep(worker, **still)).kept is not None
     await declare_pool(store, a=0, b=1)

@@ -68,7 +68,9 @@ class Admission:
             free=self._ledger.unpromised,
             yielding=self._yielding(rooms),
         )
-        return request if self._reservation is None else self._reservation.honoured(request, self._counted)
+        if self._reservation is None:
+            return request
+        return self._reservation.honoured(request, self._counted, self.places)
 
     def _together(self, rooms: list[Room]) -> list[Room]:
         """Those that can be asked for in one request, without more being taken than there is room for; the others have
