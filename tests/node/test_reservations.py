@@ -30,12 +30,12 @@ class Stream:
     """Small tasks without end: each brings its successor, and ends when another one has started, so that the node is
     never empty by itself. Only if none can start does the last one give up."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, **options: Any) -> None:
         self.ran = 0
         self.is_over = False
         self._next = asyncio.Event()
 
-        @engine.task(cost=Resources(cpu=1), timeout=60)
+        @engine.task(cost=Resources(cpu=1), timeout=60, **options)
         async def small() -> None:
             self.ran += 1
             self._next.set()
@@ -357,3 +357,40 @@ async def test_room_is_kept_on_while_those_run_that_it_waits_for(new_engine: New
         await heavy.result(timeout=8)
         await last.result(timeout=8)
     assert ran == ["light", "light", "heavy", "small"]
+
+
+async def test_better_ones_that_take_every_slot_do_not_starve_a_big_one(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8), concurrency=8)
+    stream = Stream(engine, priority=9)
+
+    @engine.task(cost=Resources(cpu=8))
+    async def big() -> None:
+        """Nothing to do."""
+
+    async with engine.worker(drain=True):
+        await stream.begin(12)
+        handle = await big.enqueue()
+        try:
+            await handle.result(timeout=8)
+        finally:
+            stream.is_over = True
+
+
+async def test_the_one_that_room_is_kept_for_gets_a_slot(new_engine: NewEngine, url: str) -> None:
+    """However many there are that go first and cost nothing but slots."""
+    engine = new_engine(url, resources=Resources(cpu=8), concurrency=2)
+    filled, is_over = Filled(engine), False
+
+    @engine.task(priority=9)
+    async def plain() -> None:
+        if not is_over:
+            await plain.enqueue()
+
+    async with engine.worker(drain=True):
+        big = await filled.begin()
+        await plain.enqueue_many([()] * 4)
+        filled.gate.open()
+        try:
+            await big.result(timeout=8)
+        finally:
+            is_over = True

@@ -317,3 +317,47 @@ async def test_a_node_says_that_it_keeps_room_no_longer(store: Store, worker: Wo
     assert (await keep(other)).kept is not None
     await keep(worker, kept_for=big, keep_for=0)
     assert (await read(store, big)).kept_by == "other"
+
+
+async def test_room_is_kept_although_better_ones_have_taken_all_slots(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    small = await add_many(store, 2, demand=SMALL, priority=1)
+    claims = await keep(worker, limit=1)
+    assert ids_of(claims) == small[:1]
+    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+
+
+async def test_room_is_kept_for_the_next_of_the_lane_of_which_the_last_slot_was_taken(
+    store: Store, worker: Worker
+) -> None:
+    first, second, _ = await add_many(store, 3, demand=demands(cpu=2))
+    claims = await keep(worker, limit=1)
+    assert ids_of(claims) == [first]
+    assert claims.kept is not None
+    assert claims.kept.id == second
+
+
+async def test_no_room_is_kept_for_what_fits_and_has_no_slot(store: Store, worker: Worker) -> None:
+    first, _ = await add_many(store, 2, demand=SMALL)
+    await add(store, kind="plain")
+    claims = await keep(worker, limit=1, rooms=(room(), room("plain")))
+    assert (ids_of(claims), claims.kept) == ([first], None)
+
+
+async def test_the_one_that_room_is_kept_for_has_the_last_slot(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    better = await add(store, kind="plain", priority=9)
+    asked: dict[str, Any] = {"rooms": (room("plain"), room()), "kept_for": big, "held": amounts(cpu=8)}
+    assert ids_of(await keep(worker, free=8, limit=1, **asked)) == [big]
+    assert ids_of(await keep(worker, free=0, limit=1, **asked)) == [better]
+
+
+async def test_what_is_urgent_goes_before_the_one_that_room_is_kept_for(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    urgent = await add(store, kind="urgent")
+    rooms = (room("urgent", is_urgent=True), room())
+    claims = await keep(worker, free=8, limit=1, rooms=rooms, kept_for=big, held=amounts(cpu=8))
+    assert ids_of(claims) == [urgent]
+    assert claims.kept is not None

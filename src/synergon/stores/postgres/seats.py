@@ -68,7 +68,7 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
             if number >= PATIENT_LOOKS:
                 held |= await _find_held(statement, wanted)
         else:
-            claims = in_order(request.rooms, taking.rows)
+            claims = in_order(request.rooms, taking.rows, request.kept_for)
             claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
             return claims
     return Claims()
