@@ -157,7 +157,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     patience: int | None = None
     """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
     keep_for: int = 30_000_000
-    """Microseconds from now for which it is kept."""
+    """Microseconds from now for which it is kept; 0: no longer."""
 
 
 class Kept(Record, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from synergon.version import VERSION
 
 COMMAND: Final = "pool.order"
 SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
-URGENT: Final = ("urgent", "more_urgent", "urgent_child")
+URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
 THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
@@ -103,8 +103,8 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
         "limited": {"limits": ["shared"]},
         "global_one": {"max_running_global": 1},
         "costly": {"cost": Resources(cpu=1)},
-        "urgent": {"urgent": True},
-        "more_urgent": {"urgent": True, "priority": 1},
+        "urgent": {"urgent": True, "priority": 1},
+        "also_urgent": {"urgent": True},
         "end": {"downstream_of": ["plain"], "cost": Resources(cpu=2)},
     }
     for name, said in options.items():
@@ -243,8 +243,9 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
         (["served"] * 2, ["served"] * 2 + ["served_elsewhere"] * 2, 0),
         (["served_elsewhere"] * 3, ["served_elsewhere", "served"], 0),
         (["served_elsewhere"] * 2, ["served_too", "served", "served_elsewhere"], 0),
-        ([], ["urgent"] * 4 + ["more_urgent"] * 2 + ["plain"], 0),
-        (["plain"] * 3, ["urgent", "more_urgent"], 0),
+        (["served", "served_elsewhere", "plain"], ["served_elsewhere", "served"], 0),
+        ([], ["urgent"] * 4 + ["also_urgent"] * 2 + ["plain"], 0),
+        (["plain"] * 3, ["urgent", "also_urgent"], 0),
         ([], ["child"] * 2 + ["other_child"] * 2 + ["plain"], 2),
         ([], ["child", "urgent_child", "plain"], 2),
         ([], ["child", "other_child", "urgent", "plain"], 2),
@@ -255,8 +256,17 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
 def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
     nothing = frozenset[str]()
     node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
-    plans = [[TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in kinds] for kinds in (before, ready)]
-    asyncio.run(in_world(World([node], *plans, limit=1, capacity=2, paused=None, asked=0), agree))
+    tasks = {kind: TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in KINDS}
+    world = World(
+        nodes=[node],
+        before=[tasks[kind] for kind in before],
+        after=[tasks[kind] for kind in ready],
+        limit=1,
+        capacity=2,
+        paused=None,
+        asked=0,
+    )
+    asyncio.run(in_world(world, agree))
 
 
 @settings(max_examples=70, deadline=None)

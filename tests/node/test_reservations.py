@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.support import Gate, until, until_state
 
-from synergon import Engine, Handle, Resources, State
+from synergon import Candidate, Engine, Handle, Resources, State
 from synergon.node import reservation
 from synergon.node.node import Node
 
@@ -29,12 +30,12 @@ class Stream:
     """Small tasks without end: each brings its successor, and ends when another one has started, so that the node is
     never empty by itself. Only if none can start does the last one give up."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, **options: Any) -> None:
         self.ran = 0
         self.is_over = False
         self._next = asyncio.Event()
 
-        @engine.task(cost=Resources(cpu=1), timeout=60)
+        @engine.task(cost=Resources(cpu=1), timeout=60, **options)
         async def small() -> None:
             self.ran += 1
             self._next.set()
@@ -224,3 +225,172 @@ async def test_a_cordoned_node_keeps_room_for_nobody(new_engine: NewEngine, url:
         filled.gate.open()
         node_of(engine).scheduler.uncordon()
         await until_state(big, State.SUCCEEDED)
+
+
+class Kept:
+    """A node of eight processors, of which four are in use; room may be kept for one that wants all of them, and one
+    that wants one waits behind it for a node that does not keep them any more."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.gate = gate = Gate()
+
+        @engine.task(cost=Resources(cpu=4), timeout=60)
+        async def hold() -> None:
+            await gate.hold()
+
+        @engine.task(cost=Resources(cpu=1), timeout=600)
+        async def small() -> None:
+            """Nothing to do."""
+
+        self._hold, self._small = hold, small
+
+    async def begin(self, big: Any, *args: Any) -> Handle[Any]:
+        """The one that waits, as soon as room is kept for it."""
+        await self._hold.enqueue()
+        await self.gate.until_reached()
+        handle: Handle[Any] = await big.enqueue(*args)
+        await until(lambda: node_of(self._engine).reservation.kept is not None)
+        return handle
+
+    async def let_others_start(self, big: Handle[Any]) -> None:
+        """Neither the node nor the row says any more that there is room kept."""
+        await (await self._small.enqueue()).result(timeout=8)
+        assert node_of(self._engine).reservation.kept is None
+        (record,) = await self._engine.store.get([big.id])
+        assert record is not None
+        assert (record.state, record.kept_by) == (State.READY, None)
+
+
+async def test_room_is_not_kept_for_a_task_whose_limit_others_have_filled(new_engine: NewEngine, url: str) -> None:
+    here, elsewhere = new_engine(url, resources=Resources(cpu=8), sweep=0.05), new_engine(url)
+    for engine in (here, elsewhere):
+        engine.limit("license", 1)
+    kept, license_is_used = Kept(here), Gate()
+
+    @here.task(cost=Resources(cpu=8), limits=["license"], timeout=60)
+    async def big() -> None:
+        """Nothing to do."""
+
+    @elsewhere.task(limits=["license"])
+    async def user() -> None:
+        await license_is_used.hold()
+
+    async with here.worker(), elsewhere.worker():
+        handle = await kept.begin(big)
+        await user.enqueue()
+        await license_is_used.until_reached()
+        await kept.let_others_start(handle)
+        kept.gate.open()
+        license_is_used.open()
+        await handle.result(timeout=8)
+
+
+async def test_room_is_not_kept_for_a_task_that_the_node_refuses_by_now(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    kept, is_welcome = Kept(engine), True
+
+    @engine.task(cost=Resources(cpu=8), timeout=60)
+    async def big() -> None:
+        """Nothing to do."""
+
+    @big.can_accept(holds_for=0.2)
+    async def accept(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        return candidates if is_welcome else []
+
+    async with engine.worker():
+        handle = await kept.begin(big)
+        is_welcome = False
+        await kept.let_others_start(handle)
+        is_welcome = True
+        kept.gate.open()
+        await handle.result(timeout=8)
+
+
+async def test_room_is_not_kept_for_a_task_whose_kind_may_not_run_more(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    kept, is_running = Kept(engine), Gate()
+
+    @engine.task(cost=Resources(cpu=8), max_running=1, timeout=60)
+    async def job(name: str) -> None:
+        if name == "light":
+            await is_running.hold()
+
+    async with engine.worker():
+        handle = await kept.begin(job, "heavy")
+        await job.with_options(cost=Resources(cpu=0)).enqueue("light")
+        await is_running.until_reached()
+        await kept.let_others_start(handle)
+        kept.gate.open()
+        is_running.open()
+        await handle.result(timeout=8)
+
+
+async def test_room_is_kept_on_while_those_run_that_it_waits_for(new_engine: NewEngine, url: str) -> None:
+    """They use up the places of its kind, and give those back together with what it waits for."""
+    engine = new_engine(url, resources=Resources(cpu=8))
+    gate, ran = Gate(), list[str]()
+
+    @engine.task(cost=Resources(cpu=4), max_running=2, timeout=60)
+    async def job(name: str) -> None:
+        if name == "light":
+            await gate.hold()
+        ran.append(name)
+
+    @engine.task(cost=Resources(cpu=1), timeout=600)
+    async def small() -> None:
+        ran.append("small")
+
+    async with engine.worker():
+        await job.enqueue("light")
+        await gate.until_reached()
+        heavy = await job.with_options(cost=Resources(cpu=8)).enqueue("heavy")
+        await until(lambda: node_of(engine).reservation.kept is not None)
+        await job.with_options(cost=Resources(cpu=0)).enqueue("light")
+        await until(lambda: len(node_of(engine).runner.running) == 2)
+        last = await small.enqueue()
+        for _ in range(20):
+            node_of(engine).scheduler.wake_all()
+            await asyncio.sleep(0.005)
+        assert node_of(engine).reservation.kept is not None
+        gate.open()
+        await heavy.result(timeout=8)
+        await last.result(timeout=8)
+    assert ran == ["light", "light", "heavy", "small"]
+
+
+async def test_better_ones_that_take_every_slot_do_not_starve_a_big_one(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8), concurrency=8)
+    stream = Stream(engine, priority=9)
+
+    @engine.task(cost=Resources(cpu=8))
+    async def big() -> None:
+        """Nothing to do."""
+
+    async with engine.worker(drain=True):
+        await stream.begin(12)
+        handle = await big.enqueue()
+        try:
+            await handle.result(timeout=8)
+        finally:
+            stream.is_over = True
+
+
+async def test_the_one_that_room_is_kept_for_gets_a_slot(new_engine: NewEngine, url: str) -> None:
+    """However many there are that go first and cost nothing but slots."""
+    engine = new_engine(url, resources=Resources(cpu=8), concurrency=2)
+    filled, is_over = Filled(engine), False
+
+    @engine.task(priority=9)
+    async def plain() -> None:
+        if not is_over:
+            await plain.enqueue()
+
+    async with engine.worker(drain=True):
+        big = await filled.begin()
+        await plain.enqueue_many([()] * 4)
+        filled.gate.open()
+        try:
+            await big.result(timeout=8)
+        finally:
+            is_over = True

@@ -262,13 +262,17 @@ class Model:
 
         def may_keep(task_id: int) -> bool:
             keeper = self.tasks[task_id].kept_by
-            return keeper in (None, request.node_id) or keeper not in self.nodes
+            return keeper in (None, request.node_id) or keeper not in self.nodes - self.cordoned
 
         claim = ModelClaim(request, self._has_room, may_keep)
         claim.choose(self.claimable(request.queues), start)
         kept_for = self.tasks.get(request.kept_for or 0)
-        if kept_for is not None and kept_for in self.claimable(None) and kept_for.task.kind in claim.rooms:
-            claim.claims.kept = kept_for.id if may_keep(kept_for.id) else None
+        if kept_for is not None and kept_for.kept_by == request.node_id:
+            kept_for.kept_by = None
+        if kept_for is not None and kept_for in self.claimable(request.queues) and may_keep(kept_for.id):
+            room = claim.rooms.get(kept_for.task.kind)
+            is_kept = room is not None and request.keep_for > 0 and all(map(self._has_room, room.limits))
+            claim.claims.kept = kept_for.id if is_kept else None
         if claim.claims.kept is not None:
             self.tasks[claim.claims.kept].kept_by = request.node_id
         return claim.claims

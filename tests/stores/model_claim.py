@@ -68,21 +68,27 @@ class ModelClaim:
     def choose(self, tasks: Iterable[ModelTask], start: Callable[[ModelTask, frozenset[str]], None]) -> None:
         """Of tasks that may be claimed, in order."""
         asked = [task for task in tasks if task.task.kind in self.rooms]
-        for task in sorted(asked, key=lambda task: place(self.rooms[task.task.kind], task)):
+        for task in sorted(asked, key=self._place):
             if self.claims.kept is None and self._takes(task):
                 self.claims.taken.append(task)
                 start(task, frozenset(self.rooms[task.task.kind].limits))
 
+    def _place(self, task: ModelTask) -> tuple[bool, bool, Place]:
+        """The one that room is kept for goes first, but for what is urgent."""
+        room = self.rooms[task.task.kind]
+        return not room.is_urgent, task.id != self.request.kept_for, place(room, task)
+
     def _takes(self, task: ModelTask) -> bool:
         room = self.rooms[task.task.kind]
         demand = demand_of(room, task.task.demand)
-        is_asked = self._left[room.kind] > 0 and (self._slots > 0 or room.is_urgent)
-        if not is_asked or (room.only is not None and task.id not in room.only):
+        if self._left[room.kind] <= 0 or (room.only is not None and task.id not in room.only):
             return False
         if not suits(demand, self.request.labels, self.request.totals) or not all(map(self._has_place, room.limits)):
             return False
         if any(amount > self._available(name, room, task.id) for name, amount in demand.cost.items()):
             self._pass_over(task)
+            return False
+        if self._slots <= 0 and not room.is_urgent:
             return False
         self._left[room.kind] -= 1
         self._slots -= 1

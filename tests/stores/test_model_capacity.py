@@ -29,10 +29,10 @@ plain_tasks = st.builds(
 alive = st.tuples(st.just(True), st.integers(0, 5))
 ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(spared_for=LATER)])
 full_requests = st.builds(
-    lambda free, rank, patience: ClaimRequest(
+    lambda free, rank, patience, limit: ClaimRequest(
         node_id="",
         rooms=(Room(kind="a", count=9, rank=rank), Room(kind="b", count=9)),
-        limit=9,
+        limit=limit,
         totals=amounts(cpu=4, gpu=1),
         free=amounts(cpu=free, gpu=1),
         held=amounts(cpu=min(free, 2)),
@@ -42,6 +42,7 @@ full_requests = st.builds(
     free=st.sampled_from([0, 1, 2, 4]),
     rank=st.sampled_from([0, 1]),
     patience=st.sampled_from([0, 0, None]),
+    limit=st.sampled_from([9, 9, 2, 1, 0]),
 )
 """Of a node that is often too full for the bigger tasks, and keeps what it has for the one that it was told."""
 

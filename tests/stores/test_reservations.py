@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.stores.actions import (
     HOUR,
     MILLISECOND,
@@ -13,14 +14,16 @@ from tests.stores.actions import (
     add_many,
     amounts,
     declare_limit,
+    declare_pool,
     demands,
     pass_time,
     read,
 )
 from tests.stores.test_capacity import ids_of, room
 
+from synergon.control_records import NewOrder
 from synergon.demands import parse_demand
-from synergon.records import Claims, HandedBack, Kept, Rescheduling
+from synergon.records import Claims, HandedBack, Kept, Rescheduling, Succeeded
 from synergon.stores.base import Store
 
 BIG, SMALL = demands(cpu=8), demands(cpu=1)
@@ -230,6 +233,14 @@ async def test_a_node_that_is_gone_keeps_no_room(store: Store, worker: Worker) -
     assert (await read(store, big)).kept_by == worker.node_id
 
 
+async def test_a_node_that_is_cordoned_keeps_no_room(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(await Worker.start(store, "cordoned"))
+    await store.order(NewOrder(verb="cordon", subject="cordoned", who="ada"))
+    assert (await keep(worker)).kept is not None
+    assert (await read(store, big)).kept_by == worker.node_id
+
+
 async def test_a_task_that_replaces_another_starts_with_no_room_kept_for_it(store: Store, worker: Worker) -> None:
     big = await add(store, key="k", demand=BIG)
     await keep(worker)
@@ -257,3 +268,96 @@ async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Stor
             await store.reschedule([Rescheduling(id=big, delay=HOUR)])
     rooms = (room("other"),) if how == "unasked" else (room(),)
     assert (await keep(worker, rooms=rooms, kept_for=big, held=amounts(cpu=3))).kept is None
+    assert (await read(store, big)).kept_by is None
+
+
+@pytest.mark.parametrize("count", [100, 0])
+async def test_room_is_not_kept_for_a_task_whose_limit_is_full_by_now(store: Store, worker: Worker, count: int) -> None:
+    await declare_limit(store, "license", 1)
+    big = await add(store, demand=BIG)
+    limited = room(limits=("license",))
+    assert (await keep(worker, rooms=(limited,))).kept is not None
+    user = await add(store, kind="user")
+    other = await Worker.start(store, "other")
+    (claim,) = await other.claim_rooms(room("user", limits=("license",)))
+    assert claim.id == user
+    small = await add(store, kind="small", demand=SMALL)
+    claims = await keep(worker, rooms=(replace(limited, count=count), room("small")), kept_for=big, held=amounts(cpu=2))
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(worker, rooms=(limited,))).kept is None
+    await other.finish(claim, Succeeded())
+    assert (await keep(worker, rooms=(limited,))).kept is not None
+
+
+@pytest.mark.parametrize("count", [100, 0])
+async def test_room_is_not_kept_for_a_task_whose_server_is_closed_by_now(
+    store: Store, worker: Worker, count: int
+) -> None:
+    await declare_pool(store, a=1, b=1)
+    big = await add(store, demand=BIG, provider="gpu", target="a")
+    served = room(provider="gpu")
+    still: dict[str, Any] = {"rooms": (replace(served, count=count),), "kept_for": big, "held": amounts(cpu=3)}
+    assert (await keep(worker, rooms=(served,))).kept is not None
+    assert (await keep(worker, **still)).kept is not None
+    await declare_pool(store, a=0, b=1)
+    assert (await keep(worker, **still)).kept is None
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(worker, rooms=(served,))).kept is None
+
+
+async def test_a_node_says_that_it_keeps_room_no_longer(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    small = await add(store, demand=SMALL)
+    other = await Worker.start(store, "other")
+    await keep(worker)
+    claims = await keep(worker, kept_for=big, keep_for=0)
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    assert (await read(store, big)).kept_by is None
+    assert (await keep(other)).kept is not None
+    await keep(worker, kept_for=big, keep_for=0)
+    assert (await read(store, big)).kept_by == "other"
+
+
+async def test_room_is_kept_although_better_ones_have_taken_all_slots(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    small = await add_many(store, 2, demand=SMALL, priority=1)
+    claims = await keep(worker, limit=1)
+    assert ids_of(claims) == small[:1]
+    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+
+
+async def test_room_is_kept_for_the_next_of_the_lane_of_which_the_last_slot_was_taken(
+    store: Store, worker: Worker
+) -> None:
+    first, second, _ = await add_many(store, 3, demand=demands(cpu=2))
+    claims = await keep(worker, limit=1)
+    assert ids_of(claims) == [first]
+    assert claims.kept is not None
+    assert claims.kept.id == second
+
+
+async def test_no_room_is_kept_for_what_fits_and_has_no_slot(store: Store, worker: Worker) -> None:
+    first, _ = await add_many(store, 2, demand=SMALL)
+    await add(store, kind="plain")
+    claims = await keep(worker, limit=1, rooms=(room(), room("plain")))
+    assert (ids_of(claims), claims.kept) == ([first], None)
+
+
+async def test_the_one_that_room_is_kept_for_has_the_last_slot(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    better = await add(store, kind="plain", priority=9)
+    asked: dict[str, Any] = {"rooms": (room("plain"), room()), "kept_for": big, "held": amounts(cpu=8)}
+    assert ids_of(await keep(worker, free=8, limit=1, **asked)) == [big]
+    assert ids_of(await keep(worker, free=0, limit=1, **asked)) == [better]
+
+
+async def test_what_is_urgent_goes_before_the_one_that_room_is_kept_for(store: Store, worker: Worker) -> None:
+    big = await add(store, demand=BIG)
+    await keep(worker)
+    urgent = await add(store, kind="urgent")
+    rooms = (room("urgent", is_urgent=True), room())
+    claims = await keep(worker, free=8, limit=1, rooms=rooms, kept_for=big, held=amounts(cpu=8))
+    assert ids_of(claims) == [urgent]
+    assert claims.kept is not None

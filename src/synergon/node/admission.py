@@ -66,7 +66,9 @@ class Admission:
             free=self._ledger.unpromised,
             yielding=self._yielding(rooms),
         )
-        return request if self._reservation is None else self._reservation.honoured(request, self._counted)
+        if self._reservation is None:
+            return request
+        return self._reservation.honoured(request, self._counted, self.places)
 
     def _yielding(self, rooms: list[Room]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent."""

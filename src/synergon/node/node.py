@@ -157,6 +157,7 @@ class Node:
             self.loop.time,
             keep_seconds=settings.lease,
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
+            is_refused=lambda kind, task_id: self.acceptance.is_refused(kind, task_id),
         )
         self._admission = Admission(
             self._kinds,
@@ -175,7 +176,7 @@ class Node:
                 clock,
                 logger,
                 on_accepted=lambda kind: self.scheduler.accepted(kind),
-                on_refused=self._neighbours.refused,
+                on_refused=self._refused,
                 may_ask=lambda: self.scheduler.may_claim,
             )
         )
@@ -445,6 +446,12 @@ class Node:
     def _expired(self, ids: Collection[int]) -> None:
         self._tell_ended_unrun(ids)
         self._hooks.expired(list(ids), self._store.get)
+
+    def _refused(self, kind: str, count: int) -> None:
+        self._neighbours.refused(kind, count)
+        kept = self.reservation.kept
+        if kept is not None and self.acceptance.is_refused(kept.kind, kept.id):
+            self.scheduler.look_at_unfit()  # what is kept for it is free for others now
 
     def heard(self, news: Message) -> None:
         """A peer has said this; none of it is believed, all of it is a reason to look."""

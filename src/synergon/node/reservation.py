@@ -17,6 +17,7 @@ import msgspec
 from synergon.durations import microseconds
 from synergon.node.attempt import Attempt, Stop
 from synergon.node.timeouts import Timeouts
+from synergon.node_state import Places
 from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.task import AnyTask
 
@@ -39,6 +40,7 @@ class Reservation:
         *,
         keep_seconds: float,
         on_kept: Callable[[int], None] = lambda _: None,
+        is_refused: Callable[[str, int], bool] = lambda _kind, _id: False,
     ) -> None:
         self._kinds = kinds
         self._running = running
@@ -47,16 +49,26 @@ class Reservation:
         """By the clock of the deadlines."""
         self._keep_for = microseconds(keep_seconds)
         self._on_kept = on_kept
+        self._is_refused = is_refused
+        """Whether this node will not have the task (`can_accept`)."""
         self.patience_seconds = PATIENCE_SECONDS
         self.kept: Kept | None = None
+        self._let_go: int | None = None
+        """A row may still say that this node keeps room for the task."""
 
-    def honoured(self, request: ClaimRequest, room_of: Callable[[str], Room]) -> ClaimRequest:
-        """The same request, so that it leaves to the kept task what is its own."""
+    def honoured(
+        self, request: ClaimRequest, room_of: Callable[[str], Room], places_of: Callable[[str], Places]
+    ) -> ClaimRequest:
+        """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
+        longer, if the node itself has no place for it."""
         patience = microseconds(self.patience_seconds)
+        if self.kept is not None and self._is_hopeless(self.kept, request.free, places_of(self.kept.kind)):
+            self.forget()
         kept = self.kept
         if kept is None:
-            return msgspec.structs.replace(request, patience=patience, keep_for=self._keep_for)
-        moment, held = self._prospect(kept, request.free)
+            keep_for = self._keep_for if self._let_go is None else 0
+            return msgspec.structs.replace(request, patience=patience, kept_for=self._let_go, keep_for=keep_for)
+        moment, held, _ = self._prospect(kept, request.free)
         rooms = [msgspec.structs.replace(room, is_brief=self._is_brief(room, moment)) for room in request.rooms]
         if all(room.kind != kept.kind for room in rooms):  # the store looks at it, and takes none
             rooms.append(msgspec.structs.replace(room_of(kept.kind), count=0))
@@ -67,12 +79,15 @@ class Reservation:
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
         before, self.kept = self.kept, claims.kept
+        had_let_go, self._let_go = self._let_go is not None, None
         if self.kept is not None and (before is None or before.id != self.kept.id):
             self._on_kept(self.kept.id)
-        return before != self.kept
+        return had_let_go or before != self.kept
 
     def forget(self) -> None:
-        """Keep room for nobody; what the store has written down expires."""
+        """Keep room for nobody; the next request says so."""
+        if self.kept is not None:
+            self._let_go = self.kept.id
         self.kept = None
 
     def held(self, free: Mapping[str, int]) -> dict[str, int]:
@@ -83,25 +98,40 @@ class Reservation:
         """Kinds whose tasks end before the kept one starts."""
         if self.kept is None:
             return []
-        moment, _ = self._prospect(self.kept, free)
+        moment, _, _ = self._prospect(self.kept, free)
         return [room.kind for room in rooms if self._is_brief(room, moment)]
 
     # ------------------------------------------------------------ when it can start
 
-    def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
-        """By which moment it can start at the latest, and how much of what is free now must be left for that."""
+    def _is_hopeless(self, kept: Kept, free: Mapping[str, int], places: Places) -> bool:
+        """Whether it could not start even when all have ended that it waits for: this node will not have it, or others
+        have what there is of `max_running` or of child processes."""
+        _, _, ended = self._prospect(kept, free)
+        of_kind = sum(attempt.claim.kind == kept.kind for attempt in ended)
+        in_processes = sum(self._kinds[attempt.claim.kind].policy.runs_in == "process" for attempt in ended)
+        return (
+            self._is_refused(kept.kind, kept.id)
+            or (places.of_kind is not None and places.of_kind + of_kind <= 0)
+            or (places.processes is not None and places.processes + in_processes <= 0)
+        )
+
+    def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int], list[Attempt]]:
+        """By which moment it can start at the latest, how much of what is free now must be left for that, and who will
+        have ended by then."""
         cost = kept.demand.cost
         released: Counter[str] = Counter()
+        ended: list[Attempt] = []
         moment = self._now()
         for ends, attempt in self._ends():
             is_enough = all(free.get(name, 0) + released[name] >= amount for name, amount in cost.items())
             if is_enough and ends > moment:
                 break
             moment = ends
+            ended.append(attempt)
             released.update({name: attempt.cost[name] for name in cost.keys() & attempt.cost.keys()})
         if math.isinf(moment):  # nobody can say when; so all of it is put aside, bit by bit
-            return moment, dict(cost)
-        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
+            return moment, dict(cost), ended
+        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}, ended
 
     def _ends(self) -> Iterable[tuple[float, Attempt]]:
         users = [attempt for attempt in list(self._running()) if attempt.cost]

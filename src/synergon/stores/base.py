@@ -210,13 +210,16 @@ class Store(Protocol):
         A task is taken only if the node can carry it (`stores.weighing`), in the order of `weighing.place`. Ready tasks
         are kept by kind, queue and demand, and of what does not fit nothing but the first is looked at. If that one
         could run here later, has been due for `patience`, no limit keeps it from starting, and no other live node keeps
-        room for it, its row says from now on, for `keep_for`, that this node does; the claim takes nothing more, and
-        says so (`Claims.kept`). A node keeps room for one task at a time: while `kept_for` is given no other is chosen,
-        and as long as that one is ready, of a kind that has a room (be it for 0), not expired and not in a paused
-        queue, its time is renewed unless another live node keeps room for it by now. It is looked at for itself, so
-        that a better one of its lane, for which there is no room, does not hide it. The row forgets the node when the
-        task is taken, replaced, rescheduled or put back in line, and when it has ended. A node that is cordoned gets
-        nothing.
+        room for it (one that is cordoned keeps none), its row says from now on, for `keep_for`, that this node does;
+        the claim takes nothing more, and says so (`Claims.kept`). That all slots are gone (`limit`) does not keep it
+        from being chosen. A node keeps room for one task at a time: while `kept_for` is given no other is chosen, and
+        as long as that one is ready, of a kind that has a room (be it for 0) and a queue that is asked for and not
+        paused, not expired, and with a place in its limits and on its servers when the claim has taken what it takes,
+        its time is renewed unless another live node keeps room for it by now. Otherwise, and if `keep_for` is 0, the
+        node keeps room for it no longer. It goes before all but commands and urgent tasks, and is looked at for itself,
+        so that a better one of its lane, for which there is no room, does not hide it. The row forgets the node then,
+        when the task is taken, replaced, rescheduled or put back in line, and when it has ended. A node that is
+        cordoned gets nothing.
         """
 
     async def look(self, look: Look) -> list[TaskRecord]:

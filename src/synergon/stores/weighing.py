@@ -82,14 +82,21 @@ class Scales:
         return available if is_exempt else available - self._held.get(name, 0)
 
 
+def may_keep(request: ClaimRequest) -> bool:
+    """Whether the node may choose a task that does not fit, to keep room for it."""
+    return request.patience is not None and request.kept_for is None
+
+
 def demand_of(room: Room, text: str) -> Demand:
     """What a row's text means, where its kind is known."""
     return completed(parse_demand(text), room.demand) if text else room.demand
 
 
-def place(room: Room, priority: int, task_id: int) -> tuple[bool, bool, int, int, int]:
-    """The order in which tasks are taken: commands, urgent kinds, priority, the end of a pipeline before its
-    beginning, age."""
+def place(room: Room, priority: int, task_id: int, kept_for: int | None = None) -> tuple[bool, bool, int, int, int]:
+    """The order in which tasks are taken: commands, urgent kinds, the task that room is kept for, priority, the end of
+    a pipeline before its beginning, age."""
     if room.is_command:
         return False, False, 0, 0, task_id
+    if task_id == kept_for:  # else others would have the last slot, and what is held would be held in vain
+        return True, not room.is_urgent, -ANY_NUMBER, 0, task_id
     return True, not room.is_urgent, -priority, room.rank, task_id

@@ -26,7 +26,7 @@ from synergon.records import (
     Succeeded,
     Verdict,
 )
-from synergon.stores.allotting import Seat
+from synergon.stores.allotting import Allotment, Seat
 from synergon.stores.memory.coming import put
 from synergon.stores.memory.keeping import keep_on
 from synergon.stores.memory.lanes import Lane
@@ -43,7 +43,7 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     """Give the node the first ready tasks that it asks for and can carry, in order."""
     if not tables.is_leased(request.node_id, now):
         raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    claims = Claims()
+    claims, places = Claims(), Allotment({}, (), ())
     if tables.nodes[request.node_id].cordoned_at is not None:
         claims.is_cordoned = True
         return claims
@@ -52,9 +52,9 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     else:
         seating = Seating(tables, request, now)
         claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
-        claims.kept, claims.unfit = seating.kept, seating.unfit
+        claims.kept, claims.unfit, places = seating.kept, seating.unfit, seating.places
     if request.kept_for is not None:
-        claims.kept = keep_on(tables, request, now)
+        claims.kept = keep_on(tables, request, places, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
     return claims
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from synergon.demands import Demand
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Kept
+from synergon.stores.allotting import Allotment, Candidate
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 from synergon.stores.weighing import demand_of
@@ -27,23 +28,43 @@ def keep(row: Row, request: ClaimRequest, demand: Demand, now: int) -> Kept:
     return Kept(id=row.id, kind=row.task.kind, demand=demand)
 
 
-def keep_on(tables: Tables, request: ClaimRequest, now: int) -> Kept | None:
-    """The node keeps room for the same task as before, if that may still come."""
+def keep_on(tables: Tables, request: ClaimRequest, places: Allotment, now: int) -> Kept | None:
+    """The node keeps room for the same task as before, or lets go of it if that could not start anyway."""
     row = tables.rows.get(request.kept_for or 0)
-    if row is None or row.state is not State.READY or tables.queues[row.task.queue] is not None:
+    if row is None or row.state is not State.READY:
         return None
     room = next((room for room in request.rooms if room.kind == row.task.kind), None)
+    if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, candidate(row)) is not None:
+        return keep(row, request, demand_of(room, row.task.demand), now)
+    if row.kept_by == request.node_id:
+        row.kept_by = None
+    return None
+
+
+def _may_keep_on(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    is_asked_for = request.queues is None or row.task.queue in request.queues
     is_over = row.expires_at is not None and row.expires_at <= now
-    if room is None or is_over or _is_another_s(tables, request, row, now):
-        return None
-    return keep(row, request, demand_of(room, row.task.demand), now)
+    return (
+        request.keep_for > 0
+        and is_asked_for
+        and not is_over
+        and tables.queues[row.task.queue] is None
+        and not _is_another_s(tables, request, row, now)
+    )
+
+
+def candidate(row: Row) -> Candidate:
+    """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
+    avoid = row.server if row.attempts > 0 else None
+    return Candidate(row.id, row.priority, row.task.kind, row.task.target, avoid)
 
 
 def _is_another_s(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
-    """Whether another node keeps room for it that is alive."""
+    """Whether another node keeps room for it that is alive and not cordoned."""
     return (
         row.kept_by is not None
         and row.kept_by != request.node_id
         and row.kept_until > now
         and tables.is_leased(row.kept_by, now)
+        and tables.nodes[row.kept_by].cordoned_at is None
     )

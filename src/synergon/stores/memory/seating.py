@@ -8,8 +8,9 @@ from typing import Final
 
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Kept, Room
-from synergon.stores.allotting import Allotment, Candidate, Seat
-from synergon.stores.memory.keeping import keep, may_keep
+from synergon.stores import weighing
+from synergon.stores.allotting import Allotment, Seat
+from synergon.stores.memory.keeping import candidate, keep, may_keep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
 from synergon.stores.memory.row import Row
@@ -37,7 +38,7 @@ class Seating:
         self._now = now
         self._left = {room.kind: room.count for room in request.rooms}
         self._others_left = request.limit
-        self._places = _places(tables, request, now)
+        self.places = _places(tables, request, now)
         self._scales = Scales(request)
         self._aside: list[tuple[Lane, Row]] = []
         self.kept: Kept | None = None
@@ -61,11 +62,11 @@ class Seating:
         while heads and self.kept is None:
             known, number, room, lane = heads[0]
             first = lane.head(self._now)
-            if first is None or not self._has_room(room):
+            if first is None or not self._may_take_or_keep(room):
                 heappop(heads)
-            elif (now_known := place(room, -first[0], first[1])) != known:
+            elif (now_known := self._place(room, first)) != known:
                 heapreplace(heads, (now_known, number, room, lane))
-            elif not self._fits(room, lane, lane.peek(first)):
+            elif not self._fits(room, lane, lane.peek(first)) or not self._has_slot(room):
                 heappop(heads)  # what is behind it demands the same
             elif (seat := self._seat(room, lane, lane.peek(first))) is None:
                 self._pass_over(heads, room, lane, first)
@@ -76,7 +77,7 @@ class Seating:
         """A heap of the lanes that have something to offer to this node, by what they offer."""
         lanes = ((room, lane) for room in self._request.rooms if room.count > 0 for lane in self._lanes(room))
         heads = [
-            (place(room, -first[0], first[1]), number, room, lane)
+            (self._place(room, first), number, room, lane)
             for number, (room, lane) in enumerate(lanes)
             if (first := lane.head(self._now)) is not None
         ]
@@ -107,19 +108,28 @@ class Seating:
                 lanes.setdefault(name, Lane(*name)).add(row)
         return lanes.values()
 
-    def _has_room(self, room: Room) -> bool:
-        return self._left[room.kind] > 0 and (self._others_left > 0 or room.is_command or room.is_urgent)
+    def _place(self, room: Room, first: tuple[int, int]) -> tuple[bool, bool, int, int, int]:
+        return place(room, -first[0], first[1], self._request.kept_for)
+
+    def _may_take_or_keep(self, room: Room) -> bool:
+        """One that does not fit may have room kept for it although all slots are gone: they come back one by one, and
+        what it waits for comes back only if it is kept."""
+        return self._left[room.kind] > 0 and (self._has_slot(room) or weighing.may_keep(self._request))
+
+    def _has_slot(self, room: Room) -> bool:
+        return self._others_left > 0 or room.is_command or room.is_urgent
 
     def _fits(self, room: Room, lane: Lane, row: Row) -> bool:
         demand = demand_of(room, lane.demand)
         if self._scales.fit(room, demand, row.id) is Fit.NOW:
             return True
-        if may_keep(self._tables, self._request, row, self._now) and self._places.most(room) > 0:
+        is_old = may_keep(self._tables, self._request, row, self._now)
+        if is_old and self.places.take(room, candidate(row)) is not None:
             self.kept = keep(row, self._request, demand, self._now)
         return False
 
     def _seat(self, room: Room, lane: Lane, row: Row) -> Seat | None:
-        seat = self._places.take(room, _candidate(row))
+        seat = self.places.take(room, candidate(row))
         if seat is not None:
             self._scales.take(demand_of(room, lane.demand), row.id)
             self._left[room.kind] -= 1
@@ -140,8 +150,3 @@ class Seating:
 def _places(tables: Tables, request: ClaimRequest, now: int) -> Allotment:
     is_shared = any(room.limits or room.provider is not None for room in request.rooms)
     return allotment(tables, now) if is_shared else Allotment({}, (), ())
-
-
-def _candidate(row: Row) -> Candidate:
-    avoid = row.server if row.attempts > 0 else None
-    return Candidate(row.id, row.priority, row.task.kind, row.task.target, avoid)

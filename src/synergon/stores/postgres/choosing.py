@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from synergon.records import ClaimRequest, Room
 from synergon.stores.allotting import Allotment, Candidate, Seat
-from synergon.stores.weighing import Fit, Scales, demand_of, place
+from synergon.stores.weighing import Fit, Scales, demand_of, may_keep, place
 
 LaneName = tuple[str, str]
 """Kind and demand."""
@@ -60,14 +60,9 @@ def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
     )
 
 
-def may_keep(request: ClaimRequest) -> bool:
-    """Whether room may be kept for one that does not fit."""
-    return request.patience is not None and request.kept_for is None
-
-
 def most_by_weight(request: ClaimRequest, scales: Scales, room: Room, text: str) -> int:
     """How many of a lane have to be looked at, as far as the node itself goes."""
-    most = room.count if room.is_urgent else min(room.count, request.limit)
+    most = room.count if room.is_urgent else min(room.count, request.limit + may_keep(request))
     demand = demand_of(room, text)
     if most <= 0 or scales.fit(room, demand) is Fit.NEVER:
         return 0
@@ -110,13 +105,16 @@ class Choosing:
         for contender in sorted(contenders, key=self._place):
             candidate = contender.candidate
             room = self._rooms[candidate.kind]
-            if left[room.kind] <= 0 or (others <= 0 and not room.is_command and not room.is_urgent):
+            has_slot = others > 0 or room.is_command or room.is_urgent
+            # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
+            # and what it waits for comes back only if it is kept.
+            if left[room.kind] <= 0 or not (has_slot or self._keeps):
                 continue
             lane = (candidate.kind, contender.queue, contender.demand)
             if lane in passed and candidate.id != self.request.kept_for:
                 continue
             match self._scales.fit(room, demand_of(room, contender.demand), candidate.id):
-                case Fit.NOW:
+                case Fit.NOW if has_slot:
                     seat = self.allotment.take(room, candidate)
                     if seat is not None:
                         self._scales.take(demand_of(room, contender.demand), candidate.id)
@@ -125,10 +123,11 @@ class Choosing:
                         taken.append(Taken(contender, seat))
                 case Fit.LATER:
                     passed.add(lane)  # of what does not fit nothing but the first is looked at
-                    if self._keeps and contender.may_be_kept and self.allotment.most(room) > 0:
+                    may_be_kept = self._keeps and contender.may_be_kept
+                    if may_be_kept and self.allotment.take(room, candidate) is not None:
                         return Choice(taken, contender)
         return Choice(taken, None)
 
     def _place(self, contender: Contender) -> tuple[Any, ...]:
         candidate = contender.candidate
-        return place(self._rooms[candidate.kind], candidate.priority, candidate.id)
+        return place(self._rooms[candidate.kind], candidate.priority, candidate.id, self.request.kept_for)

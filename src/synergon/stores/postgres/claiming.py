@@ -57,10 +57,10 @@ def shut_out(node_id: str, *, is_leased: bool) -> Claims:
     return claims
 
 
-def in_order(rooms: Iterable[Room], taken: Iterable[Any]) -> Claims:
+def in_order(rooms: Iterable[Room], taken: Iterable[Any], kept_for: int | None = None) -> Claims:
     """The rows that a claim has taken, as others get them."""
     of_kind = {room.kind: room for room in rooms}
-    in_turn = sorted(taken, key=lambda row: place(of_kind[row["kind"]], row["priority"], row["id"]))
+    in_turn = sorted(taken, key=lambda row: place(of_kind[row["kind"]], row["priority"], row["id"], kept_for))
     return Claims(_claim(row) for row in in_turn)
 
 

@@ -28,10 +28,11 @@ class Lanes(NamedTuple):
     """The demands of ready tasks, by kind."""
 
     def rest(self, request: ClaimRequest) -> ClaimRequest:
-        """What is left of the request without kinds that have no ready task; nothing is locked for those."""
-        return replace(
-            request, rooms=tuple(room for room in request.rooms if room.count > 0 and room.kind in self.demands)
-        )
+        """What is left of the request without kinds that have no ready task; nothing is locked for those. The task
+        that room is kept for is looked at even if there is room for none of its kind."""
+        least = 1 if request.kept_for is None else 0
+        rooms = tuple(room for room in request.rooms if room.count >= least and room.kind in self.demands)
+        return replace(request, rooms=rooms)
 
 
 async def find_lanes(session: Session, request: ClaimRequest) -> Lanes | None:

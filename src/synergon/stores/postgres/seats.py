@@ -68,7 +68,7 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
             if number >= PATIENT_LOOKS:
                 held |= await _find_held(statement, wanted)
         else:
-            claims = in_order(request.rooms, taking.rows)
+            claims = in_order(request.rooms, taking.rows, request.kept_for)
             claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
             return claims
     return Claims()
@@ -115,7 +115,8 @@ async def take(
             return refused
         if not lost and choice.kept is not None:
             wanted[:] = [choice.kept.candidate.id]
-            kept = await _keep(session, asked, choice.kept.candidate.id, choice.kept.demand)
+            row = await _keep(session, asked, choice.kept.candidate.id, choice.kept.demand)
+            kept = row and _kept(asked, row)
             lost = set() if kept is not None else set(wanted)
         if not lost:
             break
@@ -123,7 +124,7 @@ async def take(
     await _charge(session, request, rows)
     if asked.kept_for is not None and all(row["id"] != asked.kept_for for row in rows) and asked.kept_for not in held:
         wanted[:] = [asked.kept_for]
-        kept = await _keep(session, asked, asked.kept_for, None)
+        kept = await _keep_on(session, asked, asked.kept_for, choosing.allotment)
     return Taking(rows, kept, unfit=frozenset(unfit))
 
 
@@ -136,13 +137,27 @@ async def _refused(session: Session, node_id: str) -> Taking | None:
     return None
 
 
-async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: str | None) -> Kept | None:
-    """Room is kept for it from now on, unless it is gone, or another node does so."""
-    rooms = {room.kind: room for room in request.rooms}
-    row = await session.row("keep", task_id, request.node_id, request.keep_for, demand, list(rooms))
-    if row is None:
-        return None
-    return Kept(id=row["id"], kind=row["kind"], demand=demand_of(rooms[row["kind"]], row["demand"]))
+async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: str | None) -> Any:
+    """Room is kept for it from now on, unless it is gone, or another node does so: then there is no row."""
+    kinds = [room.kind for room in request.rooms]
+    return await session.row("keep", task_id, request.node_id, request.keep_for, demand, kinds, queues_of(request))
+
+
+async def _keep_on(session: Session, request: ClaimRequest, task_id: int, allotment: Allotment) -> Kept | None:
+    """Room is kept for the same task as before, or it is let go of, if that could not start anyway."""
+    row = await _keep(session, request, task_id, None) if request.keep_for > 0 else None
+    if row is not None and allotment.take(_room_of(request, row), _candidate(row)) is not None:
+        return _kept(request, row)
+    await session.rows("let_go", task_id, request.node_id)
+    return None
+
+
+def _kept(request: ClaimRequest, row: Any) -> Kept:
+    return Kept(id=row["id"], kind=row["kind"], demand=demand_of(_room_of(request, row), row["demand"]))
+
+
+def _room_of(request: ClaimRequest, row: Any) -> Room:
+    return next(room for room in request.rooms if room.kind == row["kind"])
 
 
 # ---------------------------------------------------------------- what is locked and counted
@@ -327,10 +342,13 @@ def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
 
 
 def _contender(row: Any) -> Contender:
+    return Contender(_candidate(row), row["queue"], row["demand"], row["may_be_kept"])
+
+
+def _candidate(row: Any) -> Candidate:
     """A retry avoids the server of the attempt before."""
     avoid = row["server"] if row["attempts"] > 0 else None
-    candidate = Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
-    return Contender(candidate, row["queue"], row["demand"], row["may_be_kept"])
+    return Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
 
 
 # ---------------------------------------------------------------- they sit down

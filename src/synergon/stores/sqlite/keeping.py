@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from synergon.records import ClaimRequest, Kept
-from synergon.stores.sqlite.lanes import DEMAND, KIND, Lanes
+from synergon.stores.allotting import Allotment
+from synergon.stores.sqlite.lanes import DEMAND, KIND, Lanes, candidate
 from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.transaction import Transaction
 from synergon.stores.weighing import demand_of
@@ -18,11 +19,11 @@ def may_keep(transaction: Transaction, request: ClaimRequest, task_id: int) -> b
 
 
 def _is_kept(transaction: Transaction, request: ClaimRequest, kept_by: str | None, kept_until: int | None) -> bool:
-    """Whether a live node other than this one keeps room for it."""
+    """Whether a node other than this one, which is alive and not cordoned, keeps room for it."""
     if kept_by is None or kept_until is None or kept_by == request.node_id or kept_until <= transaction.now:
         return False
-    lease_left, _ = standing(transaction, kept_by)
-    return lease_left > 0
+    lease_left, is_cordoned = standing(transaction, kept_by)
+    return lease_left > 0 and not is_cordoned
 
 
 def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:
@@ -31,14 +32,26 @@ def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:
     return kept
 
 
-def renew(transaction: Transaction, request: ClaimRequest) -> Kept | None:
-    """Go on keeping room for the task that the node has named, if it could still start and nobody else does."""
+def renew(transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> Kept | None:
+    """Go on keeping room for the task that the node has named, or let go of it if it could not start anyway."""
     if request.kept_for is None:
         return None
+    kept = _still_to_be_kept(transaction, request, request.kept_for, allotment)
+    if kept is None:
+        transaction.run("let_go", request.kept_for, request.node_id)
+        return None
+    return keep(transaction, request, kept)
+
+
+def _still_to_be_kept(
+    transaction: Transaction, request: ClaimRequest, task_id: int, allotment: Allotment
+) -> Kept | None:
     rooms = {room.kind: room for room in request.rooms}
-    for row in Lanes(transaction, None).among(rooms, [request.kept_for]):
-        _, kept_by, kept_until = transaction.row("keeping", row[0])
-        if not _is_kept(transaction, request, kept_by, kept_until):
-            kept = Kept(id=row[0], kind=row[KIND], demand=demand_of(rooms[row[KIND]], row[DEMAND]))
-            return keep(transaction, request, kept)
-    return None
+    rows = Lanes(transaction, request.queues).among(rooms, [task_id])
+    if request.keep_for <= 0 or not rows:
+        return None
+    row, room = rows[0], rooms[rows[0][KIND]]
+    _, kept_by, kept_until = transaction.row("keeping", task_id)
+    if _is_kept(transaction, request, kept_by, kept_until) or allotment.take(room, candidate(row)) is None:
+        return None
+    return Kept(id=task_id, kind=room.kind, demand=demand_of(room, row[DEMAND]))

@@ -22,7 +22,7 @@ from synergon.stores.sqlite.lanes import DEMAND, KIND, LIMIT_KEY, PRIORITY, Lane
 from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
 from synergon.stores.sqlite.transaction import Transaction, as_json
-from synergon.stores.weighing import Fit, Scales, demand_of, place
+from synergon.stores.weighing import Fit, Scales, demand_of, may_keep, place
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
@@ -40,18 +40,24 @@ def take(
 ) -> tuple[list[Taken], Kept | None, frozenset[str]]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
     the one that the node keeps room for, and the kinds of which something fits later."""
-    allotment = _allotment(transaction, found)
+    allotment = _allotment(transaction, _rooms(request, found))
     choice = _Choice(transaction, request, allotment)
     taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request), choice.unfit
+    return taken, choice.kept or keeping.renew(transaction, request, allotment), choice.unfit
 
 
-def _allotment(transaction: Transaction, found: Sequence[Lane]) -> Allotment:
-    providers = {lane.room.provider for lane in found if lane.room.provider is not None}
-    if not providers and not any(lane.room.limits for lane in found):
+def _rooms(request: ClaimRequest, found: Sequence[Lane]) -> list[Room]:
+    """Those of which something might be taken, and that of the task that room is kept for."""
+    only_looked_at = [room for room in request.rooms if room.count <= 0 and request.kept_for is not None]
+    return [lane.room for lane in found] + only_looked_at
+
+
+def _allotment(transaction: Transaction, rooms: Sequence[Room]) -> Allotment:
+    providers = {room.provider for room in rooms if room.provider is not None}
+    if not providers and not any(room.limits for room in rooms):
         return Allotment({}, (), ())  # rates, commands and demands alone: nothing has to be counted
     holdings = [Holding(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
     return Allotment(dict(transaction.rows("limit_values")), pools.pool(transaction, providers), holdings)
@@ -81,9 +87,12 @@ class _Choice:
     def of(self, candidates: Sequence[Any]) -> Iterator[Taken]:
         for row in candidates:
             room = self._rooms[row[KIND]]
-            if self._is_full(room):
+            has_slot = self._slots > 0 or room.is_command or room.is_urgent
+            if self._left[room.kind] <= 0 or not (has_slot or may_keep(self._request)):
                 continue
-            seat = self._seat(room, row)
+            # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
+            # and what it waits for comes back only if it is kept.
+            seat = self._seat(room, row) if self._fits(room, row) and has_slot else None
             if seat is not None:
                 self._left[room.kind] -= 1
                 self._slots -= not room.is_command
@@ -91,28 +100,28 @@ class _Choice:
             elif self.kept is not None:
                 return
 
-    def _is_full(self, room: Room) -> bool:
-        return self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_command or room.is_urgent))
+    def _is_weightless(self, room: Room, row: tuple[Any, ...]) -> bool:
+        return not row[DEMAND] and room.kind in self._weightless
 
-    def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
-        if not row[DEMAND] and room.kind in self._weightless:
-            return self._allotment.take(room, candidate(row))
+    def _fits(self, room: Room, row: tuple[Any, ...]) -> bool:
+        if self._is_weightless(room, row):
+            return True
         task_id, lane = row[0], lane_of(row)
         is_kept = task_id == self._request.kept_for
         if lane in self._closed and not is_kept:
-            return None
-        demand = demand_of(room, row[DEMAND])
-        fit = self._scales.fit(room, demand, task_id)
-        if fit is Fit.NOW:
-            seat = self._allotment.take(room, candidate(row))
-            if seat is not None:
-                self._scales.take(demand, task_id)
-            return seat
-        if not is_kept:
+            return False
+        fit = self._scales.fit(room, demand_of(room, row[DEMAND]), task_id)
+        if fit is not Fit.NOW and not is_kept:
             self._closed.add(lane)
             if fit is Fit.LATER and keeping.may_keep(self._transaction, self._request, task_id):
                 self._keep(room, row)
-        return None
+        return fit is Fit.NOW
+
+    def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
+        seat = self._allotment.take(room, candidate(row))
+        if seat is not None and not self._is_weightless(room, row):
+            self._scales.take(demand_of(room, row[DEMAND]), row[0])
+        return seat
 
     def _keep(self, room: Room, row: tuple[Any, ...]) -> None:
         """Keep room for the task, unless it could not start anyway for want of a place elsewhere."""
@@ -137,8 +146,9 @@ class _Candidates:
         named = self._named(rooms)
         if len(lists) == 1 and not named:
             return lists[0]
+        kept_for = self._request.kept_for
         by_id = {row[0]: row for row in chain(*lists, named)}
-        return sorted(by_id.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0]))
+        return sorted(by_id.values(), key=lambda row: place(rooms[row[KIND]], row[PRIORITY], row[0], kept_for))
 
     def _named(self, rooms: Mapping[str, Room]) -> list[Any]:
         """Those that rooms name, and the one that room is kept for, if its own room does not leave it out."""
@@ -156,7 +166,7 @@ class _Candidates:
             return self._commands(lane)
         most = self._allotment.most(room)
         if not room.is_urgent:
-            most = min(most, self._request.limit)
+            most = min(most, self._request.limit + may_keep(self._request))
         return self._first(lane, min(most, self._scales.most(room, demand) + 1)) if most > 0 else []
 
     def _commands(self, lane: Lane) -> list[Any]:

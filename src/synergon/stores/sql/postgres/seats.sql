@@ -36,7 +36,10 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = found.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
@@ -55,7 +58,10 @@ SELECT id, priority, kind, queue, demand, target, server, attempts,
     coalesce(run_at + $4::bigint * interval '1 microsecond' <= now(), false)
         AND (
             kept_until IS NULL OR kept_until <= now() OR kept_by = $5
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = task.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         ) AS may_be_kept
 FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
@@ -71,7 +77,10 @@ SELECT found.id, 0 AS priority, room.kind, found.queue, found.demand, found.targ
     coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $8
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = found.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         ) AS may_be_kept
 FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
     SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = room.kind LIMIT 1
@@ -129,15 +138,26 @@ UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interva
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
-        AND kind = ANY ($5) AND (
+        AND kind = ANY ($5) AND ($6::text[] IS NULL OR queue = ANY ($6)) AND (
             kept_until IS NULL OR kept_until <= now() OR kept_by = $2
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = task.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         )
         AND (expires_at IS NULL OR expires_at > now())
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, kind, demand
+RETURNING id, priority, kind, demand, target, server, attempts
+
+-- name: let_go
+-- The node keeps no room for it any more.
+UPDATE {schema}.task SET kept_by = NULL, kept_until = NULL
+WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE id = $1 AND kept_by = $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING id
 
 -- name: demands
 -- What the ready tasks of a kind demand, in open queues.

@@ -38,7 +38,10 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.targe
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.kept_until IS NULL OR found.kept_until <= now() OR found.kept_by = $7
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = found.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = found.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
 FROM lane CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, kept_by, kept_until FROM {schema}.task
@@ -78,15 +81,25 @@ UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interva
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR demand = $4)
-        AND kind = ANY ($5) AND (
+        AND kind = ANY ($5) AND ($6::text[] IS NULL OR queue = ANY ($6)) AND (
             kept_until IS NULL OR kept_until <= now() OR kept_by = $2
-            OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.kept_by AND leased_until > now())
+            OR NOT EXISTS (
+                SELECT 1 FROM {schema}.node
+                WHERE node.id = task.kept_by AND leased_until > now() AND cordoned_at IS NULL
+            )
         )
         AND (expires_at IS NULL OR expires_at > now())
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE NOWAIT
 ))
-RETURNING id, kind, demand
+RETURNING id, priority, kind, demand, target, server, attempts
+
+-- name: let_go
+UPDATE {schema}.task SET kept_by = NULL, kept_until = NULL
+WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE id = $1 AND kept_by = $2 FOR UPDATE NOWAIT
+))
+RETURNING id
 
 -- name: lock_ready
 -- Whether somebody holds it.

@@ -75,6 +75,9 @@ SELECT run_at, kept_by, kept_until FROM synergon_task WHERE id = ?
 -- name: keep
 UPDATE synergon_task SET kept_by = ?, kept_until = ? WHERE id = ? AND state = 'ready'
 
+-- name: let_go
+UPDATE synergon_task SET kept_by = NULL, kept_until = NULL WHERE id = ? AND kept_by = ?
+
 -- name: place
 SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
 
