@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.cluster.support import IS_LONG_RUN
 from tests.node import process_bodies
 
 from synergon import Command, Engine, Resources, State, Why
@@ -230,7 +231,7 @@ async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[in
         assert is_named == bool(explanation.can_start_on), explanation.sentence
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=1000 if IS_LONG_RUN else 70, deadline=None)
 @given(world=worlds)
 def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: World) -> None:
     asyncio.run(in_world(world, agree))
@@ -269,7 +270,7 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
     asyncio.run(in_world(world, agree))
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=1000 if IS_LONG_RUN else 70, deadline=None)
 @given(world=worlds, which=st.integers(0, 7))
 def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world: World, which: int) -> None:
     async def check(engine: Engine, _: list[Stand], chosen: Stand, ids: list[int]) -> None:
