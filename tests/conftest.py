@@ -17,8 +17,8 @@ from synergon import Engine
 
 NewEngine = Callable[..., Engine]
 
-# The suite tells the same stories each time, so that what it says of a change is about the change; the long form makes up
-# new ones.
+# The suite tells the same stories each time, so that what it says of a change is about the change; the long form makes
+# up new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
 if not os.environ.get("SYNERGON_LONG"):
     hypothesis.settings.load_profile("same")
