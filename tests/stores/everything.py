@@ -185,6 +185,8 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
     named = Room(kind="big", count=9, only=(small,))
     claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), kept_for=big)
     assert [claim.id for claim in claims] == [small]
+    assert (await worker.claim_rooms(room, totals=totals, kept_for=big, keep_for=0)).kept is None
+    assert await store.next_start("rated", "nobody") is None
     await do_waits(store)
     await do_claim_of_a_held_row(store, worker, big)
     await do_cordon_beside_a_claim(store, ClaimRequest(node_id="carrier", rooms=(room,), limit=1, totals=totals))

@@ -188,7 +188,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
         *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune", "succeed"),
-        *("demote", "keep", "line_up", "prune_rates", "take_seats"),
+        *("demote", "keep", "let_go", "line_up", "prune_rates", "take_seats"),
         *("snapshot", "endings"),
     }
 

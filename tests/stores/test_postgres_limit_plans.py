@@ -58,7 +58,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
-    "keep": ("bigint, text, bigint, text, text[]", ("7", "'node'", "1", "NULL", KINDS), {"task_pkey"}),
+    "keep": (
+        "bigint, text, bigint, text, text[], text[]",
+        ("7", "'node'", "1", "NULL", KINDS, "NULL"),
+        {"task_pkey"},
+    ),
     "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_lanes": (
         "text, text[], text[], bigint, bigint, integer",
