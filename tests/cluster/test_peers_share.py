@@ -14,6 +14,8 @@ from tests.support import all_tasks, until
 from synergon import Engine, State
 
 CROWD: Final = 50_000 if IS_LONG_RUN else 20_000
+UNEVEN: Final = 2 if IS_LONG_RUN else 4
+"""The short crowd is over in a second, in which the rest of the suite has a say in who gets the processors."""
 
 
 async def test_alike_nodes_share_a_crowd_of_tasks_and_run_each_once(url: str, tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ async def test_alike_nodes_share_a_crowd_of_tasks_and_run_each_once(url: str, tm
     assert sum(shares.values(), Counter[int]()) == Counter(range(CROWD))
     assert {(task.state, task.attempts, task.claim_no) for task in tasks} == {(State.SUCCEEDED, 1, 1)}
     assert len(sizes) == 3
-    assert sizes[-1] <= 2 * sizes[0]
+    assert sizes[-1] <= UNEVEN * sizes[0]
 
 
 async def have_ended(producer: Engine, number: int) -> bool:
