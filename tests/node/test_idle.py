@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
 import time
@@ -390,6 +391,8 @@ async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
             await asyncio.sleep(0.001)
             lags.append(time.thread_time() - before)
 
+    gc.collect()
+    gc.freeze()  # what the tests before have left behind is not gone through in here
     async with engine.worker(queues=["elsewhere"]):
         ticking = asyncio.create_task(tick())
         await asyncio.wait_for(over.wait(), 30)
@@ -398,4 +401,5 @@ async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
             await ticking
         assert (await engine.counts())[State.READY] == number
     print(f"the loop was late by {1000 * max(lags):.0f} ms at the most")
-    assert max(lags) < 1.0, "it should be a tenth of that, on a machine that does nothing else"
+    gc.unfreeze()
+    assert max(lags) < 0.3, "it should be a third of that"
