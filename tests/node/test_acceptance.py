@@ -138,7 +138,7 @@ async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(
             await until(lambda: chooser.node is not None and not chooser.node.scheduler.is_claiming)
             gate.open()
             await until(lambda: taker.node is not None and taker.node.completer.settled == 1)
-            taker.node.scheduler.close()  # type: ignore[union-attr]
+            node_of(taker).scheduler.close()
         assert await handle.result(PATIENCE_SECONDS) == "here"
     assert asked == [handle.id]
 

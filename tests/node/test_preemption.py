@@ -13,6 +13,7 @@ import psutil
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
+from tests.node.crowd import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until, until_state
@@ -153,7 +154,7 @@ async def test_who_has_yielded_is_spared_for_a_while(new_engine: NewEngine, url:
         assert await (await alarm.enqueue(1)).result(PATIENCE_SECONDS) == 1
         await until(lambda: crowd.inside == [1])
         second = await alarm.enqueue(2)
-        engine.node.scheduler.wake_all()  # type: ignore[union-attr]
+        node_of(engine).scheduler.wake_all()
         await asyncio.sleep(0.1)
         assert (await second.status()).state is State.READY
         assert crowd.preempted == [1]
@@ -319,12 +320,12 @@ async def test_taken_by_a_peer_nobody_yields(new_engine: NewEngine, url: str) ->
         await crowd.fill(2)
         stores[-1].cause("claim", comes_late)
         handles.append(await free.enqueue_one(free.call("alarm")))
-        full.node.scheduler.wake_all()  # type: ignore[union-attr]
+        node_of(full).scheduler.wake_all()
         async with free.worker():
             assert await handles[0].result(PATIENCE_SECONDS) == "free"
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await is_late.wait()
-            await until(lambda: not full.node.scheduler.is_claiming)  # type: ignore[union-attr]
+            await until(lambda: not node_of(full).scheduler.is_claiming)
         assert crowd.preempted == []
         stores[-1].end("claim")
         crowd.open()
@@ -726,7 +727,7 @@ async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEng
         async with asyncio.timeout(30):
             for handle in handles:
                 await engine.wait(handle.id)
-        ledger = engine.node.runner.preemption._ledger  # type: ignore[union-attr]
+        ledger = node_of(engine).runner.preemption._ledger
         assert ledger.available == ledger.totals
         assert (ledger.in_use, ledger.promised.in_use) == (0, 0)
 

@@ -9,21 +9,16 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
+from tests.node.crowd import node_of
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Candidate, Engine, Handle, Resources, State
 from synergon.node import reservation
-from synergon.node.node import Node
 
 
 @pytest.fixture(autouse=True)
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reservation, "PATIENCE_SECONDS", 0.05)
-
-
-def node_of(engine: Engine) -> Node:
-    assert engine.node is not None
-    return engine.node
 
 
 class Stream:

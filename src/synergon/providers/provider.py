@@ -135,7 +135,7 @@ class Provider:
             servers=self._servers,
             rest_after=self._health.failures,
             rest_first=microseconds(float(self._health.rest)),  # type: ignore[arg-type]  # made seconds when it was made
-            rest_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]
+            rest_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]  # as above
         )
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:
