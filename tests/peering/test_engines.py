@@ -275,6 +275,23 @@ async def test_a_node_that_can_take_the_work_itself_tells_nobody(
         assert network.sent == sent
 
 
+async def test_an_engine_tells_nothing_to_the_node_that_it_was(new_peer: Callable[..., Engine]) -> None:
+    engine = new_peer()
+
+    @engine.task
+    async def quick() -> None: ...
+
+    async with engine:
+        async with engine.worker():
+            rows = await engine.store.nodes()
+        assert engine.peers is not None
+        engine.peers.learn(rows)  # read just before the row went
+        await quick.enqueue()
+        await engine.peers._post.routed(PATIENCE_SECONDS)
+        assert len(rows) == 1
+        assert not engine.peers._post._outboxes
+
+
 async def test_whoever_only_waits_is_no_node(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
 

@@ -70,6 +70,8 @@ class Peers:
         follows_here: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine_id = engine_id
+        self._left_id = engine_id
+        """The one that said goodbye last. Its row may still be read for a moment, and is nobody to be told anything."""
         self.resident: Resident | None = None
         self.address: str | None = None
         self._kinds = kinds
@@ -107,8 +109,8 @@ class Peers:
         return self.engine_id if self.resident is None else self.resident.id
 
     @property
-    def _own_ids(self) -> tuple[str, str]:
-        return self.engine_id, self.id
+    def _own_ids(self) -> tuple[str, ...]:
+        return self.engine_id, self._left_id, self.id
 
     # ------------------------------------------------------------ life
 
@@ -145,6 +147,7 @@ class Peers:
 
     def say_goodbye(self) -> None:
         """This engine's row is about to go."""
+        self._left_id = self.id
         if self._post.directory.is_loaded:
             self._post.give_all(message(hello=self._hello(bye=True)))
 
