@@ -37,15 +37,16 @@ def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]
 
 
 def _insert(transaction: Transaction, task: NewTask) -> Insertion:
-    if not _is_bound(task):
-        row = _row(transaction, task, transaction.next_id())
-        transaction.add_task(row, task.queue)
-    else:
+    task_id, after_group = transaction.next_id(), None
+    bonds: tuple[Any, ...] = ()
+    if _is_bound(task):
         after_group = _open_group(transaction, task.after_group)
-        row = _row(transaction, task, transaction.next_id(), after_group)
         bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider, task.demand)
-        transaction.add_bound_task((*row, *bonds), task.queue)
-    return Insertion(row[0], True, row[3])
+    due = _due(task, transaction.now)
+    state = _first_state(transaction, task, due, after_group)
+    shared = _shared(task, state, transaction.now)
+    transaction.add_task(shared + bonds, (task_id, *_own(task, due)), task.queue)
+    return Insertion(task_id, True, state)
 
 
 def _is_bound(task: NewTask) -> bool:
@@ -77,37 +78,30 @@ def _first_state(transaction: Transaction, task: NewTask, due: int, after_group:
     return State.WAITING
 
 
-def _row(transaction: Transaction, task: NewTask, task_id: int, after_group: int | None = None) -> tuple[Any, ...]:
-    now = transaction.now
-    due = _due(task, now)
+def _shared(task: NewTask, state: State, now: int) -> tuple[Any, ...]:
+    """What a row often has in common with others that are inserted with it."""
     return (
-        task_id,
         task.kind,
         task.queue,
-        _first_state(transaction, task, due, after_group),
-        0 if task.is_command else task.priority,
-        due,
-        task.payload,
+        str(state),  # anything but plain text takes a detour into the database
         task.max_attempts,
         task.key,
         now,
         now + task.expires_in if task.expires_in is not None else None,
         task.overrides,
-        encode_tags(task.tags),
-        task.meta,
+        msgspec.json.encode(task.tags).decode() if task.tags else None,
         task.origin,
     )
+
+
+def _own(task: NewTask, due: int) -> tuple[Any, ...]:
+    return task.payload, 0 if task.is_command else task.priority, due, task.meta
 
 
 def _due(task: NewTask, now: int) -> int:
     if task.run_at is not None:
         return task.run_at
     return now + task.delay if task.delay is not None else now
-
-
-def encode_tags(tags: tuple[str, ...]) -> str | None:
-    """Tags as the row has them; most tasks have none."""
-    return msgspec.json.encode(tags).decode() if tags else None
 
 
 def _refuse_conflicts(transaction: Transaction, tasks: Sequence[NewTask]) -> None:
@@ -148,11 +142,13 @@ def _insert_keyed(transaction: Transaction, task: NewTask) -> Insertion:
 def _replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
     """Another task under the same id; it stays in its group."""
     after_group = _open_group(transaction, task.after_group)
-    _, _, _, state, priority, due, payload, max_attempts, _, *rest = _row(transaction, task, task_id, after_group)
+    due = _due(task, transaction.now)
+    state = _first_state(transaction, task, due, after_group)
+    _, queue, word, max_attempts, _, *rest = _shared(task, state, transaction.now)
     bonds = (task.limit_key, after_group, task.is_command, task.target, task.provider, task.demand)
-    transaction.run("add_queue", task.queue)
-    transaction.run("replace", task.queue, state, priority, due, payload, max_attempts, *rest, *bonds, task_id)
-    return State(state)
+    transaction.run("add_queue", queue)
+    transaction.run("replace", queue, word, max_attempts, *rest, *_own(task, due), *bonds, task_id)
+    return state
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -23,17 +22,19 @@ Moves = dict[int, tuple[str, State]]
 """Tasks that were moved because others were: of which kind they are, and where they are now."""
 
 
-Inserts = tuple[tuple[int, str], ...]
+OWN_COLUMNS: Final = 5
+"""Of a new task's row: id, payload, priority, due and meta, in which tasks of one kind often differ."""
 
 
-def _inserts(name: str, columns: int) -> Inserts:
-    """The statements for so and so many rows."""
-    row = f"({', '.join('?' * columns)})"
-    return tuple((count, f"{SQL[name]} {', '.join([row] * count)}") for count in ROWS_PER_STATEMENT)
+def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
+    """The statements for so and so many rows that have the first columns in common: most of what an insert costs is
+    to hand over its values."""
+    row = ", ".join(f"?{number}" for number in range(1, shared + 1)) + ", ?" * OWN_COLUMNS
+    return tuple((count, f"{SQL[name]} {', '.join([f'({row})'] * count)}") for count in ROWS_PER_STATEMENT)
 
 
-_PLAIN: Final = _inserts("insert", 15)
-_BOUND: Final = _inserts("insert_bound", 22)
+_INSERTS: Final = {10: _inserts("insert", 10), 17: _inserts("insert_bound", 17)}
+"""By the number of columns that rows share."""
 
 
 class Transaction:
@@ -45,7 +46,6 @@ class Transaction:
     """
 
     __slots__ = (
-        "_bound_tasks",
         "_changes",
         "_connection",
         "_cursor",
@@ -53,6 +53,7 @@ class Transaction:
         "_new_queues",
         "_new_tasks",
         "_now",
+        "_pending",
         "_steady",
         "groups",
         "lines",
@@ -67,8 +68,9 @@ class Transaction:
         self._now: int | None = None
         self._steady = 0
         self._last_id = 0
-        self._new_tasks: list[tuple[Any, ...]] = []
-        self._bound_tasks: list[tuple[Any, ...]] = []
+        self._new_tasks: dict[tuple[Any, ...], list[Any]] = {}
+        """What tasks have in common, and the rest of each, one after the other."""
+        self._pending = 0
         self._new_queues: set[str] = set()
         self.lines: set[tuple[str, str]] = set()
         self.groups: set[int] = set()
@@ -86,7 +88,7 @@ class Transaction:
     @property
     def changes(self) -> int:
         """A number that grows with everything that is written."""
-        return self._connection.total_changes + len(self._new_tasks) + len(self._bound_tasks)
+        return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
         """An id greater than every one given before."""
@@ -95,15 +97,12 @@ class Transaction:
         self._last_id += 1
         return self._last_id
 
-    def add_task(self, row: tuple[Any, ...], queue: str) -> None:
-        """Insert a task, at the latest when the transaction ends."""
-        self._new_tasks.append(row)
+    def add_task(self, shared: tuple[Any, ...], own: tuple[Any, ...], queue: str) -> None:
+        """Insert a task, at the latest when the transaction ends. What it shares with others has more columns if it
+        has a line, a group or a server to itself, or demands something of its node."""
+        self._new_tasks.setdefault(shared, []).extend(own)
         self._new_queues.add(queue)
-
-    def add_bound_task(self, row: tuple[Any, ...], queue: str) -> None:
-        """The same for one that has a line, a group or a server to itself, or demands something of its node."""
-        self._bound_tasks.append(row)
-        self._new_queues.add(queue)
+        self._pending += 1
 
     def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
         """A task of this line and this group has moved."""
@@ -119,21 +118,21 @@ class Transaction:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
 
     def _insert_tasks(self) -> None:
-        tasks, self._new_tasks = self._new_tasks, []
-        bound, self._bound_tasks = self._bound_tasks, []
+        tasks, self._new_tasks = self._new_tasks, {}
         queues, self._new_queues = self._new_queues, set()
+        self._pending = 0
         for queue in queues:
             self._cursor.execute(SQL["add_queue"], (queue,))
-        self._insert_rows(_PLAIN, tasks)
-        if bound:
-            self._insert_rows(_BOUND, bound)
+        for shared, own in tasks.items():
+            self._insert_rows(shared, own)
 
-    def _insert_rows(self, inserts: Inserts, tasks: list[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, shared: tuple[Any, ...], own: list[Any]) -> None:
         start = 0
-        for count, statement in inserts:
-            while start + count <= len(tasks):
-                self._cursor.execute(statement, list(chain.from_iterable(tasks[start : start + count])))
-                start += count
+        for count, statement in _INSERTS[len(shared)]:
+            values = count * OWN_COLUMNS
+            while start + values <= len(own):
+                self._cursor.execute(statement, [*shared, *own[start : start + values]])
+                start += values
 
     def rows(self, name: str, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""

@@ -14,17 +14,18 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
 -- name: insert
--- Followed by as many rows of values as there are tasks.
+-- Followed by as many rows of values as there are tasks. The last columns are those in which tasks often differ.
 INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin
+    kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
+    id, payload, priority, run_at, meta
 ) VALUES
 
 -- name: insert_bound
 -- The same for tasks that stand in a line, belong to a group, wait for one, are commands, or demand something.
 INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, limit_key, group_id, after_group, is_command, target, provider, demand
+    kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
+    limit_key, group_id, after_group, is_command, target, provider, demand,
+    id, payload, priority, run_at, meta
 ) VALUES
 
 -- name: key_holder
@@ -32,8 +33,8 @@ SELECT id, state, limit_key FROM synergon_task WHERE kind = ? AND key = ?
 
 -- name: replace
 UPDATE synergon_task
-SET queue = ?, state = ?, priority = ?, run_at = ?, payload = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?,
-    overrides = ?, tags = ?, meta = ?, origin = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
+SET queue = ?, state = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?, overrides = ?, tags = ?, origin = ?,
+    payload = ?, priority = ?, run_at = ?, meta = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
     provider = ?, demand = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL, kept_by = NULL,
     kept_until = NULL, spared_until = NULL
 WHERE id = ? AND state <> 'running'
