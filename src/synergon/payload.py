@@ -83,6 +83,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], kind: str, injected_types: frozenset[type]) -> None:
         self._kind = kind
+        self._payload = f"the payload of task {kind!r}"
         hints = _hints(function, kind)
         self.injected: dict[str, type] = {}
         fields: list[tuple[str, Any, Any]] = []
@@ -104,6 +105,7 @@ class Signature:
         self._arguments = _struct(kind, fields)
         self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_decode_model)
         self._has_optional = len(self._required) < len(self._names)
+        self._most_positional = len(self._names) - len(self._keyword_only)
         self._result_type = _result_type(hints.get("return", Any))
         self._result_decoder = _result_decoder(self._result_type, kind)
         self._refuse_unknown_types(fields)
@@ -133,10 +135,8 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The arguments as JSON, or the PayloadError that a plain call would have raised as a TypeError."""
-        if len(args) > len(self._names) - len(self._keyword_only):
-            raise self._misfit(
-                f"takes {len(self._names) - len(self._keyword_only)} positional arguments, got {len(args)}"
-            )
+        if len(args) > self._most_positional:
+            raise self._misfit(f"takes {self._most_positional} positional arguments, got {len(args)}")
         bound = dict(zip(self._names, args, strict=False))
         if kwargs:
             for name in kwargs:
@@ -149,8 +149,8 @@ class Signature:
             missing = sorted(self._required - bound.keys())
             if missing:
                 raise self._misfit(f"needs {', '.join(missing)}")
-        payload = encode(bound, f"the payload of task {self._kind!r}", is_checked_later=True)
-        self.decode(payload)
+        payload = encode(bound, self._payload, is_checked_later=True)
+        self._validated(payload)
         return payload
 
     def _misfit(self, what: str) -> PayloadError:
@@ -158,16 +158,17 @@ class Signature:
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """The arguments from JSON, validated; PayloadError if they do not fit."""
-        try:
-            arguments = self._decoder.decode(payload)
-        except msgspec.MsgspecError as error:
-            raise PayloadError(f"the payload of task {self._kind!r} does not fit its signature: {error}") from error
-        except ValueError as error:  # a pydantic model that refuses
-            raise PayloadError(f"the payload of task {self._kind!r} does not fit its signature: {error}") from error
+        arguments = self._validated(payload)
         values = {name: getattr(arguments, name) for name in self._names}
         if self._has_optional:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
         return values
+
+    def _validated(self, payload: bytes) -> msgspec.Struct:
+        try:
+            return self._decoder.decode(payload)
+        except (msgspec.MsgspecError, ValueError) as error:  # or a pydantic model refuses
+            raise PayloadError(f"{self._payload} does not fit its signature: {error}") from error
 
     def encode_result(self, value: Any) -> bytes:
         """What the body returned, as JSON."""

@@ -77,22 +77,22 @@ class Call(Generic[Value]):
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
         """What the store is given: the call's own options, else the kind's; `origin` is told of the end."""
-        placement = self.placement
-        policy = self.task_type.policy if self.task_type is not None else None
+        placement, task_type = self.placement, self.task_type
+        policy = task_type.policy if task_type is not None else None
+        if placement is DEFAULT_PLACEMENT and task_type is not None and policy is not None:  # the usual case
+            return NewTask(
+                kind=self.kind,
+                queue=policy.queue,
+                payload=self.payload,
+                priority=policy.priority,
+                max_attempts=policy.retry.attempts,
+                origin=origin,
+                limit_key=self.limit_key,
+                demand=task_type.demand_text,
+            )
         attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
         queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
         priority = placement.priority if placement.priority is not None else (policy.priority if policy else 0)
-        if placement is DEFAULT_PLACEMENT:
-            return NewTask(
-                kind=self.kind,
-                queue=queue,
-                payload=self.payload,
-                priority=priority,
-                max_attempts=attempts,
-                origin=origin,
-                limit_key=self.limit_key,
-                demand=AS_THE_KIND_SAYS if self.task_type is None else self.task_type.demand_text,
-            )
         return NewTask(
             kind=self.kind,
             queue=queue,

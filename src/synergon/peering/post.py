@@ -91,7 +91,7 @@ class Post:
     def wake(self, work: Mapping[Lane, int]) -> None:
         """So many new tasks are in these lanes."""
         for lane, count in work.items():
-            self._new[lane] += count
+            self._new[lane] = self._new.get(lane, 0) + count
         self._route_soon()
 
     def spread(self, kinds: Iterable[str]) -> None:

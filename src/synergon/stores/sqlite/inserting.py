@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,8 @@ from synergon.lifecycle import State
 from synergon.records import Insertion, NewTask
 from synergon.stores.sqlite.consequences import draw
 from synergon.stores.sqlite.transaction import Moves, Transaction
+
+READY: Final = State.READY  # to look a member up takes longer than to compare it, and every task that comes does
 
 
 def insert(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -37,14 +39,14 @@ def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]
 
 
 def _insert(transaction: Transaction, task: NewTask) -> Insertion:
-    task_id, after_group = transaction.next_id(), None
+    task_id, now, after_group = transaction.next_id(), transaction.now, None
     bonds: tuple[Any, ...] = ()
     if _is_bound(task):
         after_group = _open_group(transaction, task.after_group)
         bonds = (task.limit_key, task.group_id, after_group, task.is_command, task.target, task.provider, task.demand)
-    due = _due(task, transaction.now)
+    due = _due(task, now)
     state = _first_state(transaction, task, due, after_group)
-    shared = _shared(task, state, transaction.now)
+    shared = _shared(task, state, now)
     transaction.add_task(shared + bonds, (task_id, *_own(task, due)), task.queue)
     return Insertion(task_id, True, state)
 
@@ -73,7 +75,7 @@ def _first_state(transaction: Transaction, task: NewTask, due: int, after_group:
     if due > transaction.now:
         return State.SCHEDULED
     if task.limit_key is None:
-        return State.READY
+        return READY
     transaction.touch(task.kind, task.limit_key)
     return State.WAITING
 

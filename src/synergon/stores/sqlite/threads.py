@@ -181,14 +181,16 @@ class Writer(DatabaseThread):
     def _commit_together(self, jobs: list[_Job[Any]]) -> None:
         self._begin()
         transaction = Transaction(self.connection)
+        before = transaction.changes
         for job in jobs:
-            before = transaction.changes
             self._attempt(job, transaction)
+            after = transaction.changes
             # Work that failed after it had changed something would leave half of itself in the others' commit;
             # and some errors (a full disk) make SQLite roll the whole transaction back by itself.
-            is_spoiled = transaction.changes != before or not self.connection.in_transaction
-            if job.error is not None and len(jobs) > 1 and is_spoiled:
+            is_spoiled = job.error is not None and (after != before or not self.connection.in_transaction)
+            if is_spoiled and len(jobs) > 1:
                 raise _Spoiled
+            before = after
         if len(jobs) == 1 and jobs[0].error is not None:
             self._undo()
             return
