@@ -144,6 +144,27 @@ async def test_answers_come_in_the_order_of_the_tasks_and_ids_grow(store: Store)
     assert [(await read(store, task_id)).kind for task_id in ids] == [f"kind-{number}" for number in range(50)]
 
 
+async def test_tasks_of_one_list_keep_what_is_their_own(store: Store) -> None:
+    tasks = [
+        NewTask(
+            kind=f"{KIND}-{number % 2}",
+            payload=b"%d" % number,
+            priority=number % 3,
+            tags=("fifth",) if number % 5 == 0 else (),
+            meta=b'{"number":%d}' % number if number % 7 else None,
+            max_attempts=1 + number % 2,
+            limit_key="line" if number % 11 == 0 else None,
+        )
+        for number in range(80)
+    ]
+    inserted = await store.insert(tasks)
+    for task, insertion in zip(tasks, inserted, strict=True):
+        record = await read(store, insertion.id)
+        assert (record.kind, bytes(record.payload), record.priority) == (task.kind, task.payload, task.priority)
+        assert (record.tags, record.max_attempts, record.limit_key) == (task.tags, task.max_attempts, task.limit_key)
+        assert record.meta == ({} if task.meta is None else msgspec.json.decode(task.meta))
+
+
 async def test_nothing_inserted_is_nothing_answered(store: Store) -> None:
     assert await store.insert([]) == []
 
