@@ -41,6 +41,7 @@ from synergon.middleware import CallNext
 from synergon.node_state import NodeState
 from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
+from synergon.providers.kind import Kind
 from synergon.providers.provider import Provider, ProviderTask
 from synergon.providers.server import Server
 from synergon.records import ErrorRecord, NodeRecord, Progress, QueueRecord, TaskPage, TaskRecord
@@ -69,6 +70,7 @@ __all__ = [
     "Health",
     "IllegalMove",
     "KeyConflict",
+    "Kind",
     "KindError",
     "LimitRecord",
     "NodeOutlook",

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from synergon.durations import Duration, seconds
 from synergon.errors import ConfigurationError, OptionError
+from synergon.functions import name_of
 from synergon.records import Record
 
 DEFAULT_HOLDS_SECONDS: Final = 10.0
@@ -43,6 +44,7 @@ class Acceptor:
             raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
         is_coroutine = inspect.iscoroutinefunction(function)
         self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
+        self.name = name_of(function)
         self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
         self.timeout_seconds = seconds(timeout, "timeout", positive=True)
 

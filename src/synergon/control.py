@@ -26,7 +26,7 @@ from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, liste
 from synergon.providers.registry import Registry
 from synergon.records import Insertion, Moved, NewTask, NodeRecord, storable
 from synergon.settings import UNSET
-from synergon.stores.ordering import cancelled
+from synergon.stores.ordering import DEAD_NODE, cancelled
 from synergon.task import Call
 from synergon.this_process import is_gone
 
@@ -165,11 +165,11 @@ class Control(Operations):
         if "\0" in str(node_id):
             raise OptionError(f"a node's id has no NUL in it, got {node_id!r}")
         known = {node.id: node for node in await self.nodes()}
-        order = await self._order(verb, storable(str(node_id)))
         node = known.get(node_id)
-        if node is not None and (how := _why_dead(node)) is not None:
-            await self.store.order_done(order.id, f"{REFUSED}{how[0]}")
-            raise OptionError(f"node {node_id!r} ({node.name}) is dead: {how[1]}")
+        how = None if node is None else _why_dead(node)
+        order = await self._order(verb, storable(str(node_id)), refusal=None if how is None else how[0])
+        if node is not None and (how is not None or order.outcome == f"{REFUSED}{DEAD_NODE}"):
+            raise OptionError(f"node {node_id!r} ({node.name}) is dead: {DEAD_NODE if how is None else how[1]}")
         if order.is_refused:
             names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
             raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
@@ -178,8 +178,10 @@ class Control(Operations):
         """What was ordered, newest first: who, when, what, and what came of it."""
         return await self.store.orders(limit)
 
-    async def _order(self, verb: Verb, subject: str, value: Any = None) -> OrderRecord:
-        order = await self.store.order(NewOrder(verb=verb, subject=subject, value=value, who=this_person()))
+    async def _order(self, verb: Verb, subject: str, value: Any = None, *, refusal: str | None = None) -> OrderRecord:
+        order = await self.store.order(
+            NewOrder(verb=verb, subject=subject, value=value, who=this_person(), refusal=refusal)
+        )
         self._announce_change()
         return order
 
@@ -211,7 +213,7 @@ def _why_dead(node: NodeRecord) -> tuple[str, str] | None:
     if is_gone(node.process):
         return "its process is gone", f"its process {node.process.pid} is gone"
     if node.lease_left <= 0:
-        return "its lease is over", f"its lease has been over for {-node.lease_left:.1f} s"
+        return DEAD_NODE, f"its lease has been over for {-node.lease_left:.1f} s"
     return None
 
 

@@ -61,6 +61,8 @@ class NewOrder(Record, frozen=True, kw_only=True):
     value: Any = None
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], why a task is cancelled."""
     who: str
+    refusal: str | None = None
+    """Why it is refused: whoever gives it knows already that nobody would obey. It is only written down."""
 
 
 class OrderRecord(Record, frozen=True, kw_only=True):

@@ -480,8 +480,6 @@ class Engine(Observing):
             return handles[0]
         if not self.registry.is_declared:
             await self._declare()
-        if (leash := LEASH.get()) is not None:
-            await leash.give_way()
         task = call.to_new_task(self.origin)
         try:
             inserted = await self.store.insert((task,))

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeVar, overload
 
 from synergon.durations import Duration, seconds
 from synergon.errors import OptionError
+from synergon.functions import name_of
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS
 
 EVERY_SECONDS: Final = 5.0
@@ -30,7 +31,7 @@ class IdleHook:
     @property
     def name(self) -> str:
         """What people know it by."""
-        return getattr(self.function, "__qualname__", None) or repr(self.function)
+        return name_of(self.function)
 
 
 class WhenIdle(Protocol):

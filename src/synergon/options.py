@@ -29,15 +29,13 @@ RESERVED: Final = ("kind:", "key:")
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 
-class TaskOptions(TypedDict, total=False):
-    """What `@engine.task(...)` takes."""
+class KindOptions(TypedDict, total=False):
+    """What can be said of a kind, wherever its body runs."""
 
-    name: str
     queue: str
     priority: int
     timeout: Duration | None
     retry: Retry | int
-    runs_in: RunsIn
     max_running: int
     max_running_global: int | None
     limits: Iterable[str]
@@ -56,6 +54,13 @@ class TaskOptions(TypedDict, total=False):
     on_failure: Callable[..., Any]
     on_complete: Callable[..., Any]
     middleware: Iterable[Middleware]
+
+
+class TaskOptions(KindOptions, total=False):
+    """What `@engine.task(...)` takes."""
+
+    name: str
+    runs_in: RunsIn
 
 
 class CallOptions(TypedDict, total=False):

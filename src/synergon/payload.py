@@ -103,11 +103,11 @@ class Signature:
             self._add(name, parameter)
             fields.append((name, hint, msgspec.UNSET) if name not in self._required else (name, hint, ...))
         self._arguments = _struct(kind, fields)
-        self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_decode_model)
+        self._decoder = _decoder(self._arguments, f"the annotations of task {kind!r}")
         self._has_optional = len(self._required) < len(self._names)
         self._most_positional = len(self._names) - len(self._keyword_only)
         self._result_type = _result_type(hints.get("return", Any))
-        self._result_decoder = _result_decoder(self._result_type, kind)
+        self._result_decoder = _decoder(self._result_type, f"the result of task {kind!r}")
         self._refuse_unknown_types(fields)
 
     @property
@@ -221,11 +221,11 @@ def _result_type(hint: Any) -> Any:
     return Any if hint is inspect.Signature.empty else hint
 
 
-def _result_decoder(hint: Any, kind: str) -> msgspec.json.Decoder[Any]:
+def _decoder(hint: Any, what: str) -> msgspec.json.Decoder[Any]:
     try:
         return msgspec.json.Decoder(hint, dec_hook=_decode_model)
     except TypeError as error:
-        raise ConfigurationError(f"the result of task {kind!r} cannot be JSON: {error}") from error
+        raise ConfigurationError(f"{what} cannot be JSON: {error}") from error
 
 
 def _is_model_or_anything(wanted: type) -> bool:

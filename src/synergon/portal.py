@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from synergon.errors import NotConnected, SynergonError
+from synergon.turns import Turns
 
 Value = TypeVar("Value")
 
@@ -21,6 +22,7 @@ class Leash:
     def __init__(self) -> None:
         self.why_not: str | None = None
         """Why it may call no more; None: it may."""
+        self._turns = Turns()
 
     def check(self) -> None:
         """NotConnected if it is cut."""
@@ -29,8 +31,8 @@ class Leash:
 
     async def give_way(self) -> None:
         """The same, after everybody else has had a turn: not every store makes its callers wait, and a loop that never
-        waits would hold up all others."""
-        await asyncio.sleep(0)
+        waits, or ten thousand calls at once, would hold up all others."""
+        await self._turns.wait()
         self.check()
 
 

@@ -24,6 +24,7 @@ from synergon.middleware import Middleware, check_middleware
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
+from synergon.portal import LEASH
 from synergon.providers.server import Server
 from synergon.records import NewTask
 from synergon.turns import made_in_turns
@@ -137,6 +138,8 @@ class Enqueueable(Generic[Parameters, Value]):
 
     async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
         """Store the call; returns when it is durable."""
+        if (leash := LEASH.get()) is not None:  # before anything is done for it: of these there may be very many
+            await leash.give_way()
         return await self._task_type.engine.enqueue_one(self.call(*args, **kwargs))
 
     async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:

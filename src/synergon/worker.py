@@ -63,7 +63,7 @@ async def run_until_stopped(worker: Worker) -> int:
     """Run a node until a signal, `engine.stop()`, an order, or, if it drains, until nothing is left: the exit code.
 
     The first signal stops in order; the second ends the process at once. A body that will not end in time is given
-    back, and then the process ends too: nothing else can end a thread, or an idle hook that will not be cancelled.
+    back, and then the process ends too: nothing else can end a thread, or a hook that will not be cancelled.
     """
     stop = asyncio.Event()
     worker.may_exit = True

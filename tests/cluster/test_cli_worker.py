@@ -109,29 +109,75 @@ def test_a_body_that_will_not_end_is_given_back(shell: Shell) -> None:
     assert shell.counts() == {State.READY: 1}
 
 
-def test_an_idle_hook_that_will_not_be_cancelled_does_not_keep_the_process(shell: Shell) -> None:
+@pytest.mark.parametrize("drain", [False, True])
+def test_functions_that_will_not_be_cancelled_do_not_keep_the_process(shell: Shell, drain: bool) -> None:
+    """A loop that is closed waits for its coroutines for ever: the process must not come to that."""
     app = shell.folder / "app.py"
-    app.write_text(app.read_text() + STUBBORN_HOOK)
-    with shell.start("worker", "app") as worker:
-        worker.until_says("hook has begun")
-        worker.signal(signal.SIGTERM)
+    app.write_text(app.read_text() + STUBBORN)
+    shell.enqueue("quick")
+    shell.enqueue("choosy")
+    with shell.start("worker", "app", *(["--drain"] if drain else [])) as worker:
+        for what in ("hook", "subscriber", "can_accept", *(() if drain else ("idle hook",))):
+            worker.until_says(f"{what} has begun")
+        if not drain:
+            worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
-    assert "stubborn would not end; the node stops without it" in worker.text
+    named = [line.partition("would not end")[0] for line in worker.text.splitlines() if "would not end" in line]
+    for what in (
+        "on_complete of quick (deaf_hook)",
+        "subscriber deaf_subscriber",
+        "can_accept of choosy (deaf_choice)",
+    ):
+        assert sum(what in line for line in named) == 1
+    assert any("the idle hook deaf_pastime" in line for line in named) is not drain
 
 
-STUBBORN_HOOK = """
+STUBBORN = """
 
 import asyncio
 
+from synergon.node import callbacks, feed, hooks, idle
 
-@engine.when_idle
-async def stubborn():
-    print("hook has begun", flush=True)
+for module in (callbacks, feed, hooks, idle):
+    module.LAST_SECONDS = 0.1
+
+
+async def never(what):
+    print(what, "has begun", flush=True)
     while True:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             pass
+
+
+async def deaf_hook(task, seconds):
+    await never("hook")
+
+
+@engine.task(on_complete=deaf_hook)
+async def quick():
+    pass
+
+
+@engine.task
+async def choosy():
+    pass
+
+
+@choosy.can_accept(timeout=0.1)
+async def deaf_choice(candidates):
+    await never("can_accept")
+
+
+@engine.on_event
+async def deaf_subscriber(event):
+    await never("subscriber")
+
+
+@engine.when_idle
+async def deaf_pastime():
+    await never("idle hook")
 """
 
 

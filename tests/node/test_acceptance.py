@@ -366,9 +366,14 @@ async def test_a_drain_ends_when_only_refused_tasks_are_left(new_engine: NewEngi
 
 @pytest.mark.parametrize("is_coroutine", [True, False])
 async def test_a_drain_ends_although_a_function_never_does(
-    new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, is_coroutine: bool
+    new_engine: NewEngine,
+    memory_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_coroutine: bool,
 ) -> None:
     """More candidates than one question holds: those that cannot be asked about are refused too, and reported once."""
+    monkeypatch.setattr("synergon.node.callbacks.LAST_SECONDS", 0.05)
     engine, gate, calls = new_engine(memory_url, concurrency=1), ThreadGate(), 0
 
     @engine.task

@@ -502,6 +502,7 @@ async def test_nobody_is_told_who_is_not_there_and_that_is_written_down(new_engi
             ("gone", "refused: its process is gone"): 5,
             ("lee", "refused: no node of that id"): 5,
         }
+        assert [node.cordoned_at for node in await engine.nodes()] == [None]
 
 
 async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(new_engine: NewEngine, url: str) -> None:
@@ -530,3 +531,4 @@ async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(n
                 await give("fa\0r")
         outcomes = Counter((order.subject, order.outcome) for order in await engine.orders())
         assert outcomes == {("far", "refused: its lease is over"): 5}
+        assert [node.cordoned_at for node in await engine.nodes()] == [None]

@@ -163,7 +163,8 @@ async def test_subscribers_that_raise_or_hang_hold_up_nobody(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("synergon.node.feed.MOST_EVENTS", 10)
-    monkeypatch.setattr("synergon.node.feed.LAST_SECONDS", 0.05)
+    for module in ("callbacks", "feed"):
+        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
     release, told = threading.Event(), []
 
     @engine.on_event

@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from tests.conftest import NewEngine
@@ -18,6 +19,7 @@ from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, unt
 
 from synergon import Engine, NotConnected, OptionError, State
 from synergon.errors import StoreUnavailable
+from synergon.turns import TURN
 
 SOON = 0.01
 NEVER_AGAIN = 3600
@@ -273,8 +275,10 @@ async def test_a_thread_that_loops_until_nothing_is_left_cannot_enqueue_when_the
 
 
 async def test_a_hook_that_never_returns_holds_up_neither_tasks_nor_the_stop(
-    new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture
+    new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("callbacks", "idle"):
+        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
     engine, gate = new_engine(memory_url), ThreadGate()
 
     @engine.task
@@ -360,7 +364,41 @@ async def test_a_hook_that_comes_after_the_worker_is_refused(engine: Engine) -> 
             async def late() -> None: ...
 
 
-@pytest.mark.parametrize("way", ["all at once", "from a thread"])
+@dataclass
+class Noticed:
+    """An argument that tells how often it was made: once more when it is bound."""
+
+    index: int
+    made: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        Noticed.made += 1
+
+
+async def test_a_hook_that_enqueues_very_many_side_by_side_lets_others_have_their_turn(engine: Engine) -> None:
+    """Counted, not timed: how much is done for them between two turns of somebody else."""
+    number, over, between = 5 * TURN, asyncio.Event(), [0]
+
+    @engine.task(queue="later")
+    async def work(noticed: Noticed) -> None: ...
+
+    noticed = [Noticed(index) for index in range(number)]
+
+    @engine.when_idle(every=NEVER_AGAIN)
+    async def side_by_side() -> None:
+        await asyncio.gather(*map(work.enqueue, noticed))
+        over.set()
+
+    async with engine.worker(queues=["elsewhere"]):
+        while not over.is_set():
+            before = Noticed.made
+            await asyncio.sleep(0)
+            between.append(Noticed.made - before)
+        assert (await engine.counts())[State.READY] == number
+    assert 0 < max(between) <= TURN
+
+
+@pytest.mark.parametrize("way", ["all at once", "side by side", "from a thread"])
 async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
     engine: Engine, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -376,6 +414,12 @@ async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
         @engine.when_idle(every=NEVER_AGAIN)
         async def coroutine() -> None:
             await work.enqueue_many((index,) for index in range(number))
+            over.set()
+    elif way == "side by side":
+
+        @engine.when_idle(every=NEVER_AGAIN)
+        async def coroutines() -> None:
+            await asyncio.gather(*(work.enqueue(index) for index in range(number)))
             over.set()
     else:
 

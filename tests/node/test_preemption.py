@@ -15,51 +15,12 @@ from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.crowd import node_of
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.full_node import Alarm, Crowd, Deaf
 from tests.node.process_bodies import on
-from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until, until_state
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until
 
-from synergon import Candidate, Context, Engine, OptionError, Resources, State
+from synergon import Context, Engine, OptionError, Resources, State
 from synergon.node import preemption
-from synergon.node.attempt import Stop
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who are asked to yield have little time for it."""
-    monkeypatch.setattr(preemption, "YIELD_SECONDS", 0.1)
-
-
-class Crowd:
-    """Preemptible work that fills a node: each body tells that it is there, and waits until it is let go."""
-
-    def __init__(self, engine: Engine, **options: Any) -> None:
-        self.inside: list[int] = []
-        self.preempted: list[int] = []
-        self._opened = asyncio.Event()
-
-        @engine.task(preemptible=True, **options)
-        async def work(ctx: Context, number: int) -> int:
-            self.inside.append(number)
-            try:
-                await self._opened.wait()
-            except asyncio.CancelledError:
-                self.preempted.append(number)
-                raise
-            finally:
-                self.inside.remove(number)
-            return ctx.attempt
-
-        self.work = work
-
-    async def fill(self, count: int) -> list[Any]:
-        handles = []
-        for number in range(1, count + 1):
-            handles.append(await self.work.enqueue(number))
-            await until(lambda number=number: number in self.inside)  # type: ignore[misc]
-        return handles
-
-    def open(self) -> None:
-        self._opened.set()
 
 
 async def test_on_a_full_node_the_last_to_begin_yields_to_urgent_work_and_succeeds_later(
@@ -108,12 +69,8 @@ async def test_if_less_is_yielded_than_was_claimed_for_those_are_served_that_can
 ) -> None:
     is_cpu = what == "resources"
     engine = new_engine(memory_url, concurrency=9 if is_cpu else 2, resources=Resources(cpu=4))
-    claims, deaf_gate = HeldClaims(engine), ThreadGate()
-    crowd = Crowd(engine, cost=Resources(cpu=2))
-
-    @engine.task(preemptible=True, cost=Resources(cpu=2))
-    def deaf() -> None:
-        deaf_gate.hold()
+    claims, two = HeldClaims(engine), Resources(cpu=2)
+    crowd, deaf = Crowd(engine, cost=two), Deaf(engine, cost=two)
 
     @engine.task(urgent=True, priority=5, cost=Resources(cpu=3 if is_cpu else 1))
     async def big() -> str:
@@ -125,8 +82,7 @@ async def test_if_less_is_yielded_than_was_claimed_for_those_are_served_that_can
 
     async with engine, engine.worker(grace=0) as node:
         await crowd.fill(1)
-        hopeless = await deaf.enqueue()
-        await deaf_gate.until_reached()
+        hopeless = await deaf.begin()
         claims.begin()
         first, second = await engine.enqueue([engine.call("big"), engine.call("small")])
         await claims.gate.until_reached()
@@ -138,7 +94,7 @@ async def test_if_less_is_yielded_than_was_claimed_for_those_are_served_that_can
         else:
             assert await first.result(PATIENCE_SECONDS / 2) == "big"
         assert crowd.preempted == [1]
-        deaf_gate.open()
+        deaf.open()
 
 
 async def test_who_has_yielded_is_spared_for_a_while(new_engine: NewEngine, url: str) -> None:
@@ -180,15 +136,11 @@ async def test_resources_are_yielded_as_well_as_slots_and_no_more_than_needed(ne
 
 async def test_what_is_free_is_used_before_anybody_yields(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url, concurrency=3)
-    crowd = Crowd(engine)
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
+    crowd, alarm = Crowd(engine), Alarm(engine)
 
     async with engine, engine.worker():
         await crowd.fill(2)
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        await alarm.rings()
         assert crowd.preempted == []
         crowd.open()
 
@@ -250,192 +202,13 @@ async def test_several_urgent_tasks_of_two_kinds_never_take_more_than_can_yield(
     assert sorted(crowd.preempted) == [1, 2]
 
 
-# ---------------------------------------------------------------- nobody yields in vain
-
-
-async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, memory_url: str) -> None:
-    engine = new_engine(memory_url, concurrency=2)
-    crowd = Crowd(engine)
-    asked = asyncio.Event()
-
-    @engine.task(urgent=True)
-    async def alarm() -> None: ...
-
-    @alarm.can_accept
-    async def not_here(candidates: list[Candidate]) -> list[Candidate]:
-        asked.set()
-        return []
-
-    async with engine, engine.worker():
-        await crowd.fill(2)
-        handle = await alarm.enqueue()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await asked.wait()
-        await asyncio.sleep(0.05)
-        assert crowd.preempted == []
-        assert (await handle.status()).state is State.READY
-        crowd.open()
-
-
-async def test_accepted_by_can_accept_somebody_yields(new_engine: NewEngine, memory_url: str) -> None:
-    engine = new_engine(memory_url, concurrency=2)
-    crowd = Crowd(engine)
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
-    @alarm.can_accept
-    async def here(candidates: list[Candidate]) -> list[Candidate]:
-        return candidates
-
-    async with engine, engine.worker():
-        await crowd.fill(2)
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
-        assert crowd.preempted == [2]
-        crowd.open()
-
-
-async def test_taken_by_a_peer_nobody_yields(new_engine: NewEngine, url: str) -> None:
-    full, free = new_engine(url, concurrency=2), new_engine(url, sweep=0.02)
-    stores = make_troubled(full)
-    crowd = Crowd(full)
-    is_late = asyncio.Event()
-    handles: list[Any] = []
-
-    @full.task(urgent=True, name="alarm")
-    async def alarm_here() -> str:
-        return "full"
-
-    @free.task(urgent=True, name="alarm")
-    async def alarm_there() -> str:
-        return "free"
-
-    async def comes_late(claim: Callable[[], Awaitable[Any]]) -> Any:
-        await ended(handles[0])
-        is_late.set()
-        return await claim()
-
-    async with full, free, full.worker():
-        await crowd.fill(2)
-        stores[-1].cause("claim", comes_late)
-        handles.append(await free.enqueue_one(free.call("alarm")))
-        node_of(full).scheduler.wake_all()
-        async with free.worker():
-            assert await handles[0].result(PATIENCE_SECONDS) == "free"
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await is_late.wait()
-            await until(lambda: not node_of(full).scheduler.is_claiming)
-        assert crowd.preempted == []
-        stores[-1].end("claim")
-        crowd.open()
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_if_the_one_who_was_asked_will_not_yield_another_node_takes_over_and_nobody_else_is_asked(
-    new_engine: NewEngine, url: str
-) -> None:
-    full, free = new_engine(url, concurrency=2, sweep=0.05), new_engine(url, sweep=0.05)
-    told: list[int] = []
-    gate = ThreadGate()
-    inside: list[int] = []
-
-    @full.task(preemptible=True)
-    def deaf(ctx: Context, number: int) -> str:
-        inside.append(number)
-        gate.hold()
-        if ctx.cancel_requested:
-            told.append(number)
-        return "done"
-
-    @full.task(urgent=True, name="alarm")
-    async def alarm_here() -> str:
-        return "full"
-
-    @free.task(urgent=True, name="alarm")
-    async def alarm_there() -> str:
-        return "free"
-
-    async with full, free, full.worker():
-        handles = [await deaf.enqueue(number) for number in (1, 2)]
-        await until(lambda: len(inside) == 2)
-        handle = await alarm_here.enqueue()
-        await until_state(handle, State.RUNNING)
-        record = await until_state(handle, State.READY)
-        assert (record.attempts, record.errors) == (0, ())
-        await asyncio.sleep(0.2)
-        assert (await handle.status()).claim_no == 1, "this node does not take it again"
-        async with free.worker():
-            assert await handle.result(PATIENCE_SECONDS) == "free"
-        gate.open()
-        assert [await one.result(PATIENCE_SECONDS) for one in handles] == ["done", "done"]
-    assert len(told) == 1
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_what_nobody_yielded_to_starts_when_something_ends_by_itself(
-    new_engine: NewEngine, memory_url: str
-) -> None:
-    engine = new_engine(memory_url, concurrency=1)
-    gate = ThreadGate()
-
-    @engine.task(preemptible=True)
-    def deaf() -> str:
-        gate.hold()
-        return "done"
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
-    async with engine, engine.worker():
-        first = await deaf.enqueue()
-        await gate.until_reached()
-        handle = await alarm.enqueue()
-        await until_state(handle, State.RUNNING)
-        await until_state(handle, State.READY)
-        gate.open()
-        assert await handle.result(PATIENCE_SECONDS) == "rang"
-        assert await first.result(PATIENCE_SECONDS) == "done"
-
-
-async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine, memory_url: str) -> None:
-    engine = new_engine(memory_url, concurrency=2)
-    gate = Gate()
-
-    @engine.task
-    async def plain() -> str:
-        await gate.hold()
-        return "undisturbed"
-
-    @engine.task(uninterruptible=True)
-    async def precious() -> str:
-        await gate.hold()
-        return "undisturbed"
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
-    async with engine, engine.worker():
-        handles = [await plain.enqueue(), await precious.enqueue()]
-        await until(lambda: engine.node is not None and len(engine.node.runner.running) == 2)
-        handle = await alarm.enqueue()
-        await asyncio.sleep(0.05)
-        record = await handle.status()
-        assert (record.state, record.claim_no) == (State.READY, 0)
-        gate.open()
-        assert await handle.result(PATIENCE_SECONDS) == "rang"
-        assert [await one.result(PATIENCE_SECONDS) for one in handles] == ["undisturbed"] * 2
-
-
 # ---------------------------------------------------------------- how bodies yield
 
 
 @pytest.mark.parametrize("asks", ["cancel_requested", "still_owned"])
 async def test_a_thread_yields_when_it_asks(new_engine: NewEngine, memory_url: str, asks: str) -> None:
     engine = new_engine(memory_url, concurrency=1)
-    gate, ends = ThreadGate(), ThreadGate()
+    gate, alarm = ThreadGate(), Alarm(engine)
 
     @engine.task(preemptible=True)
     def work(ctx: Context) -> str:
@@ -446,15 +219,10 @@ async def test_a_thread_yields_when_it_asks(new_engine: NewEngine, memory_url: s
             time.sleep(0.001)
         return "half"
 
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
     async with engine, engine.worker():
         first = await work.enqueue()
         await gate.until_reached()
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
-        ends.open()
+        await alarm.rings()
         assert await first.result(PATIENCE_SECONDS) == "whole"
         record = await first.status()
         assert (record.attempts, record.errors) == (1, ())
@@ -465,17 +233,13 @@ async def test_a_child_process_is_killed_and_no_crash_is_charged(
 ) -> None:
     engine = new_engine(sqlite_url, concurrency=1)
     sleep_long = on(engine, process_bodies.sleep_long, preemptible=True)
-    started = tmp_path / "started"
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
+    started, alarm = tmp_path / "started", Alarm(engine)
 
     async with engine, engine.worker(grace=0):
         handle = await sleep_long.enqueue(str(started))
         await until(lambda: started.exists() and started.read_text().endswith("\n"))
         pid = int(started.read_text())
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        await alarm.rings()
         assert not psutil.pid_exists(pid)
         record = await handle.status()
         assert (record.crashes, record.errors) == (0, ())
@@ -483,7 +247,7 @@ async def test_a_child_process_is_killed_and_no_crash_is_charged(
 
 async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url, concurrency=1)
-    gate = Gate()
+    gate, alarm = Gate(), Alarm(engine)
 
     @engine.task(preemptible=True)
     async def work() -> str:
@@ -493,185 +257,11 @@ async def test_a_body_that_finishes_instead_of_yielding_has_finished(new_engine:
             return "finished all the same"
         return "let go"
 
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
     async with engine, engine.worker():
         first = await work.enqueue()
         await gate.until_reached()
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang"
+        await alarm.rings()
         assert await first.result(PATIENCE_SECONDS) == "finished all the same"
-
-
-# ---------------------------------------------------------------- while an urgent task waits for room
-
-
-async def test_an_urgent_task_that_waits_for_room_can_be_cancelled(new_engine: NewEngine, memory_url: str) -> None:
-    engine = new_engine(memory_url, concurrency=1)
-    gate = ThreadGate()
-
-    @engine.task(preemptible=True)
-    def deaf() -> str:
-        gate.hold()
-        return "done"
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
-    async with engine, engine.worker():
-        first = await deaf.enqueue()
-        await gate.until_reached()
-        handle = await alarm.enqueue()
-        await until_state(handle, State.RUNNING)
-        await handle.cancel()
-        assert (await ended(handle)).state is State.CANCELLED
-        gate.open()
-        assert await first.result(PATIENCE_SECONDS) == "done"
-        assert await (await alarm.enqueue()).result(PATIENCE_SECONDS) == "rang", "its room is free again"
-
-
-async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_stops(
-    new_engine: NewEngine, memory_url: str
-) -> None:
-    engine = new_engine(memory_url, concurrency=1)
-    gate = ThreadGate()
-
-    @engine.task(preemptible=True)
-    def deaf() -> str:
-        gate.hold()
-        return "done"
-
-    @engine.task(urgent=True)
-    async def alarm() -> str:
-        return "rang"
-
-    async with engine:
-        async with engine.worker(grace=0):
-            await deaf.enqueue()
-            await gate.until_reached()
-            handle = await alarm.enqueue()
-            await until_state(handle, State.RUNNING)
-            asyncio.get_running_loop().call_later(0.1, gate.open)
-        record = await handle.status()
-        assert (record.state, record.attempts) == (State.READY, 0)
-
-
-async def test_an_urgent_task_that_waits_for_room_goes_back_when_the_node_is_cordoned(
-    new_engine: NewEngine, memory_url: str
-) -> None:
-    engine = new_engine(memory_url, concurrency=1)
-    gate = ThreadGate()
-    rang: list[str] = []
-
-    @engine.task(preemptible=True)
-    def deaf() -> None:
-        gate.hold()
-
-    @engine.task(urgent=True)
-    async def alarm() -> None:
-        rang.append("rang")
-
-    async with engine, engine.worker() as node:
-        first = await deaf.enqueue()
-        await gate.until_reached()
-        handle = await alarm.enqueue()
-        await until_state(handle, State.RUNNING)
-        await engine.cordon(node.id)
-        record = await until_state(handle, State.READY)
-        assert (record.attempts, record.errors) == (0, ())
-        gate.open()
-        await first.result(PATIENCE_SECONDS)
-        assert rang == []
-        await engine.uncordon(node.id)
-        await handle.result(PATIENCE_SECONDS)
-
-
-# ---------------------------------------------------------------- uninterruptible
-
-
-@pytest.mark.parametrize("where", ["loop", "thread"])
-async def test_a_stop_waits_for_what_is_uninterruptible_whatever_the_grace(
-    new_engine: NewEngine, memory_url: str, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("synergon.node.ending.LAST_SECONDS", 0.05)
-    engine = new_engine(memory_url)
-    gate, thread_gate, other = Gate(), ThreadGate(), Gate()
-
-    async def on_loop() -> str:
-        await gate.hold()
-        return "whole"
-
-    def in_thread() -> str:
-        thread_gate.hold()
-        return "whole"
-
-    precious: Any = engine.task(uninterruptible=True)(on_loop if where == "loop" else in_thread)
-
-    @engine.task
-    async def plain() -> None:
-        await other.hold()
-
-    async with engine:
-        worker = engine.worker(grace=0)
-        await worker.__aenter__()
-        handles = [await precious.enqueue(), await plain.enqueue()]
-        await (gate if where == "loop" else thread_gate).until_reached()
-        await other.until_reached()
-        stop = asyncio.create_task(worker.__aexit__(None, None, None))
-        assert (await until_state(handles[1], State.READY)).attempts == 0
-        done, _ = await asyncio.wait([stop], timeout=0.2)
-        assert not done
-        gate.open()
-        thread_gate.open()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await stop
-        assert (await handles[0].status()).result == "whole"
-
-
-async def test_what_is_uninterruptible_and_only_waits_for_room_does_not_begin_on_a_node_that_stops(
-    new_engine: NewEngine, memory_url: str
-) -> None:
-    engine, gate, begun = new_engine(memory_url, concurrency=1), ThreadGate(), list[str]()
-
-    @engine.task(preemptible=True)
-    def deaf() -> None:
-        gate.hold()
-
-    @engine.task(urgent=True, uninterruptible=True)
-    async def update() -> None:
-        begun.append("update")
-
-    async with engine:
-        async with engine.worker() as node:
-            holder = await deaf.enqueue()
-            await gate.until_reached()
-            handle = await update.enqueue()
-            await until(lambda: handle.id in node.runner.running)
-            stopping = asyncio.ensure_future(node.stop(0))
-            await until(lambda: node.runner.running[holder.id].stop is Stop.SHUTDOWN)
-            gate.open()
-            await stopping
-        assert (await handle.status()).state is State.READY
-    assert begun == []
-
-
-async def test_a_cancel_and_a_timeout_end_what_is_uninterruptible(new_engine: NewEngine, memory_url: str) -> None:
-    engine = new_engine(memory_url)
-    gate = Gate()
-
-    @engine.task(uninterruptible=True)
-    async def precious() -> None:
-        await gate.hold()
-
-    async with engine, engine.worker():
-        late = await precious.with_options(timeout=0.05).enqueue()
-        assert (await ended(late)).reason == "timeout"
-        handle = await precious.enqueue()
-        await until_state(handle, State.RUNNING)
-        await handle.cancel()
-        assert (await ended(handle)).state is State.CANCELLED
 
 
 # ---------------------------------------------------------------- what must always hold

@@ -109,7 +109,8 @@ async def test_hooks_that_raise_change_nothing_and_are_logged(engine: Engine, ca
 async def test_hooks_that_hang_hold_up_neither_bodies_nor_the_end(
     new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.hooks.LAST_SECONDS", 0.05)
+    for module in ("callbacks", "hooks"):
+        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
     release = threading.Event()
     engine = new_engine(url, concurrency=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 import pytest
@@ -12,7 +12,22 @@ from tests.conftest import NewEngine
 from tests.providers import bodies
 from tests.support import PATIENCE_SECONDS, until
 
-from synergon import ConfigurationError, Context, Engine, Provider, ProviderTask, Reason, Server, State, injected
+from synergon import (
+    ConfigurationError,
+    Context,
+    Engine,
+    Kind,
+    OptionError,
+    Provider,
+    ProviderTask,
+    Rate,
+    Reason,
+    Resources,
+    Retry,
+    Server,
+    State,
+    injected,
+)
 
 
 @dataclass
@@ -89,6 +104,121 @@ def test_a_class_with_kinds_and_no_handle_is_refused(engine: Engine) -> None:
 
     with pytest.raises(ConfigurationError, match=r"provider 'idle' lists kinds but has no `async def handle"):
         Idle(engine)
+
+
+@pytest.mark.parametrize("kinds", [["work"], "work", None])
+def test_kinds_that_are_no_dict_are_refused(engine: Engine, kinds: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match="provider 'gpu': kinds must be a dict of names and types of arguments"
+    ):
+        type("Gpu", (Gpu,), {"kinds": kinds})(engine)
+
+
+# ---------------------------------------------------------------- what a class says of its kinds
+
+
+def gpu_of(engine: Engine, **kinds: Any) -> Gpu:
+    """A provider whose class serves these, on one server."""
+    return cast(Gpu, type("Gpu", (Gpu,), {"kinds": kinds})(engine, servers={"g": 5}))
+
+
+def test_a_kind_of_a_class_has_the_options_of_any_other(engine: Engine) -> None:
+    retry = Retry(attempts=5, first=0.5)
+    gpu_of(
+        engine,
+        complete=Kind(
+            Prompt,
+            queue="gpu",
+            priority=3,
+            timeout="2s",
+            retry=retry,
+            max_running=4,
+            max_running_global=7,
+            rate=Rate(10),
+            cost=Resources(gpu=0.5),
+            needs=(label for label in ["zone:eu"]),
+            forbids={"spot"},
+            preemptible=True,
+        ),
+        draw=Picture,
+    )
+    policy, plain = (engine.kinds[kind].policy for kind in ("complete", "draw"))
+    assert (policy.queue, policy.priority, policy.timeout, policy.retry) == ("gpu", 3, 2.0, retry)
+    assert (policy.max_running, policy.max_running_global, policy.rate) == (4, 7, Rate(10))
+    assert (policy.demand.cost, policy.demand.needs) == ({"gpu": 500_000}, ("zone:eu",))
+    assert (policy.demand.forbids, policy.preemptible) == (("spot",), True)
+    assert (plain.queue, plain.retry.attempts, plain.demand.cost, plain.preemptible) == ("default", 1, {}, False)
+
+
+async def test_what_a_class_says_of_a_kind_holds_for_its_tasks(engine: Engine) -> None:
+    heard: list[str] = []
+
+    class Picky(Gpu):
+        kinds: ClassVar[dict[str, Any]] = {
+            "fails": Kind(
+                Prompt, retry=Retry(attempts=3, first=0.001), on_failure=lambda task, *_: heard.append(task.kind)
+            ),
+            "alone": Kind(Prompt, limit_by="{arguments.text}", limit=1),
+            "elsewhere": Kind(Prompt, needs={"zone:eu"}),
+        }
+
+        async def handle(self, task: ProviderTask[Any], server: Server) -> str:
+            if task.kind == "fails":
+                raise ValueError(f"attempt {task.attempt}")
+            return str(task.kind)
+
+    Picky(engine, servers={"g": 5})
+    async with engine, engine.worker():
+        failing, first, second, waiting = await engine.enqueue(
+            [engine.call(kind, Prompt("hi")) for kind in ("fails", "alone", "alone", "elsewhere")]
+        )
+        failed = await engine.wait(failing.id, timeout=PATIENCE_SECONDS)
+        assert [await handle.result(PATIENCE_SECONDS) for handle in (first, second)] == ["alone", "alone"]
+        assert (await second.status()).limit_key == "hi"
+        assert "lacks label zone:eu" in (await waiting.explain()).sentence
+        await until(lambda: heard == ["fails"])
+    assert (failed.attempts, failed.error and failed.error.message) == (3, "attempt 3")
+
+
+WRONG = {
+    "cost": (5, "Kind(Prompt): cost must be Resources, like Resources(cpu=1), got 5"),
+    "needs": ({"two words"}, "Kind(Prompt): needs: a label is a word"),
+    "retry": ("often", "retry must be a Retry or a number of attempts, got 'often'"),
+    "timeout": (-1, "timeout must be longer than zero, got -1"),
+    "limit": (2, "Kind(Prompt): limit says how many of each key may run; give limit_by too"),
+    "on_start": ("print", "Kind(Prompt): on_start must be a function, got 'print'"),
+    "costs": (Resources(cpu=1), "Kind(Prompt) has no option 'costs'; did you mean 'cost'?"),
+    "name": ("other", "Kind(Prompt) has no option 'name'; it takes"),
+    "runs_in": ("process", "Kind(Prompt) has no option 'runs_in'; it takes"),
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_mistake_in_a_kind_is_told_where_it_is_made(option: str) -> None:
+    value, said = WRONG[option]
+    wrong: dict[str, Any] = {option: value}
+    with pytest.raises(OptionError) as refused:
+        Kind(Prompt, **wrong)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_kind_of_a_kind_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"a Kind is made of a type of arguments, got Kind\(Prompt\)"):
+        Kind(Kind(Prompt))
+
+
+@pytest.mark.parametrize("wrong", [5, [Prompt], Kind(5)])
+def test_arguments_of_no_type_are_refused(engine: Engine, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the annotations of task 'complete' cannot be JSON"):
+        gpu_of(engine, complete=wrong)
+
+
+def test_a_limit_by_that_asks_for_what_a_class_does_not_give_is_refused(engine: Engine) -> None:
+    with pytest.raises(OptionError, match="limit_by of 'complete' asks for 'customer', which is no argument"):
+        gpu_of(engine, complete=Kind(Prompt, limit_by="{customer}", limit=1))
+
+
+# ---------------------------------------------------------------- the server of a body
 
 
 @pytest.mark.parametrize("runs_in", ["loop", "thread", "process"])

@@ -17,6 +17,7 @@ from tests.stores.actions import (
     declare_pool,
     demands,
     new_node,
+    pass_lease,
     pass_time,
     read,
 )
@@ -95,6 +96,36 @@ async def test_nobody_is_cordoned_who_is_not_there(store: Store, worker: Worker,
     assert refused.outcome == "refused: no node of that id"
     assert await store.orders() == [refused]
     assert not (await worker.claim()).is_cordoned
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "restart", "stop"])
+async def test_an_order_to_a_node_whose_lease_is_over_is_refused_and_changes_nothing(store: Store, verb: Verb) -> None:
+    """Also if the node is not dead after all, and renews its lease."""
+    late = Worker(store, "late")
+    await store.register(replace(new_node("late", lease=MILLISECOND), is_cordoned=verb == "uncordon"))
+    await pass_lease(store, "late")
+    before = (await node(store, "late")).cordoned_at
+    refused = await store.order(NewOrder(verb=verb, subject="late", who="ada"))
+    assert (refused.outcome, refused.is_refused) == ("refused: its lease is over", True)
+    assert (await node(store, "late")).cordoned_at == before
+    assert await store.orders(node_id="late") == []
+    keeper = await store.keeper()
+    assert await keeper.renew("late", HOUR)
+    await keeper.close()
+    await add(store)
+    assert (await late.claim()).is_cordoned is (verb == "uncordon")
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "restart", "stop", "pause", "resume", "cancel"])
+async def test_what_comes_with_its_refusal_is_only_written_down(store: Store, worker: Worker, verb: Verb) -> None:
+    task_id = await add(store)
+    subject = {"pause": "default", "resume": "default", "cancel": str(task_id)}.get(verb, "node-1")
+    refused = await store.order(NewOrder(verb=verb, subject=subject, who="ada", refusal="its process is gone"))
+    assert (refused.outcome, refused.is_refused) == ("refused: its process is gone", True)
+    assert await store.orders() == [refused]
+    assert await store.orders(node_id="node-1") == []
+    assert (await node(store)).cordoned_at is None
+    assert await worker.claim_ids() == [task_id]
 
 
 async def test_orders_to_drain_and_to_restart_wait_for_the_node(store: Store, worker: Worker) -> None:

@@ -33,6 +33,7 @@ NAMES = [
     "Health",
     "IllegalMove",
     "KeyConflict",
+    "Kind",
     "KindError",
     "LimitRecord",
     "NodeOutlook",

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import assert_type
 
-from synergon import Call, Context, Engine, Group, Handle, Health, Rate, Retry, Server, injected
+from synergon import Call, Context, Engine, Group, Handle, Health, Kind, Rate, Retry, Server, injected
 
 engine = Engine("memory://", concurrency=4, lease="10s", grace=None, queues=["mail"])
 
@@ -84,6 +84,7 @@ async def main() -> None:
         await send.with_options(on_conflict="replace", key="a", expires_in="1h", conn=None, retry=2).enqueue("a@b.c")
         assert_type(await greet.enqueue_many([("Bob",), {"name": "Eve"}]), list[Handle[str]])
         assert_type(greet.call("x"), Call[str])
+        Kind(str, retry=3, timeout="1m", needs={"zone:eu"}, limit_by="{arguments}", limit=2)
         assert_type(greet.call("x").with_options(priority=1), Call[str])
         await engine.enqueue([greet.call("x"), send.call("y"), engine.call("elsewhere", number=1)])
 

@@ -6,7 +6,7 @@ The first line keeps the usual check away; the test takes it out.
 
 from __future__ import annotations
 
-from synergon import Context, Engine, Rate, Retry, Server, injected
+from synergon import Context, Engine, Kind, Rate, Retry, Server, injected
 
 engine = Engine("memory://")
 
@@ -84,6 +84,8 @@ async def options() -> None:
     engine.worker(concurency=1)  # wrong
     Retry(attempts="many")  # wrong
     engine.explain("one")  # wrong
+    Kind(str, runs_in="process")  # wrong
+    Kind(str, cost=1)  # wrong
 
 
 async def results() -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from synergon.clock import Clock
 from synergon.node.admission import Admission
+from synergon.node.callbacks import Callbacks
 from synergon.node.inquiry import Inquiry
 from synergon.records import ClaimRequest, Claims
 from synergon.stores.base import Store
@@ -101,6 +102,7 @@ def inquiries(
     kinds: Mapping[str, AnyTask],
     clock: Clock,
     logger: logging.LoggerAdapter[logging.Logger],
+    callbacks: Callbacks,
     *,
     on_accepted: Callable[[str], None] = lambda _: None,
     on_refused: Callable[[str, int], None] = lambda _kind, _count: None,
@@ -114,6 +116,7 @@ def inquiries(
             store,
             clock,
             logger,
+            callbacks,
             room=lambda: admission.room(kind) if may_ask() else 0,
             look=lambda after, limit: admission.look(kind, after, limit),
             on_accepted=lambda: on_accepted(kind),

@@ -2,7 +2,7 @@
 
 Promise: after it is stored, at most once, to each subscriber in the order in which it happened. Nobody's subscriber
 holds anything up: each has a line of its own, and what does not fit into it is dropped and counted. What one raises is
-logged.
+logged, and one that will not end is given up, as all callbacks are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.event_records import Event, EventName
+from synergon.functions import name_of
 from synergon.lifecycle import Reason, State
+from synergon.node.callbacks import Callbacks, awaited
 from synergon.records import (
     Claim,
     Crashed,
@@ -47,11 +49,16 @@ class Feed:
     """Makes events of what the node does. Without subscribers it costs a look at an empty list."""
 
     def __init__(
-        self, subscribers: Sequence[Subscriber], clock: Clock, logger: logging.LoggerAdapter[logging.Logger]
+        self,
+        subscribers: Sequence[Subscriber],
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        callbacks: Callbacks,
     ) -> None:
         self._subscribers = subscribers
         self._clock = clock
         self._logger = logger
+        self._callbacks = callbacks
         self._deliveries: dict[int, Delivery] = {}
         self._open: dict[tuple[int, int], tuple[Claim, str]] = {}
         """Attempts whose outcome somebody is to hear of, and the node that they run on."""
@@ -116,7 +123,7 @@ class Feed:
                 )
 
     async def ended(self) -> None:
-        """Return when everything was told; those who take too long are given up."""
+        """Return when everything was told, or all have had the time for it; nothing more is told then."""
         deliveries = list(self._deliveries.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
@@ -145,7 +152,7 @@ class Feed:
         for index, subscriber in enumerate(self._subscribers):
             delivery = self._deliveries.get(index)
             if delivery is None:
-                delivery = self._deliveries[index] = Delivery(subscriber, self._logger)
+                delivery = self._deliveries[index] = Delivery(subscriber, self._logger, self._callbacks)
             delivery.add(event)
 
 
@@ -178,17 +185,18 @@ class Delivery:
     """One subscriber's line. A coroutine function is awaited on the loop, any other is called on a thread of its own,
     and what it returns is awaited if it can be; one event at a time, so that their order is kept."""
 
-    def __init__(self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(
+        self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger], callbacks: Callbacks
+    ) -> None:
         self._subscriber = subscriber
+        self._known_as = f"the subscriber {name_of(subscriber)}"
         self._logger = logger
+        self._callbacks = callbacks
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
         self._is_running = False
         self._is_idle = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._waiting: concurrent.futures.Future[None] | None = None
-        """For what a plain function has returned to be awaited."""
         self._dropped = 0
         called = getattr(subscriber, "__call__", None)  # noqa: B004  an object whose call is a coroutine
         self._is_coroutine = inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(called)
@@ -208,8 +216,9 @@ class Delivery:
 
     def _start(self) -> None:
         if self._is_coroutine:
-            self._task = self._loop.create_task(self._await_each())
+            self._callbacks.begin(self._known_as, self._await_each())
         else:
+            self._callbacks.thread_began(self._known_as)
             threading.Thread(target=self._call_each, name="synergon-events", daemon=True).start()
 
     async def idle(self) -> None:
@@ -221,10 +230,6 @@ class Delivery:
         """Tell nothing more."""
         with self._lock:
             self._events.clear()
-            if self._waiting is not None:
-                self._waiting.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
     def _drop(self) -> None:
         self._dropped += 1
@@ -244,8 +249,7 @@ class Delivery:
     async def _await_each(self) -> None:
         while (event := self._next()) is not None:
             try:
-                async with asyncio.timeout(LONGEST_SECONDS):
-                    await self._subscriber(event)
+                await self._awaited(self._subscriber(event))
             except Exception:  # noqa: BLE001  it is the user's, and changes nothing
                 self._log(event)
         self._is_idle.set()
@@ -257,7 +261,7 @@ class Delivery:
             except Exception:  # noqa: BLE001  it is the user's, and changes nothing
                 self._log(event)
         try:
-            self._loop.call_soon_threadsafe(self._became_idle)
+            self._loop.call_soon_threadsafe(self._thread_ended)
         except RuntimeError:  # the loop has been closed meanwhile
             return
 
@@ -265,15 +269,18 @@ class Delivery:
         """On its thread; but what it returns to be awaited belongs to the loop."""
         made = self._subscriber(event)
         if inspect.isawaitable(made):
-            waiting = asyncio.run_coroutine_threadsafe(_awaited(made), self._loop)
-            with self._lock:
-                self._waiting = waiting
-            try:
-                waiting.result()
-            except concurrent.futures.CancelledError:  # nothing more is told
-                return
+            with contextlib.suppress(concurrent.futures.CancelledError):  # nothing more is told
+                asyncio.run_coroutine_threadsafe(self._begun(made), self._loop).result()
 
-    def _became_idle(self) -> None:
+    async def _begun(self, made: Awaitable[Any]) -> None:
+        await self._callbacks.begin(self._known_as, self._awaited(made))
+
+    async def _awaited(self, made: Awaitable[Any]) -> None:
+        with self._callbacks.limited(self._known_as, LONGEST_SECONDS):
+            await awaited(made)
+
+    def _thread_ended(self) -> None:
+        self._callbacks.thread_ended(self._known_as)
         if not self._is_running:
             self._is_idle.set()
 
@@ -286,8 +293,3 @@ class Delivery:
             event.name,
             extra={"task_id": event.task_id, "kind": event.kind},
         )
-
-
-async def _awaited(made: Awaitable[Any]) -> None:
-    async with asyncio.timeout(LONGEST_SECONDS):
-        await made

@@ -1,7 +1,7 @@
 """Lifecycle hooks: users' functions that are called when an attempt starts and when its task has ended.
 
 Promise: on the node that ran it, after it is stored, at most once. A hook never holds anything up and never changes
-anything: what it raises is logged, and one that will not end is given up.
+anything: what it raises is logged, and one that will not end is given up, as all callbacks are.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.errors import SynergonError
+from synergon.functions import name_of
 from synergon.lifecycle import State
 from synergon.node.attempt import Attempt
-from synergon.node.daemon_threads import run_in_daemon_thread
+from synergon.node.callbacks import Callbacks, awaited
 from synergon.node.feed import Feed, Subscriber
 from synergon.records import Claim, Failed, Record, Settlement, Succeeded, TaskRecord, Verdict
 
@@ -48,11 +50,13 @@ class Hooks:
         self,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        callbacks: Callbacks,
         subscribers: Sequence[Subscriber] = (),
     ) -> None:
         self._clock = clock
         self._logger = logger
-        self.feed = Feed(subscribers, clock, logger)
+        self._callbacks = callbacks
+        self.feed = Feed(subscribers, clock, logger, callbacks)
         self._open: dict[tuple[int, int], Attempt] = {}
         """Attempts whose ends somebody wants to hear of."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -86,38 +90,37 @@ class Hooks:
     def expired(self, ids: list[int], fetch: Fetch) -> None:
         """These have ended without having been run; what they were stands in the store."""
         if self.feed.is_heard:
-            self._do(self._tell_expired(ids, fetch))
+            self._do("the news of expired tasks", self._tell_expired(ids, fetch))
 
     async def _tell_expired(self, ids: list[int], fetch: Fetch) -> None:
         with contextlib.suppress(SynergonError):  # events may be missed, nothing else is
             self.feed.ended_unrun(await fetch(ids))
 
     async def ended(self) -> None:
-        """Return when no hook is under way; those that take too long are given up."""
+        """Return when no hook is under way, or all have had the time for it."""
         if self._calls:
             await asyncio.wait(self._calls, timeout=LAST_SECONDS)
-        for call in self._calls:
-            call.cancel()
         await self.feed.ended()
 
     def _call(self, attempt: Attempt, name: str, what: What) -> None:
         """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
-                self._do(self._guarded(attempt, name, hook, what))
+                known_as = f"the hook {name} of {attempt.claim.kind} ({name_of(hook)})"
+                self._do(known_as, self._guarded(attempt, name, known_as, hook, what))
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        call = asyncio.get_running_loop().create_task(work)
+    def _do(self, known_as: str, work: Coroutine[Any, Any, None]) -> None:
+        call = self._callbacks.begin(known_as, work)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _guarded(self, attempt: Attempt, name: str, hook: Callable[..., Any], what: What) -> None:
+    async def _guarded(self, attempt: Attempt, name: str, known_as: str, hook: Callable[..., Any], what: What) -> None:
         claim = attempt.claim
         try:
-            async with asyncio.timeout(LONGEST_SECONDS) as limit:
-                await self._made(hook, _task(attempt, claim), *what())
+            with self._callbacks.limited(known_as, LONGEST_SECONDS) as limit:
+                await self._made(known_as, hook, _task(attempt, claim), *what())
         except Exception:
-            became = f"did not end within {LONGEST_SECONDS:g} s" if limit.expired() else "raised"
+            became = f"did not end within {LONGEST_SECONDS:g} s" if limit.is_over else "raised"
             self._logger.exception(
                 "the hook %s of task %d (%s) %s; nothing else is changed by it",
                 name,
@@ -127,15 +130,13 @@ class Hooks:
                 extra={"task_id": claim.id, "kind": claim.kind},
             )
 
-    async def _made(self, hook: Callable[..., Any], *what: Any) -> None:
-        made = hook(*what) if inspect.iscoroutinefunction(hook) else await self._in_thread(lambda: hook(*what))
-        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
-            await made
-
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Its place is taken until it has really ended."""
+    async def _made(self, known_as: str, hook: Callable[..., Any], *what: Any) -> None:
+        """A thread's place is taken until it has really ended."""
+        if inspect.iscoroutinefunction(hook):
+            await awaited(hook(*what))
+            return
         await self._threads.acquire()
-        return await run_in_daemon_thread(function, "synergon-hook", self._threads.release)
+        await self._callbacks.call(known_as, partial(hook, *what), on_thread_end=self._threads.release)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:

@@ -10,59 +10,35 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
 
 from synergon.clock import Clock
 from synergon.idle import IdleHook
-from synergon.node.daemon_threads import run_in_daemon_thread, tellable
+from synergon.node.callbacks import LAST_SECONDS, Callbacks
 from synergon.portal import LEASH, Leash
-
-LAST_SECONDS: Final = 1.0
-"""How long a hook may take to end when the node stops."""
 
 
 class IdleCall:
     """One call of a hook. A coroutine can be cancelled; of a thread the calls to the engine can be refused."""
 
-    def __init__(self, hook: IdleHook) -> None:
-        self.hook = hook
+    def __init__(self, hook: IdleHook, callbacks: Callbacks) -> None:
+        self._hook = hook
+        self._what = f"the idle hook {hook.name}"
         self._leash = Leash()
         self._is_in_thread = not inspect.iscoroutinefunction(hook.function)
-        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
-            self._run(), name=f"synergon-idle-{hook.name}"
-        )
-        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # also if nobody waits
-
-    @property
-    def is_on_loop(self) -> bool:
-        """Whether it is a coroutine."""
-        return not self._is_in_thread
+        self.task = callbacks.begin(self._what, self._run(callbacks))
 
     def end(self, why: str) -> None:
         """Let it come to its end."""
-        self._leash.why_not = f"the idle hook {self.hook.name} may do nothing more: {why}"
+        self._leash.why_not = f"{self._what} may do nothing more: {why}"
         if not self._is_in_thread:
             self.task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, callbacks: Callbacks) -> None:
         LEASH.set(self._leash)
-        try:
-            await self._made()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as raised:  # noqa: BLE001  reported by whoever waits
-            raise tellable(raised) from None
+        await callbacks.call(self._what, self._hook.function, on_thread_end=self._thread_ended)
 
-    async def _made(self) -> None:
-        function = self.hook.function
-        made = await self._in_thread(function) if self._is_in_thread else function()
-        if inspect.isawaitable(made):  # also from an object or a partial that is called like a function
-            self._is_in_thread = False
-            await made
-
-    @staticmethod
-    async def _in_thread(function: Callable[[], Any]) -> Any:
-        return await run_in_daemon_thread(function, "synergon-idle", lambda: None)
+    def _thread_ended(self) -> None:
+        self._is_in_thread = False
 
 
 class Idle:
@@ -73,20 +49,20 @@ class Idle:
         hooks: Sequence[IdleHook],
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        callbacks: Callbacks,
         *,
         has_nothing_to_do: Callable[[str | None], bool],
     ) -> None:
         self.hooks = tuple(hooks)
         self._clock = clock
         self._logger = logger
+        self._callbacks = callbacks
         self._has_nothing_to_do = has_nothing_to_do
         self._due = [0.0] * len(self.hooks)
         """From when on each may be called again, by the monotonic clock."""
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
-        self.was_abandoned = False
-        """A coroutine goes on although it was cancelled: the loop cannot be closed, as that waits for it."""
 
     def look(self) -> None:
         """The node may have come to rest."""
@@ -115,12 +91,8 @@ class Idle:
 
     async def ended(self) -> None:
         """Return when none is called any more, or when waiting is of no use."""
-        if self._call is None:
-            return
-        _, late = await asyncio.wait([self._call.task], timeout=LAST_SECONDS)
-        if late:
-            self._logger.warning("the idle hook %s would not end; the node stops without it", self._call.hook.name)
-            self.was_abandoned = self._call.is_on_loop
+        if self._call is not None:
+            await asyncio.wait([self._call.task], timeout=LAST_SECONDS)
 
     def _waiting(self, now: float) -> list[int]:
         return [number for number, due in enumerate(self._due) if due <= now]
@@ -137,7 +109,7 @@ class Idle:
 
     async def _make(self, hook: IdleHook) -> None:
         """The call has a task of its own: whatever it does, this duty can be stopped."""
-        call = self._call = IdleCall(hook)
+        call = self._call = IdleCall(hook, self._callbacks)
         _, late = await asyncio.wait([call.task], timeout=hook.timeout)
         if late:
             self._logger.error("the idle hook %s did not end within %g s; it is asked to", hook.name, hook.timeout)

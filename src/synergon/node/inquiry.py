@@ -22,7 +22,7 @@ import msgspec
 from synergon.candidates import Candidate, accepted_ids
 from synergon.clock import Clock
 from synergon.errors import PayloadError
-from synergon.node.daemon_threads import run_in_daemon_thread, tellable
+from synergon.node.callbacks import Callbacks
 from synergon.node.walk import Place, Walk
 from synergon.records import Look, TaskRecord
 from synergon.stores.base import Store
@@ -53,6 +53,7 @@ class Inquiry:
         store: Store,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        callbacks: Callbacks,
         *,
         room: Callable[[], int],
         look: Callable[[tuple[int, int] | None, int], Look],
@@ -65,6 +66,8 @@ class Inquiry:
         self._store = store
         self._clock = clock
         self._logger = logger
+        self._callbacks = callbacks
+        self._known_as = f"can_accept of {task_type.kind} ({task_type.acceptor.name})"
         self._room = room
         self._look = look
         self._on_accepted = on_accepted
@@ -275,14 +278,10 @@ class Inquiry:
         if not await self._is_free():
             return ()  # that one was reported, and this is no other failure
         self._may_wait = True
-        self._lingering = call = asyncio.get_running_loop().create_task(self._call(candidates))
-        try:
-            done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
-        finally:
-            if not call.done():
-                call.cancel()
-                call.add_done_callback(_forget_outcome)
+        self._lingering = call = self._callbacks.begin(self._known_as, self._call(candidates))
+        done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
         if not done:
+            call.cancel()
             raise TimeoutError(f"can_accept gave no answer within {self._acceptor.timeout_seconds:g} s")
         return call.result()
 
@@ -305,17 +304,9 @@ class Inquiry:
 
     async def _call(self, candidates: list[Candidate]) -> Any:
         decide = partial(self._acceptor.decide, candidates)
-        if inspect.iscoroutinefunction(self._acceptor.decide):
-            made = decide()
-        else:
+        if not inspect.iscoroutinefunction(decide):
             self._thread_is_gone.clear()
-            made = await run_in_daemon_thread(decide, "synergon-can-accept", self._thread_is_gone.set)
-        try:
-            return await made if inspect.isawaitable(made) else made
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as raised:
-            raise tellable(raised) from raised
+        return await self._callbacks.call(self._known_as, decide, on_thread_end=self._thread_is_gone.set)
 
     def _complain(self, count: int) -> None:
         """Once for each time that the candidates are looked through."""
@@ -329,11 +320,6 @@ class Inquiry:
             count,
             extra={"kind": kind},
         )
-
-
-def _forget_outcome(call: asyncio.Task[Any]) -> None:
-    if not call.cancelled():
-        call.exception()
 
 
 def _candidate(record: TaskRecord, task_type: AnyTask) -> Candidate:

@@ -22,6 +22,7 @@ from synergon.node.alarm import Alarm
 from synergon.node.attempt import Attempt, Stop
 from synergon.node.backlog import Backlog
 from synergon.node.body_services import BodyServices
+from synergon.node.callbacks import Callbacks
 from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
@@ -99,7 +100,8 @@ class Node:
         self._idle_hooks = idle_hooks
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
-        self._hooks = Hooks(clock, self._logger, subscribers)
+        self._callbacks = Callbacks(self._logger)
+        self._hooks = Hooks(clock, self._logger, self._callbacks, subscribers)
         self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
@@ -175,6 +177,7 @@ class Node:
                 self._kinds,
                 clock,
                 logger,
+                self._callbacks,
                 on_accepted=lambda kind: self.scheduler.accepted(kind),
                 on_refused=self._refused,
                 may_ask=lambda: self.scheduler.may_claim,
@@ -206,6 +209,7 @@ class Node:
             self._idle_hooks,
             clock,
             logger,
+            self._callbacks,
             has_nothing_to_do=lambda kind: self.scheduler.is_at_rest(kind) and self._admission.has_any_room(kind),
         )
         self._strays = Strays(
@@ -550,8 +554,8 @@ class Node:
 
     @property
     def must_exit(self) -> bool:
-        """Whether something goes on here that nothing else can end: a body, or an idle hook."""
-        return self.was_abandoned or self._idle.was_abandoned
+        """Whether something goes on here that nothing else can end: a body, or a callback."""
+        return self.was_abandoned or self._callbacks.was_abandoned
 
     async def stopped(self) -> None:
         """Return when somebody has stopped the node."""
@@ -575,6 +579,7 @@ class Node:
         await self._idle.ended()
         for duty in self._duties:
             await duty.stop()
+        await self._callbacks.ended()
         await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:

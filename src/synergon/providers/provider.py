@@ -20,6 +20,7 @@ from synergon.limit_records import NewProvider, NewServer, ServerRecord
 from synergon.options import HOOKS, check_hooks, check_limit, check_timeout, refuse_unknown
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
+from synergon.providers.kind import Kind
 from synergon.providers.server import Server
 from synergon.settings import UNSET
 from synergon.task import AnyTask, check_kind
@@ -52,7 +53,8 @@ class Provider:
     """Multiplexes tasks over servers, under limits that hold over all nodes."""
 
     kinds: ClassVar[Mapping[str, Any]] = {}
-    """For a class with a `handle` of its own: the kinds that it serves, and the type of each one's arguments."""
+    """For a class with a `handle` of its own: the kinds that it serves, and the type of each one's arguments, or a
+    `Kind`: that and options."""
 
     def __init__(
         self,
@@ -105,10 +107,15 @@ class Provider:
         raise NotImplementedError
 
     def _serve_kinds(self) -> None:
+        if not isinstance(self.kinds, Mapping):
+            raise ConfigurationError(
+                f"provider {self.name!r}: kinds must be a dict of names and types of arguments, got {self.kinds!r}"
+            )
         if self.kinds and type(self).handle is Provider.handle:
             raise ConfigurationError(f"provider {self.name!r} lists kinds but has no `async def handle(task, server)`")
-        for kind, arguments_type in self.kinds.items():
-            self._register(self._body(arguments_type), {"name": kind}, type(self).__module__)
+        for name, said in self.kinds.items():
+            kind = said if isinstance(said, Kind) else Kind(said)
+            self._register(self._body(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
 
     def _body(self, arguments_type: Any) -> Callable[..., Any]:
         async def body(arguments: Any, context: Context, server: Server) -> Any:

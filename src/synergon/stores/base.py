@@ -352,8 +352,9 @@ class Store(Protocol):
     async def order(self, order: NewOrder) -> OrderRecord:
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
         `stop` are written down for the node that they name, whose row says at once whether it is cordoned. An order
-        that makes no sense changes nothing, and that is written down too (`outcome` says why); `stores.ordering` has
-        the words."""
+        that makes no sense changes nothing, and that is written down too (`outcome` says why), as is one to a node
+        that is not there or whose lease is over, and one that comes with its `refusal`; `stores.ordering` has the
+        words."""
 
     async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

@@ -19,6 +19,10 @@ ENDED_BEFORE: Final = "ended before"
 CANCEL_REQUESTED: Final = "cancel requested"
 
 
+NO_NODE: Final = "no node of that id"
+DEAD_NODE: Final = "its lease is over"
+
+
 class Senseless(Exception):
     """The order cannot be carried out by anybody; the message says why. Nothing is done, and that is written down."""
 
@@ -26,6 +30,12 @@ class Senseless(Exception):
     def outcome(self) -> str:
         """What is written down."""
         return f"{REFUSED}{self}"
+
+
+def check(order: NewOrder) -> None:
+    """Refuse what was refused before it came here."""
+    if order.refusal is not None:
+        raise Senseless(order.refusal)
 
 
 def limit_value(order: NewOrder) -> int | None:

@@ -24,6 +24,7 @@ from synergon.lifecycle import State
 from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
 from synergon.node.attempt import Attempt, Services, Stop
+from synergon.node.callbacks import Callbacks
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty
 from synergon.node.executors import LocalExecutor
@@ -98,11 +99,14 @@ class Drain(Services):
         self._build(clock, NodeLogger(logger, {"node": self.node_id}))
 
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
+        self._callbacks = Callbacks(logger)
         names = {name for task_type in self._kinds.values() for name in task_type.demand.cost}
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
-        self._acceptance = Acceptance(inquiries(self._store, self._admission, self._kinds, clock, logger))
-        self._hooks = hooks = Hooks(clock, logger, self._subscribers)
+        self._acceptance = Acceptance(
+            inquiries(self._store, self._admission, self._kinds, clock, logger, self._callbacks)
+        )
+        self._hooks = hooks = Hooks(clock, logger, self._callbacks, self._subscribers)
         self._completer = Completer(
             self._store,
             clock,
@@ -270,6 +274,7 @@ class Drain(Services):
                 task.cancel()
         await self._completer.flushed()
         await self._hooks.ended()
+        await self._callbacks.ended()
         await self._completing.stop()
         await self._store.unregister(self.node_id)
         await self._executor.close()

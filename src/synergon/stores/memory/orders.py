@@ -11,7 +11,7 @@ from synergon.records import from_datetime, to_datetime
 from synergon.stores import ordering
 from synergon.stores.memory import operations, pools
 from synergon.stores.memory.tables import Tables
-from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Senseless
 
 
 def order(tables: Tables, new: NewOrder, now: int) -> OrderRecord:
@@ -41,6 +41,7 @@ def _record(new: NewOrder, order_id: int, now: int, *, outcome: str | None) -> O
 
 def _carry_out(tables: Tables, new: NewOrder, now: int) -> str | None:
     """What came of it; None: the node will say."""
+    ordering.check(new)
     match new.verb:
         case "pause":
             return ordering.pause_outcome(done=operations.pause(tables, [new.subject], now)[0])
@@ -63,7 +64,9 @@ def _carry_out(tables: Tables, new: NewOrder, now: int) -> str | None:
 def _tell_node(tables: Tables, new: NewOrder, now: int) -> None:
     node = tables.nodes.get(new.subject)
     if node is None:
-        raise Senseless("no node of that id")
+        raise Senseless(NO_NODE)
+    if not tables.is_leased(new.subject, now):
+        raise Senseless(DEAD_NODE)
     if new.verb == "uncordon":
         node.cordoned_at = None
     elif new.verb in CORDONING and node.cordoned_at is None:

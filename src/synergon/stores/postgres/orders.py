@@ -8,7 +8,7 @@ import msgspec
 
 from synergon.control_records import NewOrder, OrderRecord
 from synergon.stores import ordering
-from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
+from synergon.stores.ordering import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Senseless
 from synergon.stores.postgres import limiting, operating, pools
 from synergon.stores.postgres.session import Session
 
@@ -28,6 +28,7 @@ async def order(session: Session, new: NewOrder) -> OrderRecord:
 
 async def _carry_out(session: Session, new: NewOrder) -> str | None:
     """What came of it; None: the node will say. Raises `Senseless` before anything is changed."""
+    ordering.check(new)
     match new.verb:
         case "pause":
             return ordering.pause_outcome(done=(await operating.pause(session, [new.subject]))[0])
@@ -46,8 +47,9 @@ async def _carry_out(session: Session, new: NewOrder) -> str | None:
             return ordering.cancel_outcome((await operating.cancel(session, ids, ordering.why(new)))[0])
         case _:
             # Locked for good, against claims under way: when this is written down, nothing more is taken.
-            if await session.row("lock_node", new.subject) is None:
-                raise Senseless("no node of that id")
+            is_alive = await session.value("lock_node", new.subject)
+            if not is_alive:
+                raise Senseless(NO_NODE if is_alive is None else DEAD_NODE)
             if new.verb in CORDONING:
                 await session.run("cordon", new.subject)
             elif new.verb == "uncordon":

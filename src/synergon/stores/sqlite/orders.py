@@ -9,8 +9,8 @@ import msgspec
 from synergon.control_records import NewOrder, OrderRecord
 from synergon.records import to_datetime
 from synergon.stores import ordering
-from synergon.stores.ordering import CORDONING, NODE_VERBS, Senseless
-from synergon.stores.sqlite import limiting, operating, pools
+from synergon.stores.ordering import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Senseless
+from synergon.stores.sqlite import limiting, nodes, operating, pools
 from synergon.stores.sqlite.transaction import Transaction
 
 
@@ -35,6 +35,7 @@ def _json(new: NewOrder) -> bytes:
 
 def _carry_out(transaction: Transaction, new: NewOrder) -> str | None:
     """What came of it; None: the node will say. Raises `Senseless` before anything is changed."""
+    ordering.check(new)
     match new.verb:
         case "pause":
             return ordering.pause_outcome(done=operating.pause(transaction, [new.subject])[0])
@@ -51,7 +52,9 @@ def _carry_out(transaction: Transaction, new: NewOrder) -> str | None:
             return ordering.cancel_outcome(operating.cancel(transaction, ids, ordering.why(new))[0])
         case _:
             if transaction.row("node", new.subject) is None:
-                raise Senseless("no node of that id")
+                raise Senseless(NO_NODE)
+            if nodes.standing(transaction, new.subject)[0] <= 0:
+                raise Senseless(DEAD_NODE)
             _close_or_open(transaction, new)
             return None
 

@@ -14,7 +14,8 @@ SELECT id, verb, subject, value, who, ordered_at, done_at, outcome FROM {schema}
 WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
 
 -- name: lock_node
-SELECT id FROM {schema}.node WHERE id = $1 FOR UPDATE
+-- Whether its lease lives.
+SELECT leased_until > now() FROM {schema}.node WHERE id = $1 FOR UPDATE
 
 -- name: cordon
 UPDATE {schema}.node SET cordoned_at = coalesce(cordoned_at, now()) WHERE id = $1
