@@ -735,8 +735,6 @@ async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEng
 class Stub:
     """As much of an attempt as the choice looks at."""
 
-    takes_place = False
-
     def __init__(self, **cost: int) -> None:
         self.cost = cost
 

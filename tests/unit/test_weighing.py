@@ -43,7 +43,7 @@ def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others
     for task_id, (room, wanted) in enumerate(tasks):
         if scales.fit(room, wanted, task_id) is not Fit.NOW:
             continue
-        scales.take(wanted, task_id)
+        scales.take(room, wanted, task_id)
         for name, amount in wanted.cost.items():
             used[name] += amount
             more = request.yielding.get(name, 0) if room.is_urgent else 0
@@ -56,7 +56,7 @@ def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Dema
     left = dict(request.free)
     for wanted in tasks:
         if scales.fit(Room(kind="work", count=9), wanted) is Fit.NOW:
-            scales.take(wanted)
+            scales.take(Room(kind="work", count=9), wanted)
             for name, amount in wanted.cost.items():
                 left[name] -= amount
                 assert left[name] >= request.held.get(name, 0)
@@ -72,7 +72,7 @@ def test_as_many_fit_as_is_said_and_not_one_more(request: ClaimRequest, room: Ro
         return
     for _ in range(most):
         assert scales.fit(room, wanted) is Fit.NOW
-        scales.take(wanted)
+        scales.take(room, wanted)
     assert scales.fit(room, wanted) is not Fit.NOW
     assert scales.most(room, wanted) == 0
 
@@ -94,9 +94,9 @@ def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None
     scales = Scales(request)
     assert scales.fit(room, big, 1) is Fit.LATER
     assert scales.fit(room, big, 7) is Fit.NOW
-    scales.take(big, 7)
+    scales.take(room, big, 7)
     assert scales.fit(room, small, 8) is Fit.NOW
-    scales.take(small, 8)
+    scales.take(room, small, 8)
     assert scales.fit(room, small, 9) is Fit.LATER
 
 
