@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.every_store import every_url as every_url
+from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, until_state
 

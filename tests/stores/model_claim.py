@@ -87,7 +87,7 @@ class ModelClaim:
             return False
         lacking = [name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)]
         if lacking:
-            self._pass_over(task, is_big=lacking != [PROCESS])
+            self._pass_over(task, is_big=PROCESS not in lacking)
             return False
         if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent else 0) <= 0:
             return False
@@ -107,8 +107,7 @@ class ModelClaim:
         return free if is_exempt else free - self._held.get(name, 0)
 
     def _pass_over(self, task: ModelTask, *, is_big: bool) -> None:
-        """Only the first of those that demand the same may have room kept for it, and none that lacks nothing but a
-        child process."""
+        """Only the first of those that demand the same may have room kept for it, if it does not lack a child process."""
         lane = task.task.kind, task.task.queue, task.task.demand
         is_patient = self.request.patience == 0 and self.request.kept_for is None
         if is_big and lane not in self._lanes and is_patient and self._may_keep(task.id):

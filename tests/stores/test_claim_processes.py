@@ -89,8 +89,8 @@ async def test_a_node_without_child_processes_never_takes_what_needs_one(store: 
     assert (claims, claims.unfit) == ([], frozenset())
 
 
-async def test_no_room_is_kept_for_a_task_that_lacks_nothing_but_a_child_process(store: Store, worker: Worker) -> None:
-    await add(store, kind="a")
+async def test_no_room_is_kept_for_a_task_that_lacks_a_child_process(store: Store, worker: Worker) -> None:
+    await add(store, kind="a", demand=demands(cpu=4))
     await add(store, demand=IN_CHILD)
     claims = await worker.claim_rooms(child("a"), child("b"), room(), patience=0, **node(0))
     assert (claims, claims.kept, claims.unfit) == ([], None, {"a", "work"})

@@ -155,14 +155,14 @@ def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
     assert [scales.slots(room) for room in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
 
 
-def test_who_lacks_nothing_but_a_child_process_has_it_in_turn() -> None:
-    room = Room(kind="work", count=9, demand=A_PROCESS)
-    cpu = {"cpu": 2}
-    request = ClaimRequest(node_id="node", rooms=(), limit=9, totals={PROCESS: UNIT, **cpu}, free={"cpu": 1})
-    both = weighed(demand(cpu, frozenset(), frozenset()), is_process=True)
-    assert Scales(request).fit(room, room.demand, 1) is Fit.IN_TURN
-    assert Scales(request).fit(room, both, 1) is Fit.LATER
-    assert Scales(request).fit(room, Demand(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
+@pytest.mark.parametrize(("free", "expected"), [(0, Fit.IN_TURN), (1, Fit.LATER)])
+def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
+    room, numbers = Room(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
+    left = {PROCESS: free * UNIT, "cpu": 1}
+    scales = Scales(ClaimRequest(node_id="node", rooms=(), limit=9, totals=numbers, free=left))
+    assert scales.fit(room, Demand(cost=numbers), 1) is expected
+    assert scales.fit(room, A_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
+    assert scales.fit(room, Demand(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
 
 
 @pytest.mark.parametrize("is_process", [True, False])

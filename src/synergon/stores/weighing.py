@@ -23,7 +23,8 @@ class Fit(Enum):
     LATER = auto()
     """When enough of what runs there has ended."""
     IN_TURN = auto()
-    """When a child process is free: each takes one, so nobody is too big for it, and no room need be kept."""
+    """When a child process is free, at the earliest. Each takes one, so nobody is too big for it; until it is free no
+    room is kept."""
     NEVER = auto()
     """It lacks a label or has a forbidden one, or the whole node is too small."""
 
@@ -49,7 +50,7 @@ class Scales:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(room.kind)
-        return Fit.IN_TURN if short_of == [PROCESS] else Fit.LATER
+        return Fit.IN_TURN if PROCESS in short_of else Fit.LATER
 
     def slots(self, room: Room) -> int:
         """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
