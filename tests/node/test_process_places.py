@@ -94,7 +94,7 @@ async def test_a_call_for_a_child_process_waits_unclaimed_until_one_is_free(
         ]
         beside = await identity.enqueue()
         assert await beside.result(PATIENCE_SECONDS) == os.getpid()
-        said = [await handle.explain() for handle in handles]
+        said = [await engine.explain(handle.id) for handle in handles]
         assert {one.state for one in said} == {State.READY}
         assert [cause.why for one in said for node in one.nodes for cause in node.causes] == [Why.PROCESSES] * 3
         assert said[0].nodes[0].causes[0].tasks == (busy.id,)

@@ -107,7 +107,7 @@ class ModelClaim:
         return free if is_exempt else free - self._held.get(name, 0)
 
     def _pass_over(self, task: ModelTask, *, is_big: bool) -> None:
-        """Only the first of those that demand the same may have room kept for it, if it does not lack a child process."""
+        """Only the first of those that demand the same may have room kept for it, if it has a child process."""
         lane = task.task.kind, task.task.queue, task.task.demand
         is_patient = self.request.patience == 0 and self.request.kept_for is None
         if is_big and lane not in self._lanes and is_patient and self._may_keep(task.id):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.stores.actions import Worker, add, add_many, amounts, declare_pool, demands
+from tests.stores.actions import HOUR, Worker, add, add_many, amounts, declare_pool, demands
 from tests.stores.test_capacity import ids_of, room
 
 from synergon.demands import A_PROCESS, PROCESS, SLOT, UNIT, Demand, parse_demand, weighed
@@ -34,7 +34,7 @@ async def test_kinds_share_child_processes_in_the_order_of_all_tasks(store: Stor
     high = await add(store, kind="b", priority=1)
     last = await add(store, kind="plain")
     rooms = (child("a"), child("b"), room("plain"))
-    claims = await worker.claim_rooms(*rooms, **node(2))
+    claims = await worker.claim_rooms(*rooms, patience=HOUR, **node(2))
     assert ids_of(claims) == [high, first, plain, last]
     assert claims.unfit == {"b"}
     assert ids_of(await worker.claim_rooms(*rooms, **node(2))) == second
@@ -61,7 +61,7 @@ async def test_a_kind_alone_takes_no_more_child_processes_than_are_free(
 
 async def test_a_row_that_says_so_takes_a_child_process_whatever_its_kind(store: Store, worker: Worker) -> None:
     (first, *_), silent = await add_many(store, 3, demand=IN_CHILD), await add(store)
-    claims = await worker.claim_rooms(room(), child("a"), **node(1))
+    claims = await worker.claim_rooms(room(), child("a"), patience=HOUR, **node(1))
     assert [(claim.id, claim.demand) for claim in claims] == [(first, IN_CHILD), (silent, "")]
     assert claims.unfit == {"work"}
     assert await worker.claim_rooms(room(), child("a"), **node(0)) == []
