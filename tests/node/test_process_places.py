@@ -84,7 +84,7 @@ async def test_a_call_for_a_child_process_waits_unclaimed_until_one_is_free(
     engine = new_engine(url, child_processes=1, sweep=60)
     sleeper = on(engine, process_bodies.sleep_long)
     identity = on(engine, process_bodies.process_id, runs_in="thread")
-    async with engine, new_engine(url) as producer, engine.worker(grace=0):
+    async with engine, new_engine(url, sweep=0.05) as producer, engine.worker(grace=0):
         busy = await sleeper.enqueue(str(tmp_path / "busy"))
         await until_state(busy, State.RUNNING)
         by_name = producer.call("process_id").with_options(runs_in="process")
@@ -108,7 +108,7 @@ async def test_a_call_for_a_thread_takes_no_child_process(new_engine: NewEngine,
     engine = new_engine(url, child_processes=1)
     sleeper = on(engine, process_bodies.sleep_long)
     identity = on(engine, process_bodies.process_id)
-    async with engine, new_engine(url) as producer, engine.worker(grace=0):
+    async with engine, new_engine(url, sweep=0.05) as producer, engine.worker(grace=0):
         await until_state(await sleeper.enqueue(str(tmp_path / "busy")), State.RUNNING)
         waits = await identity.enqueue()
         beside = [
