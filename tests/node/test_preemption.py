@@ -19,6 +19,7 @@ from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until, until_state
 
 from synergon import Candidate, Context, Engine, OptionError, Resources, State
+from synergon.demands import SLOT
 from synergon.node import preemption
 from synergon.node.attempt import Stop
 
@@ -747,8 +748,8 @@ class Stub:
         ([1, 1, 4], {"cpu": 4}, [2]),
         ([1, 1, 1], {"cpu": 4}, []),
         ([0, 0, 1], {"cpu": 1}, [2]),
-        ([1, 1, 1], {preemption.SLOT: 1}, [0]),
-        ([0, 2, 1], {preemption.SLOT: 1, "cpu": 1}, [1]),
+        ([1, 1, 1], {SLOT: 1}, [0]),
+        ([0, 2, 1], {SLOT: 1, "cpu": 1}, [1]),
         ([1, 1, 1], {}, []),
     ],
 )

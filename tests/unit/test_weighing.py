@@ -125,8 +125,8 @@ def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
 
 
 def request_of(*wanted: Room, free: int, **more: Any) -> ClaimRequest:
-    processes = {"totals": {PROCESS: 4 * UNIT}, "free": {PROCESS: free * UNIT}}
-    return ClaimRequest(node_id="node", rooms=wanted, limit=3, **processes, **more)
+    totals, left = {PROCESS: 4 * UNIT}, {PROCESS: free * UNIT}
+    return ClaimRequest(node_id="node", rooms=wanted, limit=3, totals=totals, free=left, **more)
 
 
 @pytest.mark.parametrize(
