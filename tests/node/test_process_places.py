@@ -6,14 +6,21 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
+from tests.stores.actions import new_node
 from tests.support import PATIENCE_SECONDS, until_state
 
 from synergon import State, Why
 from synergon.demands import parse_demand
+from synergon.node.admission import Admission
+from synergon.node.ledger import Ledger
+from synergon.node.scheduler import Scheduler
+from synergon.records import Claim
+from synergon.task import AnyTask
 
 
 async def test_a_backlog_of_several_kinds_in_processes_does_not_delay_the_others(
@@ -119,6 +126,46 @@ async def test_a_call_for_a_thread_takes_no_child_process(new_engine: NewEngine,
         for handle in beside:
             assert await handle.result(PATIENCE_SECONDS) == os.getpid()
         assert (await waits.status()).state is State.READY
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["one kind", "two kinds"])
+async def test_kinds_that_lack_a_child_process_are_looked_at_when_one_is_free(
+    new_engine: NewEngine, memory_url: str, others: int
+) -> None:
+    engine = new_engine(memory_url)
+    child = on(engine, process_bodies.process_id, name="child")
+    kinds: dict[str, AnyTask] = {"child": child}
+    if others:
+        kinds["other"] = on(engine, process_bodies.process_id, name="other")
+    ledger = Ledger(4, 1)
+    started: list[Claim] = []
+    surplus: list[set[str]] = []
+
+    def start(claims: list[Claim]) -> None:
+        for claim in claims:
+            started.append(claim)
+            ledger.take(claim.kind, cost=child.weight.cost)
+
+    async with engine:
+        await engine.store.register(new_node("node-1"))
+        scheduler = Scheduler(
+            engine.store,
+            Admission(kinds, ledger, None),
+            kinds,
+            start,
+            on_surplus=lambda more: surplus.append(set(more)),
+        )
+        scheduler.node_id = "node-1"
+        await engine.enqueue([kind.call() for kind in kinds.values() for _ in range(2)])
+        for number in range(1, 2 * len(kinds) + 1):
+            await scheduler.step()
+            scheduler.wake(kinds)  # a hint that comes while there is no child process
+            await scheduler.step()
+            assert len(started) == number
+            ledger.release(started[-1].kind, cost=child.weight.cost)
+            scheduler.capacity_freed()
+    assert [claim.id for claim in started] == sorted(claim.id for claim in started)
+    assert surplus[0] == set(kinds), "others are told that there is more"
 
 
 async def test_the_row_says_where_a_call_runs_only_if_its_kind_does_not(new_engine: NewEngine, memory_url: str) -> None:
