@@ -159,6 +159,7 @@ async def test_kinds_that_lack_a_child_process_are_looked_at_when_one_is_free(
         await engine.enqueue([kind.call() for kind in kinds.values() for _ in range(2)])
         for number in range(1, 2 * len(kinds) + 1):
             await scheduler.step()
+            assert len(started) == number
             scheduler.wake(kinds)  # a hint that comes while there is no child process
             await scheduler.step()
             assert len(started) == number
