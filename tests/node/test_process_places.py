@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_bodies import on
 from tests.stores.actions import new_node
 from tests.support import PATIENCE_SECONDS, until_state
