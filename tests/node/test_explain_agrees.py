@@ -31,8 +31,8 @@ from synergon.version import VERSION
 COMMAND: Final = "pool.order"
 SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
-CHILDREN: Final = ("child", "other_child", "urgent_child")
-KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
+CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
+KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
 THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 QUEUES: Final = ("mail", "night")
@@ -62,6 +62,8 @@ class TaskPlan(NamedTuple):
     cpu: int | None
     needs: frozenset[str]
     forbids: frozenset[str]
+    is_process: bool | None = None
+    """Where its call says that it runs."""
 
 
 some_labels = st.frozensets(st.sampled_from(LABELS))
@@ -87,6 +89,7 @@ def tasks_of(kinds: tuple[str, ...]) -> st.SearchStrategy[TaskPlan]:
         cpu=st.none() | st.integers(0, 3),
         needs=st.just(frozenset[str]()) | some_labels,
         forbids=st.just(frozenset[str]()) | some_labels,
+        is_process=st.sampled_from([None, None, True, False]) if set(kinds) & set(CHILDREN) else st.none(),
     )
 
 
@@ -116,6 +119,7 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
     process_bodies.on(engine, process_bodies.process_id, name="child")
     process_bodies.on(engine, process_bodies.process_id, name="other_child")
     process_bodies.on(engine, process_bodies.process_id, name="urgent_child", urgent=True)
+    process_bodies.on(engine, process_bodies.process_id, name="threaded", runs_in="thread")
 
     async def order() -> None: ...
 
@@ -164,7 +168,6 @@ class Stand:
         for claim in claims:
             self.ledger.take(
                 claim.kind,
-                is_process=self.kinds[claim.kind].policy.runs_in == "process",
                 is_command=rooms[claim.kind].is_command,
                 cost=demand_of(rooms[claim.kind], claim.demand).cost,
             )
@@ -187,6 +190,8 @@ def call(engine: Engine, plan: TaskPlan) -> Any:
     if plan.cpu is not None:
         options["cost"] = Resources(cpu=plan.cpu)
     options["needs"], options["forbids"] = plan.needs, plan.forbids - plan.needs
+    if plan.is_process is not None and plan.kind in CHILDREN:
+        options["runs_in"] = "process" if plan.is_process else "thread"
     return engine.kinds[plan.kind].with_options(**options).call()
 
 
