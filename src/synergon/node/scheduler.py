@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
+
+Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
+"""Asks the store; None: it has no answer to that."""
 
 
 class Scheduler:
@@ -128,15 +131,27 @@ class Scheduler:
         """Return once there is a reason to claim."""
         await self._event.wait()
 
-    async def step(self) -> None:
-        """Claim once, for every reason there was."""
+    async def step(self) -> Sequence[Claim]:
+        """Claim once, for every reason there was; what was taken."""
         self._event.clear()
         if not self.may_claim:
-            return
+            return ()
         self._dirty -= self._acceptance.begin(self._dirty)
         request = self._admission.request(self.node_id, self._dirty)
-        if request is not None:
-            await self._claim(self._acceptance.narrowed(request))
+        if request is None:
+            return ()
+        return await self._claim(self._acceptance.narrowed(request), self._store.claim)
+
+    async def claim_along(self, kinds: set[str], ask: Ask) -> int:
+        """Claim tasks of these kinds together with something else that the store is told; how many were taken.
+
+        It is a claim like any other, and what it cannot answer is asked again. Where there is another reason to claim,
+        or no room, `ask` is not called: then it is no more urgent than that.
+        """
+        if not self.may_claim or self.is_claiming or not self._dirty <= kinds:
+            return 0
+        request = self._admission.request(self.node_id, kinds)
+        return 0 if request is None else len(await self._claim(self._acceptance.narrowed(request), ask))
 
     @property
     def is_claiming(self) -> bool:
@@ -156,27 +171,31 @@ class Scheduler:
         """Return once no claim is in flight; to be called after `close`."""
         await self._is_idle.wait()
 
-    async def _claim(self, request: ClaimRequest) -> None:
+    async def _claim(self, request: ClaimRequest, ask: Ask) -> Sequence[Claim]:
         asked = {room.kind for room in request.rooms}
         self._dirty -= asked
         self._returns = self._admission.returns
         self._is_idle.clear()
         try:
-            claims = await self._store.claim(request)
+            claims = await ask(request)
         except BaseException:
             self._dirty |= asked
             self._event.set()
             raise
         finally:
             self._is_idle.set()
+        if claims is None:
+            self._look_at(asked)
+            return ()
         if claims.is_cordoned:  # so it knows no more than before
             self._dirty |= asked
             self._on_cordoned()
-            return
+            return ()
         self._note_unfit(request, claims)
         self._note_leftovers(request, claims)
         if claims:
             self._start(claims)
+        return claims
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims) -> None:
         """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""

@@ -78,6 +78,8 @@ class Capabilities:
     """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
     in_order: bool = False
     """Of two writes of one process the later one sees what the earlier one did, without waiting for its answer."""
+    passes_on: bool = False
+    """It can let the next task start with the same commit that ends one (`pass_on`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,13 @@ class Store(Protocol):
         that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.
         A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
         inserted twice. A row that could not be written does not fail its neighbours.
+        """
+
+    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt, and take the task that has its place from now on, both or neither.
+
+        It is the one that a claim with this request would take, if it took no more than one. None: who that is needs
+        such a claim, whether there is nobody or more than one place or rule has a say. Only if it `passes_on`.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:

@@ -167,6 +167,10 @@ class MemoryStore:
                 verdicts[-1] = replace(verdicts[-1], released=released)
             return verdicts
 
+    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:  # noqa: ARG002  it is the port's
+        """Not available, and not needed."""
+        raise NotAvailable(f"{self.url} takes no time to ask twice")
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""
         with self._transaction() as (tables, _):

@@ -64,6 +64,19 @@ async def _succeed_in_lines(session: Session, settlements: Sequence[Settlement])
     return settled
 
 
+async def succeed_at_once(session: Session, settlement: Settlement) -> Verdict | None:
+    """The same for a single one that is in no line; None: it needs a closer look."""
+    return (await _succeed(session, [settlement])).get(settlement.id)
+
+
+async def succeed_in_line(session: Session, settlement: Settlement) -> Verdict | None:
+    """The same for one whose line is locked; the line is not put in order yet."""
+    rows = await _move(session, [settlement], counts=False)
+    for row in rows:
+        session.count(row["queue"], row["kind"], State.SUCCEEDED, 1)
+    return _verdicts(rows).get(settlement.id)
+
+
 def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
     return {row["id"]: Verdict(row["id"], State.SUCCEEDED, (), row["kind"]) for row in rows}
 

@@ -132,6 +132,117 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
     overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
     greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
 
+-- name: take_seat
+-- The first ready task of a kind takes a place that has just become free; the limits and the server are locked. Not if
+-- it is for another server ($8) or has just failed on this one, if a command ($11) is ready or something that demands
+-- more than its kind does, nor if a limit ($4) is full. A limit may be held by way of a server that it covers: all that
+-- it could cover (their addresses contain $5) count here, should it not be so, a claim of its own knows better.
+WITH open AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($3::text[] IS NULL OR name = ANY ($3))
+),
+first AS MATERIALIZED (
+    SELECT found.id FROM open CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND kind = $2 AND queue = open.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority DESC, id
+        LIMIT 1
+    ) AS found
+    ORDER BY found.priority DESC, found.id
+    LIMIT 1
+)
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+    overdue = false, kept_by = NULL, kept_until = NULL, holds = $6, provider = coalesce($7, provider),
+    server = coalesce($8, server), slot = $9
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY (ARRAY(SELECT id FROM first)) AND state || '' = 'ready' AND demand = ''
+        AND ($8::text IS NULL OR ((target IS NULL OR target = $8) AND (attempts = 0 OR server IS DISTINCT FROM $8)))
+    FOR UPDATE SKIP LOCKED
+))
+AND NOT EXISTS (
+    SELECT 1 FROM open CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $2 AND queue = open.name AND demand > '' LIMIT 1
+    ) AS demanding
+)
+AND NOT EXISTS (
+    SELECT 1 FROM unnest($11::text[]) AS command (kind) CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = command.kind LIMIT 1
+    ) AS ready
+)
+AND NOT EXISTS (
+    SELECT 1 FROM unnest($4::text[], $5::text[]) AS held (name, essence) JOIN {schema}.task_limit USING (name)
+    WHERE value <= (
+        SELECT count(*) FROM {schema}.task
+        WHERE holds IS NOT NULL AND (
+            held.name = ANY (string_to_array(holds, E'\n')) OR (slot IS NOT NULL AND strpos(server, held.essence) > 0)
+        )
+    )
+)
+AND ($10::bigint IS NULL OR $10 > (
+    SELECT count(*) FROM {schema}.task WHERE provider = $7 AND server = $8 AND slot IS NOT NULL
+))
+AND NOT EXISTS (SELECT 1 FROM {schema}.task WHERE provider = $7 AND server = $8 AND slot = $9)
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+
+-- name: take_place
+-- The first that waits in a line, which is locked, takes a place there that has just become free. Not if one of the
+-- line is ready, or of its kind where the node would take it: that one is before it.
+WITH line AS MATERIALIZED (
+    SELECT $2::text AS kind, $3::text AS limit_key, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
+),
+open AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL
+),
+first AS MATERIALIZED (
+    SELECT found.id FROM line CROSS JOIN LATERAL (
+        SELECT id FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+            AND queue IN (SELECT name FROM open)
+        ORDER BY priority DESC, id
+        LIMIT 1
+    ) AS found
+)
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+    overdue = false
+WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY (ARRAY(SELECT id FROM first)) AND state || '' = 'waiting' AND after_group IS NULL AND demand = ''
+        AND (expires_at IS NULL OR expires_at > now()) AND ($4::text[] IS NULL OR queue = ANY ($4))
+    FOR UPDATE SKIP LOCKED
+))
+AND NOT EXISTS (
+    SELECT 1 FROM line CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+        LIMIT 1
+    ) AS ready
+)
+AND NOT EXISTS (
+    SELECT 1 FROM open CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $2 AND queue = open.name LIMIT 1
+    ) AS ready
+    WHERE $4 IS NULL OR open.name = ANY ($4)
+)
+AND $5::bigint > (
+    SELECT count(*) FROM line JOIN {schema}.task
+        ON task.kind = line.kind AND task.limit_key = line.limit_key AND task.after_group IS NULL
+            AND task.state = line.running
+)
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+
 -- name: keep
 -- Room is kept for it, unless another node does so. $4: what it must demand; NULL: anything.
 UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interval '1 microsecond'
