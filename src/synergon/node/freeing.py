@@ -49,7 +49,8 @@ class Freeing:
 
         if takers:
             try:
-                self._passed_on[batch[0].kind] += await self._scheduler().claim_along(takers, pass_on)
+                if await self._scheduler().claim_along(takers, pass_on):
+                    self._passed_on[batch[0].kind] += 1
             except StoreUnavailable:
                 self._strays().doubt()
                 raise

@@ -57,7 +57,7 @@ from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.listening import listen
-from synergon.stores.postgres.passing import pass_on, passing_of
+from synergon.stores.postgres.passing import pass_on
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.succeeding import are_plain, finish_plain
 
@@ -240,10 +240,8 @@ class PostgresStore:
         return await self._write(settling.finish, settlements)
 
     async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt and take the next one, in one transaction."""
-        if passing := passing_of(settlement, request):
-            return await pass_on(self._write, passing)
-        return (await self.finish([settlement]))[0], None
+        """Settle an attempt and take the next one, in one statement."""
+        return await pass_on(self._statement, self.finish, settlement, request)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""

@@ -64,32 +64,21 @@ async def _succeed_in_lines(session: Session, settlements: Sequence[Settlement])
     return settled
 
 
-async def succeed_at_once(session: Session, settlement: Settlement) -> Verdict | None:
-    """The same for a single one that is in no line; None: it needs a closer look."""
-    return (await _succeed(session, [settlement])).get(settlement.id)
-
-
-async def succeed_in_line(session: Session, settlement: Settlement) -> Verdict | None:
-    """The same for one whose line is locked; the line is not put in order yet."""
-    rows = await _move(session, [settlement], counts=False)
-    for row in rows:
-        session.count(row["queue"], row["kind"], State.SUCCEEDED, 1)
-    return _verdicts(rows).get(settlement.id)
-
-
 def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
     return {row["id"]: Verdict(row["id"], State.SUCCEEDED, (), row["kind"]) for row in rows}
 
 
 async def _move(session: Session, settlements: Sequence[Settlement], *, counts: bool) -> list[Any]:
     in_order = sorted(settlements, key=lambda entry: entry.id)
-    return await session.rows(
-        "succeed",
-        [entry.id for entry in in_order],
-        [entry.claim_no for entry in in_order],
-        [_result(entry) for entry in in_order],
-        session.shard,
-        counts,
+    return await session.rows("succeed", *columns(in_order), session.shard, counts)
+
+
+def columns(settlements: Sequence[Settlement]) -> tuple[list[int], list[int], list[str | None]]:
+    """As a statement takes them; they are in the order of ids."""
+    return (
+        [entry.id for entry in settlements],
+        [entry.claim_no for entry in settlements],
+        [_result(entry) for entry in settlements],
     )
 
 

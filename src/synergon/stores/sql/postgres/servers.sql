@@ -38,15 +38,6 @@ SELECT server.provider, address, capacity, failures,
     ) AS prefixes
 FROM {schema}.server WHERE server.provider = ANY ($1) ORDER BY server.provider, address FOR UPDATE
 
--- name: lock_server
--- One of them, for whoever passes on a place of it.
-SELECT capacity, failures > 0 OR rests > 0 OR resting_until IS NOT NULL AS is_ailing,
-    ARRAY(
-        SELECT name FROM {schema}.task_limit
-        WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
-    ) AS prefixes
-FROM {schema}.server WHERE provider = $1 AND address = $2 FOR UPDATE
-
 -- name: servers
 SELECT provider, address, capacity, failures, resting_until FROM {schema}.server
 
