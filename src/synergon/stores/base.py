@@ -251,10 +251,11 @@ class Store(Protocol):
         """
 
     async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt, and take the task that has its place from now on, both or neither.
+        """Settle an attempt as `finish` does, and take the task that has its place from now on, in one step.
 
-        It is the one that a claim with this request would take, if it took no more than one. None: who that is needs
-        such a claim, whether there is nobody or more than one place or rule has a say. Only if it `passes_on`.
+        That is the task which a claim with this request, for one more, would take. None: it needs such a claim to find
+        out who that is, because nobody is there, or somebody else may be before it, or more than this place has a say.
+        A store that does not pass on (`Capabilities`) always says so.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:

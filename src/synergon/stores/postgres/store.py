@@ -241,6 +241,8 @@ class PostgresStore:
 
     async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
         """Settle an attempt and take the next one, in one statement."""
+        if not self.capabilities.passes_on:
+            return (await self.finish([settlement]))[0], None
         return await pass_on(self._statement, self.finish, settlement, request)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:

@@ -164,9 +164,13 @@ class SqliteStore:
         """Settle attempts."""
         return await self._write(settling.finish, settlements)
 
-    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:  # noqa: ARG002  it is the port's
-        """Not available, and not needed."""
-        raise NotAvailable(f"{self.url} does what is asked for next with the same commit")
+    async def pass_on(
+        self,
+        settlement: Settlement,
+        request: ClaimRequest,  # noqa: ARG002  it is the port's
+    ) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt; a claim that follows shares its commit anyway."""
+        return (await self.finish([settlement]))[0], None
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""
