@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.support import PATIENCE_SECONDS, make_troubled
+from tests.support import PATIENCE_SECONDS, make_troubled, until
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
@@ -163,3 +163,21 @@ class Turns:
         await asyncio.sleep(0.001)
         self.inside -= 1
         return number
+
+
+async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: str) -> None:
+    """A kind that only another node runs takes the same places: they are not passed on here, task by task."""
+    engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
+    made = make_troubled(engine)
+    shared = by_name(engine, turns.body)
+    other.limit("license", 1)
+    stranger = other.task(name="stranger", limits=["license"])(turns.body)
+    async with engine, other, other.worker():
+        async with engine.worker() as node:
+            await until(lambda: node._sharing.is_wanted_elsewhere("shared"))
+            handles = await shared.enqueue_many((number,) for number in range(3))
+            handles += await stranger.enqueue_many((number,) for number in range(3))
+            for handle in handles:
+                await handle.result(timeout=PATIENCE_SECONDS)
+        assert made[-1].calls["pass_on"] == 0
+    assert turns.most == 1

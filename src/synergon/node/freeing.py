@@ -9,7 +9,7 @@ from synergon.errors import StoreUnavailable
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
 from synergon.node.strays import Strays
-from synergon.records import ClaimRequest, Claims, Settlement, Verdict
+from synergon.records import ClaimRequest, Claims, NodeRecord, Settlement, Verdict
 from synergon.stores.base import Store
 
 
@@ -25,6 +25,7 @@ class Freeing:
         self._scheduler = scheduler
         self._strays = strays
         self._is_in_order = store.capabilities.in_order
+        self._passes_on = store.capabilities.passes_on and sharing.is_any
         self._passed_on: Counter[str | None] = Counter()
         """How many tasks of each kind have left their place to somebody, and are not free to be taken."""
 
@@ -58,9 +59,15 @@ class Freeing:
 
     def _takers(self, batch: list[Settlement]) -> set[str]:
         """The kinds that may take the place."""
-        if not self._store.capabilities.passes_on or len(batch) != 1 or self._strays().is_in_doubt:
+        if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
             return set()
-        return self._sharing.about_to_end([batch[0].kind])
+        kind = batch[0].kind
+        return set() if self._sharing.is_wanted_elsewhere(kind) else self._sharing.about_to_end([kind])
+
+    def meet(self, others: Iterable[NodeRecord], queues: frozenset[str] | None) -> None:
+        """Other nodes, as their rows say; this one serves these queues."""
+        if self._passes_on:
+            self._sharing.meet(others, queues)
 
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""

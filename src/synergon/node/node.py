@@ -113,7 +113,7 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        freeing = Freeing(store, self._sharing, lambda: self.scheduler, lambda: self._strays)
+        freeing = self._freeing = Freeing(store, self._sharing, lambda: self.scheduler, lambda: self._strays)
         self.completer = Completer(
             store,
             clock,
@@ -385,6 +385,8 @@ class Node:
         """The node table, as it has just been read."""
         self._neighbours.learn(nodes)
         self.presence.learn(nodes, self.id)
+        others = [node for node in nodes if node.id != self.id and node.lease_left > 0]
+        self._freeing.meet(others, self._settings.queues)
 
     def _presence_changed(self) -> None:
         """Say so at once; and what is claimed and has not begun is not begun any more."""

@@ -135,7 +135,7 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
 -- name: pass_seat
 -- Ends a plain success (`succeed`), and the first ready task of its kind has its place from now on: one ends and one
 -- starts, so that nothing is exceeded that was not before. Limits and server are locked against those who change them,
--- and first, as everywhere. The place is not passed on if a limit ($9) or the server was lowered, if the next one is
+-- and first, as everywhere: each part asks for something of the one before. The place is not passed on if a limit ($9) or the server was lowered, if the next one is
 -- for another server or has just failed on this one, and if a command ($14) is ready or something that demands more than
 -- its kind does: then a claim has to weigh it. So it has if a limit might cover the server, or another one that is in
 -- use: the address of a server contains what a limit that covers it says of the host.
@@ -156,10 +156,9 @@ mine AS MATERIALIZED (
     SELECT found.id FROM well CROSS JOIN LATERAL (
         SELECT id FROM {schema}.task
         WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
-            AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL
+            AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL AND well.is_so
         FOR UPDATE
     ) AS found
-    WHERE well.is_so
 ),
 open AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($8::text[] IS NULL OR name = ANY ($8))
@@ -169,7 +168,7 @@ next AS MATERIALIZED (
         SELECT first.* FROM open CROSS JOIN LATERAL (
             SELECT id, priority, target, server, attempts FROM {schema}.task
             WHERE state = 'ready' AND kind = $7 AND queue = open.name AND demand = ''
-                AND (expires_at IS NULL OR expires_at > now())
+                AND (expires_at IS NULL OR expires_at > now()) AND id <> mine.id
             ORDER BY priority DESC, id
             LIMIT 1
             FOR UPDATE SKIP LOCKED
@@ -278,6 +277,7 @@ mine AS MATERIALIZED (
         SELECT id FROM {schema}.task
         WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
             AND NOT cancel_requested AND kind = $7 AND limit_key = $9 AND group_id IS NULL AND slot IS NULL
+            AND id <> next.id
         FOR UPDATE SKIP LOCKED
     ) AS found
 ),
