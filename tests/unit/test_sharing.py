@@ -27,6 +27,7 @@ def sharing() -> Sharing:
         "licensed": engine.task(name="licensed", limits=["license"])(body),
         "lined": engine.task(name="lined", limit_by=lambda: "one", limit=1)(body),
         "served": pool.task(name="served")(body),
+        "elsewhere": engine.provider("another", servers=["b"]).task(name="elsewhere")(body),
         "free": engine.task(name="free")(body),
     }
     return Sharing(kinds)
@@ -58,7 +59,7 @@ POOL = KindState(provider="pool")
         (node(licensed=LICENSE, served=POOL), None, set()),
         (node(stranger=LICENSE), None, {"licensed"}),
         (node(stranger=POOL), None, {"served"}),
-        (node(stranger=KindState(limits=("another",), provider="another")), None, set()),
+        (node(stranger=KindState(limits=("another",), provider="third")), None, set()),
         (node(("mail",), licensed=LICENSE), None, set()),
         (node(("mail",), licensed=LICENSE), frozenset({"mail", "more"}), set()),
         (node(("mail",), licensed=LICENSE), frozenset({"more"}), {"licensed"}),
@@ -70,6 +71,8 @@ def test_others_want_places_for_kinds_and_queues_that_are_not_ours(
 ) -> None:
     shared = sharing()
     shared.meet([other], ours)
-    assert {kind for kind in ("licensed", "lined", "served", "free") if shared.is_wanted_elsewhere(kind)} == wanted
+    kept = {"licensed", "lined", "served"} - wanted
+    assert {kind for kind in ("licensed", "lined", "served", "free") if shared.heirs(kind) == {kind}} == kept
+    assert all(shared.heirs(kind) == set() for kind in wanted)
     shared.meet([], ours)
-    assert not shared.is_wanted_elsewhere("licensed"), "it has left"
+    assert shared.heirs("licensed") == {"licensed"}, "it has left"

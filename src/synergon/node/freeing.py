@@ -61,8 +61,7 @@ class Freeing:
         """The kinds that may take the place."""
         if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
             return set()
-        kind = batch[0].kind
-        return set() if self._sharing.is_wanted_elsewhere(kind) else self._sharing.about_to_end([kind])
+        return self._sharing.heirs(batch[0].kind)
 
     def meet(self, others: Iterable[NodeRecord], queues: frozenset[str] | None) -> None:
         """Other nodes, as their rows say; this one serves these queues."""

@@ -75,8 +75,9 @@ class Scheduler:
         self._look_at({kind})
 
     def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
-        self._dirty |= kinds
-        self._event.set()
+        if kinds:
+            self._dirty |= kinds
+            self._event.set()
 
     def wake_all(self) -> None:
         """There may be ready tasks of any kind."""
@@ -143,15 +144,23 @@ class Scheduler:
         return await self._claim(self._acceptance.narrowed(request), self._store.claim)
 
     async def claim_along(self, kinds: set[str], ask: Ask) -> int:
-        """Claim tasks of these kinds together with something else that the store is told; how many were taken.
+        """Claim one task of these kinds together with something else that the store is told; how many were taken.
 
-        It is a claim like any other, and what it cannot answer is asked again. Where there is another reason to claim,
-        or no room, `ask` is not called: then it is no more urgent than that.
+        Where there is room for others that may be before it `ask` is not called. What it cannot answer is asked again,
+        and so is whatever there was another reason to ask for: it takes no more than one.
         """
-        if not self.may_claim or self.is_claiming or not self._dirty <= kinds:
+        if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
             return 0
         request = self._admission.request(self.node_id, kinds)
-        return 0 if request is None else len(await self._claim(self._acceptance.narrowed(request), ask))
+        if request is None:
+            return 0
+        news = self._dirty & kinds
+        taken = await self._claim(self._acceptance.narrowed(request), ask)
+        self._look_at(news)
+        return len(taken)
+
+    def _has_room_for(self, kinds: set[str]) -> bool:
+        return any(self._admission.room(kind) > 0 for kind in kinds)
 
     @property
     def is_claiming(self) -> bool:
@@ -165,7 +174,7 @@ class Scheduler:
             return False
         if kind is not None:
             return kind not in self._dirty
-        return all(self._admission.room(dirty) <= 0 for dirty in self._dirty)
+        return not self._has_room_for(self._dirty)
 
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""

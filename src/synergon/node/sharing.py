@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from synergon.records import Claim, NodeRecord
 from synergon.task import AnyTask
+
+SERVERS: Final = "servers"
+"""A place on any server: limits may cover servers of several providers."""
 
 
 class Sharing:
@@ -50,10 +54,11 @@ class Sharing:
             for name in (*said.limits, *_pool(said.provider))
         )
 
-    def is_wanted_elsewhere(self, kind: str | None) -> bool:
-        """Whether a place of this kind is one that others wait for: if it went from task to task here, they would do so
-        for as long as there are any."""
-        return not self._elsewhere.isdisjoint(self._places.get(kind or "", ()))
+    def heirs(self, kind: str | None) -> set[str]:
+        """The kinds that may take the very place that a task of this kind leaves. None, if it is waited for elsewhere:
+        that would last for as long as it went from task to task here."""
+        names = [name for name in self._places.get(kind or "", ()) if name != SERVERS]
+        return self.takers(names) if self._elsewhere.isdisjoint(names) else set()
 
     def takers(self, names: Iterable[str]) -> set[str]:
         """The kinds of this node that take places in these."""
@@ -70,7 +75,7 @@ class Sharing:
 
 def _places(task_type: AnyTask) -> tuple[str, ...]:
     """The names of all that a task of this kind takes a place in."""
-    pool = () if task_type.provider is None else (*_pool(task_type.provider.name), "servers")
+    pool = () if task_type.provider is None else (*_pool(task_type.provider.name), SERVERS)
     line = () if task_type.line is None else (f"key:{task_type.kind}",)
     return (*task_type.limits, *pool, *line)
 
