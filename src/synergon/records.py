@@ -307,6 +307,8 @@ class Settlement(Record, frozen=True, kw_only=True):
     server: tuple[str, str] | None = None
     """The provider and the server's address, if the outcome says something about that server's health."""
     is_server_well: bool = True
+    slot: int | None = None
+    """Which of that server's places becomes free."""
     kind: str | None = None
     """Of a task that shares limits with others: they may start in the same step."""
 

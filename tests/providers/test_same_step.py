@@ -1,12 +1,19 @@
-"""What ends a task lets the next one start in the same step: on SQLite, both in one commit."""
+"""What ends a task lets the next one start in the same step: on SQLite and PostgreSQL, both in one commit."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import pytest
+from tests.support import PATIENCE_SECONDS, make_troubled, until
+
 from synergon import Engine
+from synergon.errors import StoreUnavailable
 
 TASKS = 20
+Body = Callable[[int], Coroutine[Any, Any, int]]
 
 
 async def test_the_next_claim_does_not_wait_for_the_outcome_that_makes_room_for_it(sqlite_url: str) -> None:
@@ -51,3 +58,126 @@ class Calls:
             self._under_way -= 1
         self.outcomes += len(verdicts)
         return verdicts
+
+
+# ---------------------------------------------------------------- on PostgreSQL
+
+
+Register = Callable[[Engine, Body], Any]
+
+
+def by_name(engine: Engine, body: Body) -> Any:
+    engine.limit("license", 1)
+    return engine.task(name="shared", limits=["license"])(body)
+
+
+def in_line(engine: Engine, body: Body) -> Any:
+    return engine.task(name="shared", limit_by=lambda number: "one", limit=1)(body)
+
+
+def on_server(engine: Engine, body: Body) -> Any:
+    return engine.provider("pool", servers=["https://one.example.com"], capacity=1).task(name="shared")(body)
+
+
+WAYS = pytest.mark.parametrize("register", [by_name, in_line, on_server])
+
+
+@WAYS
+async def test_a_place_is_passed_on_from_task_to_task(postgres_url: str, register: Register) -> None:
+    engine, turns = Engine(postgres_url), Turns()
+    made = make_troubled(engine)
+    task = register(engine, turns.body)
+    async with engine:
+        handles = await task.enqueue_many((number,) for number in range(TASKS))
+        async with engine.worker():
+            assert [await handle.result() for handle in handles] == list(range(TASKS))
+    assert turns.began == list(range(TASKS))
+    assert turns.most == 1
+    assert made[-1].calls["pass_on"] >= TASKS / 2, "nearly all of them; a sweep may come between"
+    assert made[-1].calls["claim"] <= TASKS / 2
+
+
+@WAYS
+async def test_whoever_took_the_place_unheard_runs_all_the_same(postgres_url: str, register: Register) -> None:
+    """The store has passed the place on, and its answer is lost: nobody here knows of the task that runs now."""
+    engine, turns = Engine(postgres_url), Turns()
+    made = make_troubled(engine)
+    task = register(engine, turns.body)
+    lost: list[Any] = []
+
+    async def lose_the_answer(call: Callable[[], Awaitable[Any]]) -> Any:
+        verdict, claims = await call()
+        if claims is None or lost:
+            return verdict, claims
+        lost.extend(claims)
+        raise StoreUnavailable("the answer is lost")
+
+    async with engine:
+        made[-1].cause("pass_on", lose_the_answer)
+        handles = await task.enqueue_many((number,) for number in range(6))
+        async with engine.worker():
+            assert [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles] == list(range(6))
+        record = await engine.get(lost[0].id)
+    assert (turns.began, turns.most) == (list(range(6)), 1)
+    assert record is not None
+    assert (record.attempts, record.claim_no) == (1, 2), "it was given back at no cost, and claimed again"
+
+
+async def test_a_node_with_something_better_to_do_passes_nothing_on(postgres_url: str) -> None:
+    """The one slot is for whoever is first, of any kind."""
+    engine, turns = Engine(postgres_url, concurrency=1), Turns()
+    shared = by_name(engine, turns.body)
+
+    @engine.task(priority=1)
+    async def better(number: int) -> int:
+        return await turns.body(number)
+
+    async with engine:
+        handles = await shared.enqueue_many((number,) for number in range(3))
+        turns.gate.clear()
+        async with engine.worker():
+            await turns.entered.wait()
+            handles += await better.enqueue_many((number,) for number in range(10, 13))
+            turns.gate.set()
+            for handle in handles:
+                await handle.result(timeout=PATIENCE_SECONDS)
+    assert turns.began == [0, 10, 11, 12, 1, 2]
+
+
+class Turns:
+    """A body that notes who is inside."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.inside = self.most = 0
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def body(self, number: int) -> int:
+        self.began.append(number)
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.entered.set()
+        await self.gate.wait()
+        await asyncio.sleep(0.001)
+        self.inside -= 1
+        return number
+
+
+async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: str) -> None:
+    """A kind that only another node runs takes the same places: they are not passed on here, task by task."""
+    engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
+    made = make_troubled(engine)
+    shared = by_name(engine, turns.body)
+    other.limit("license", 1)
+    stranger = other.task(name="stranger", limits=["license"])(turns.body)
+    async with engine, other, other.worker():
+        async with engine.worker() as node:
+            await until(lambda: not node._sharing.heirs("shared"))
+            handles = await shared.enqueue_many((number,) for number in range(3))
+            handles += await stranger.enqueue_many((number,) for number in range(3))
+            for handle in handles:
+                await handle.result(timeout=PATIENCE_SECONDS)
+        assert made[-1].calls["pass_on"] == 0
+    assert turns.most == 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from tests.stores.actions import Worker, settlement_of
 
-from synergon.records import Claim, Room, Settlement, Succeeded
+from synergon.records import Claim, ClaimRequest, Claims, Room, Settlement, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.session import Session
 
@@ -59,7 +60,8 @@ class SlowStore(PostgresStore):
 
 def settled(claim: Claim) -> Settlement:
     """A success, of its server too."""
-    return settlement_of(claim, Succeeded(), server=("gpu", claim.server) if claim.server is not None else None)
+    server = ("gpu", claim.server) if claim.server is not None else None
+    return settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
 
 
 async def is_done(store: PostgresStore) -> bool:
@@ -74,10 +76,20 @@ async def drain(url: str, node_id: str) -> None:
     worker = await Worker.start(store, node_id)
     while not await is_done(store):
         # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
-        claims = await worker.claim_rooms(*random.sample(ROOMS, random.choice([1, 1, 2])), limit=8)
+        rooms = random.sample(ROOMS, random.choice([1, 1, 2]))
+        claims = await worker.claim_rooms(*rooms, limit=8)
         if claims:
-            await store.finish([settled(claim) for claim in claims])
+            await store.finish([settled(claim) for claim in claims[1:]])
+            await pass_on(worker, claims[0], rooms)
     await store.close()
+
+
+async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:
+    """From one to the next, until nobody follows."""
+    request = ClaimRequest(node_id=worker.node_id, rooms=tuple(rooms), limit=8)
+    claims: Claims | None = Claims([claim])
+    while claims:
+        _, claims = await worker.store.pass_on(settled(claims[0]), request)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from tests.postgres_server import administer, distributed_url, server_url, store_url
 from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, check_lines, declare_limit, states, until
-from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, settled
+from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, pass_on, settled
 
 from synergon.lifecycle import FINAL, State
 from synergon.limit_records import NewLimit, NewProvider, NewServer
@@ -53,7 +53,7 @@ def new_tasks(number: int) -> list[NewTask]:
 
 
 def watch(schema: str) -> None:
-    """Let the database itself write down who starts and who stops.
+    """Let the database itself write down who starts and who stops, and dawdle before somebody does.
 
     A start that another one's end has made room for is written after that end was committed, hence gets a later number:
     read in the order of their numbers, starts and ends tell how many ran at once.
@@ -75,6 +75,13 @@ def watch(schema: str) -> None:
             END IF;
             RETURN NULL;
         END $$;
+        CREATE OR REPLACE FUNCTION {schema}.dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM pg_sleep(random() * 0.004);
+            RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+        END $$;
+        DROP TRIGGER IF EXISTS dawdle ON {schema}.task;
+        CREATE TRIGGER dawdle BEFORE UPDATE OR DELETE ON {schema}.task FOR EACH ROW EXECUTE FUNCTION {schema}.dawdle();
         DROP TRIGGER IF EXISTS watch ON {schema}.task;
         CREATE TRIGGER watch AFTER UPDATE OR DELETE ON {schema}.task FOR EACH ROW EXECUTE FUNCTION {schema}.watch();
         """
@@ -115,7 +122,8 @@ async def test_processes_that_meet_at_every_step_never_take_more_than_there_is_r
         assert await is_done(store)
         crowds = largest_crowds(schema)
     finally:
-        administer(f"DROP TRIGGER watch ON {schema}.task")
+        for made in (f"TRIGGER watch ON {schema}.task", f"TRIGGER dawdle ON {schema}.task", f"TABLE {schema}.audit"):
+            administer(f"DROP {made}")
     assert {name: size for name, size in crowds.items() if size > (1 if name.startswith("slot") else PLACES)} == {}
     assert max(crowds.values()) == PLACES
 
@@ -152,7 +160,9 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
     async def work() -> None:
         claims = await worker.claim_rooms(*ROOMS, limit=6)
         chance.shuffle(claims)
-        await store.finish([settled(claim) for claim in claims])
+        await store.finish([settled(claim) for claim in claims[2:]])
+        for claim in claims[:2]:
+            await pass_on(worker, claim, [room for room in ROOMS if room.kind == claim.kind])
 
     async def cancel() -> None:
         await store.cancel(await some(2))

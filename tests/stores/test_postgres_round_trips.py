@@ -10,7 +10,7 @@ from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.records import Claim, Room, Succeeded
+from synergon.records import Claim, ClaimRequest, Room, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
@@ -89,4 +89,25 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
     (claim,) = await worker.claim_rooms(ROOMS[shared])
     await next_one(await next_one(claim))
     assert said == SAID[shared]
+    await store.close()
+
+
+PASSED: Final = {"a limit": ["pass_seat"], "a server": ["pass_seat"], "a line": ["pass_place"]}
+
+
+@pytest.mark.parametrize("shared", list(PASSED))
+async def test_a_place_is_passed_on_in_one_statement(said: list[str], shared: str) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    await declare_limit(store, "license", 1)
+    await declare_limit(store, "key:lined", 1)
+    await declare_pool(store, a=1)
+    await add_many(store, 2, kind=ROOMS[shared].kind, limit_key="one" if shared == "a line" else None)
+    (claim,) = await worker.claim_rooms(ROOMS[shared])
+    server = ("gpu", claim.server) if claim.server is not None else None
+    settlement = settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
+    said.clear()
+    _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, rooms=(ROOMS[shared],), limit=1))
+    assert (len(claims or ()), said) == (1, PASSED[shared])
     await store.close()

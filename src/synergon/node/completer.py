@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -45,6 +45,7 @@ class Completer:
         on_freed: Callable[[Iterable[str | None]], None],
         on_writing: Callable[[Iterable[Settlement]], None] = lambda _: None,
         on_written: Callable[[Iterable[str | None]], None] | None = None,
+        finish: Callable[[list[Settlement]], Awaitable[list[Verdict]]] | None = None,
         hooks: Hooks,
     ) -> None:
         self._store = store
@@ -57,6 +58,7 @@ class Completer:
         self._on_freed = on_freed
         self._on_writing = on_writing
         self._on_written = on_written or on_freed
+        self._finish = finish or store.finish
         self._hooks = hooks
         self._pending: list[Settlement] = []
         self._writing: list[Settlement] = []
@@ -147,7 +149,7 @@ class Completer:
         while True:
             self._on_writing(batch)
             try:
-                verdicts = await self._store.finish(batch)
+                verdicts = await self._finish(batch)
             except Exception as error:
                 if _is_about_the_data(error):
                     if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours

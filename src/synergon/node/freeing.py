@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
+from synergon.errors import StoreUnavailable
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
-from synergon.records import Settlement
+from synergon.node.strays import Strays
+from synergon.records import ClaimRequest, Claims, NodeRecord, Settlement, Verdict
+from synergon.stores.base import Store
 
 
 class Freeing:
-    """Between the completer and the scheduler."""
+    """Between the completer and the scheduler. Where the store can do so, a place is passed on to the next task with
+    the commit that ends the one before."""
 
-    def __init__(self, sharing: Sharing, scheduler: Callable[[], Scheduler], *, is_in_order: bool) -> None:
+    def __init__(
+        self, store: Store, sharing: Sharing, scheduler: Callable[[], Scheduler], strays: Callable[[], Strays]
+    ) -> None:
+        self._store = store
         self._sharing = sharing
         self._scheduler = scheduler
-        self._is_in_order = is_in_order
-        """Of two calls to the store the later one sees what the earlier one did."""
+        self._strays = strays
+        self._is_in_order = store.capabilities.in_order
+        self._passes_on = store.capabilities.passes_on and sharing.is_any
+        self._passed_on: Counter[str | None] = Counter()
+        """How many tasks of each kind have left their place to somebody, and are not free to be taken."""
 
     def ended(self, kinds: Iterable[str | None]) -> None:
         """Tasks of these kinds have ended, and the store knows."""
@@ -27,8 +38,40 @@ class Freeing:
         if self._is_in_order and self._sharing.is_any:
             self._scheduler().wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
 
+    async def finish(self, batch: list[Settlement]) -> list[Verdict]:
+        """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
+        takers = self._takers(batch)
+        verdicts: list[Verdict] = []
+
+        async def pass_on(request: ClaimRequest) -> Claims | None:
+            verdict, claims = await self._store.pass_on(batch[0], request)
+            verdicts.append(verdict)
+            return claims
+
+        if takers:
+            try:
+                if await self._scheduler().claim_along(takers, pass_on):
+                    self._passed_on[batch[0].kind] += 1
+            except StoreUnavailable:
+                self._strays().doubt()
+                raise
+        return verdicts or await self._store.finish(batch)
+
+    def _takers(self, batch: list[Settlement]) -> set[str]:
+        """The kinds that may take the place."""
+        if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
+            return set()
+        return self._sharing.heirs(batch[0].kind)
+
+    def meet(self, others: Iterable[NodeRecord], queues: frozenset[str] | None) -> None:
+        """Other nodes, as their rows say; this one serves these queues."""
+        if self._passes_on:
+            self._sharing.meet(others, queues)
+
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""
+        if self._passed_on:
+            kinds, self._passed_on = (Counter(kinds) - self._passed_on).elements(), Counter()
         freed = self._sharing.freed(kinds)
         # A claim in flight came after these outcomes, and has seen what they freed; without one, somebody has to look.
         if not (self._is_in_order and self._scheduler().is_claiming):

@@ -106,7 +106,6 @@ class Node:
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
         self._address: str | None = None
-        self._taken: list[Claim] = []
         self._lease: Lease | None = None
         self._build()
         self._keeper: Keeper | None = None
@@ -116,7 +115,7 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        freeing = Freeing(self._sharing, lambda: self.scheduler, is_in_order=store.capabilities.in_order)
+        freeing = self._freeing = Freeing(store, self._sharing, lambda: self.scheduler, lambda: self._strays)
         self.completer = Completer(
             store,
             clock,
@@ -128,6 +127,7 @@ class Node:
             on_freed=freeing.ended,
             on_writing=freeing.leaving,
             on_written=freeing.written,
+            finish=freeing.finish,
             hooks=self._hooks,
         )
         services = BodyServices(
@@ -323,22 +323,21 @@ class Node:
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
+        await self.scheduler.settled()  # a place may be passed on just now, which is a claim, too
         await self._strays.give_back(self.id)
         self._neighbours.claim_begins()
         try:
-            await self.scheduler.step()
+            taken = await self.scheduler.step()
         except StoreUnavailable:
             self._strays.doubt()
             raise
         self._neighbours.claim_is_over(self.scheduler.leftover)
-        self._neighbours.freed(self._sharing.left_over(self._taken))
-        self._taken = []
+        self._neighbours.freed(self._sharing.left_over(taken))
         self._canceller.claim_is_over()
         self._idle.look()
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
-        self._taken = claims
         if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
             self.alarm.look()  # the next one has its turn now
         if self.scheduler.may_claim and self._lease is not None and not self._lease.is_over:
@@ -390,6 +389,8 @@ class Node:
         """The node table, as it has just been read."""
         self._neighbours.learn(nodes)
         self.presence.learn(nodes, self.id)
+        others = [node for node in nodes if node.id != self.id and node.lease_left > 0]
+        self._freeing.meet(others, self._settings.queues)
 
     def _presence_changed(self) -> None:
         """Say so at once; and what is claimed and has not begun is not begun any more."""

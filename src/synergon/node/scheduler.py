@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from synergon.demands import SLOT
 from synergon.node.acceptance import Acceptance
@@ -18,6 +18,9 @@ from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
 from synergon.stores.weighing import most_unsaid
+
+Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
+"""Asks the store; None: it has no answer to that."""
 
 
 class Scheduler:
@@ -74,8 +77,9 @@ class Scheduler:
         self._look_at({kind})
 
     def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
-        self._dirty |= kinds
-        self._event.set()
+        if kinds:
+            self._dirty |= kinds
+            self._event.set()
 
     def wake_all(self) -> None:
         """There may be ready tasks of any kind."""
@@ -130,15 +134,35 @@ class Scheduler:
         """Return once there is a reason to claim."""
         await self._event.wait()
 
-    async def step(self) -> None:
-        """Claim once, for every reason there was."""
+    async def step(self) -> Sequence[Claim]:
+        """Claim once, for every reason there was; what was taken."""
         self._event.clear()
         if not self.may_claim:
-            return
+            return ()
         self._dirty -= self._acceptance.begin(self._dirty)
         request = self._admission.request(self.node_id, self._dirty)
-        if request is not None:
-            await self._claim(self._acceptance.narrowed(request))
+        if request is None:
+            return ()
+        return await self._claim(self._acceptance.narrowed(request), self._store.claim)
+
+    async def claim_along(self, kinds: set[str], ask: Ask) -> int:
+        """Claim one task of these kinds together with something else that the store is told; how many were taken.
+
+        Where there is room for others that may be before it `ask` is not called. What it cannot answer is asked again,
+        and so is whatever there was another reason to ask for: it takes no more than one.
+        """
+        if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
+            return 0
+        request = self._admission.request(self.node_id, kinds)
+        if request is None:
+            return 0
+        news = self._dirty & kinds
+        taken = await self._claim(self._acceptance.narrowed(request), ask)
+        self._look_at(news)
+        return len(taken)
+
+    def _has_room_for(self, kinds: set[str]) -> bool:
+        return any(self._admission.room(kind) > 0 for kind in kinds)
 
     @property
     def is_claiming(self) -> bool:
@@ -152,34 +176,38 @@ class Scheduler:
             return False
         if kind is not None:
             return kind not in self._dirty
-        return all(self._admission.room(dirty) <= 0 for dirty in self._dirty)
+        return not self._has_room_for(self._dirty)
 
     async def settled(self) -> None:
         """Return once no claim is in flight; to be called after `close`."""
         await self._is_idle.wait()
 
-    async def _claim(self, request: ClaimRequest) -> None:
+    async def _claim(self, request: ClaimRequest, ask: Ask) -> Sequence[Claim]:
         asked = {room.kind for room in request.rooms}
         self._dirty -= asked
         self._returns = self._admission.returns
         self._is_idle.clear()
         try:
-            claims = await self._store.claim(request)
+            claims = await ask(request)
         except BaseException:
             self._dirty |= asked
             self._event.set()
             raise
         finally:
             self._is_idle.set()
+        if claims is None:
+            self._look_at(asked)
+            return ()
         if claims.is_cordoned:  # so it knows no more than before
             self._dirty |= asked
             self._on_cordoned()
-            return
+            return ()
         taken = Counter(claim.kind for claim in claims)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)
         if claims:
             self._start(claims)
+        return claims
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""

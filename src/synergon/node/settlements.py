@@ -33,6 +33,7 @@ def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
         group_id=claim.group_id,
         server=(attempt.server.provider, attempt.server.address) if attempt.server and is_well is not None else None,
         is_server_well=is_well is not False,
+        slot=claim.slot,
         kind=claim.kind,
     )
 

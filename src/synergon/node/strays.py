@@ -41,6 +41,11 @@ class Strays:
         """A claim has failed. It may be executed yet, so one look is not enough."""
         self._doubt_until = self._clock.monotonic() + self._doubt_seconds
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether something may run here that nobody knows of."""
+        return self._doubt_until is not None
+
     async def give_back(self, node_id: str) -> None:
         """Hand back every task that the store believes to run here and that does not."""
         if self._doubt_until is None:

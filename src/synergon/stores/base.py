@@ -78,6 +78,8 @@ class Capabilities:
     """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
     in_order: bool = False
     """Of two writes of one process the later one sees what the earlier one did, without waiting for its answer."""
+    passes_on: bool = False
+    """It can let the next task start with the same commit that ends one (`pass_on`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,14 @@ class Store(Protocol):
         that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.
         A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
         inserted twice. A row that could not be written does not fail its neighbours.
+        """
+
+    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt as `finish` does, and take the task that has its place from now on, in one step.
+
+        That is the task which a claim with this request, for one more, would take. None: it needs such a claim to find
+        out who that is, because nobody is there, or somebody else may be before it, or more than this place has a say.
+        A store that does not pass on (`Capabilities`) always says so.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:

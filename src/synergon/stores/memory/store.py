@@ -167,6 +167,14 @@ class MemoryStore:
                 verdicts[-1] = replace(verdicts[-1], released=released)
             return verdicts
 
+    async def pass_on(
+        self,
+        settlement: Settlement,
+        request: ClaimRequest,  # noqa: ARG002  it is the port's
+    ) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt; a claim that follows costs nothing here."""
+        return (await self.finish([settlement]))[0], None
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""
         with self._transaction() as (tables, _):

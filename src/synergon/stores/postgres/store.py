@@ -57,6 +57,7 @@ from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.listening import listen
+from synergon.stores.postgres.passing import pass_on
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.succeeding import are_plain, finish_plain
 
@@ -71,7 +72,12 @@ class PostgresStore:
         self.url = url
         self.address = Address.parse(url)
         self.capabilities = Capabilities(
-            shared=True, durable=True, transactions=True, remote=True, listens=self.address.listens
+            shared=True,
+            durable=True,
+            transactions=True,
+            remote=True,
+            listens=self.address.listens,
+            passes_on=self.address.profile.succeeds_at_once,
         )
         self._profile = self.address.profile
         self._sql = self._profile.statements(self.address.schema)
@@ -232,6 +238,12 @@ class PostgresStore:
         if self._profile.succeeds_at_once and are_plain(settlements):
             return await finish_plain(self._write, self._statement, settlements)
         return await self._write(settling.finish, settlements)
+
+    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt and take the next one, in one statement."""
+        if not self.capabilities.passes_on:
+            return (await self.finish([settlement]))[0], None
+        return await pass_on(self._statement, self.finish, settlement, request)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""

@@ -70,13 +70,15 @@ def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
 
 async def _move(session: Session, settlements: Sequence[Settlement], *, counts: bool) -> list[Any]:
     in_order = sorted(settlements, key=lambda entry: entry.id)
-    return await session.rows(
-        "succeed",
-        [entry.id for entry in in_order],
-        [entry.claim_no for entry in in_order],
-        [_result(entry) for entry in in_order],
-        session.shard,
-        counts,
+    return await session.rows("succeed", *columns(in_order), session.shard, counts)
+
+
+def columns(settlements: Sequence[Settlement]) -> tuple[list[int], list[int], list[str | None]]:
+    """As a statement takes them; they are in the order of ids."""
+    return (
+        [entry.id for entry in settlements],
+        [entry.claim_no for entry in settlements],
+        [_result(entry) for entry in settlements],
     )
 
 

@@ -164,6 +164,14 @@ class SqliteStore:
         """Settle attempts."""
         return await self._write(settling.finish, settlements)
 
+    async def pass_on(
+        self,
+        settlement: Settlement,
+        request: ClaimRequest,  # noqa: ARG002  it is the port's
+    ) -> tuple[Verdict, Claims | None]:
+        """Settle an attempt; a claim that follows shares its commit anyway."""
+        return (await self.finish([settlement]))[0], None
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""
         return await self._write(settling.report, reports)

@@ -132,6 +132,171 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
     overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
     greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
 
+-- name: pass_seat
+-- Ends a plain success (`succeed`), and the first ready task of its kind has its place from now on: one ends and one
+-- starts, so that nothing is exceeded that was not before. Limits and server are locked against those who change them,
+-- and first, as everywhere: each part asks for something of the one before. The place is not passed on if a limit ($9) or the server was lowered, if the next one is
+-- for another server or has just failed on this one, and if a command ($14) is ready or something that demands more than
+-- its kind does: then a claim has to weigh it. So it has if a limit might cover the server, or another one that is in
+-- use: the address of a server contains what a limit that covers it says of the host.
+WITH locked AS MATERIALIZED (
+    SELECT name, value, split_part(regexp_replace(name, '^.*://', ''), ':', 1) AS host
+    FROM {schema}.task_limit WHERE name = ANY ($9) ORDER BY name FOR UPDATE
+),
+place AS MATERIALIZED (
+    SELECT capacity FROM {schema}.server
+    WHERE provider = $11 AND address = $12 AND failures = 0 AND rests = 0 AND resting_until IS NULL
+        AND (SELECT count(*) FROM locked) >= 0
+    FOR UPDATE
+),
+well AS MATERIALIZED (
+    SELECT ($11::text IS NULL AND (SELECT count(*) FROM locked) >= 0) OR EXISTS (SELECT 1 FROM place) AS is_so
+),
+mine AS MATERIALIZED (
+    SELECT found.id FROM well CROSS JOIN LATERAL (
+        SELECT id FROM {schema}.task
+        WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
+            AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL AND well.is_so
+        FOR UPDATE
+    ) AS found
+),
+open AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($8::text[] IS NULL OR name = ANY ($8))
+),
+next AS MATERIALIZED (
+    SELECT found.id FROM mine CROSS JOIN LATERAL (
+        SELECT first.* FROM open CROSS JOIN LATERAL (
+            SELECT id, priority, target, server, attempts FROM {schema}.task
+            WHERE state = 'ready' AND kind = $7 AND queue = open.name AND demand = ''
+                AND (expires_at IS NULL OR expires_at > now()) AND id <> mine.id
+            ORDER BY priority DESC, id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) AS first
+        ORDER BY first.priority DESC, first.id
+        LIMIT 1
+    ) AS found
+    WHERE ($12::text IS NULL OR found.target IS NULL OR found.target = $12)
+        AND ($12 IS NULL OR found.attempts = 0 OR found.server IS DISTINCT FROM $12)
+        AND NOT EXISTS (
+            SELECT 1 FROM open CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task
+                WHERE state = 'ready' AND kind = $7 AND queue = open.name AND demand > '' LIMIT 1
+            ) AS demanding
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest($14::text[]) AS command (kind) CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = command.kind LIMIT 1
+            ) AS ready
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM locked WHERE value < (
+                SELECT count(*) FROM {schema}.task
+                WHERE holds IS NOT NULL AND (
+                    name = ANY (string_to_array(holds, E'\n')) OR (slot IS NOT NULL AND strpos(server, host) > 0)
+                )
+            )
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM place WHERE capacity < (
+                SELECT count(*) FROM {schema}.task WHERE provider = $11 AND server = $12 AND slot IS NOT NULL
+            )
+        )
+        AND ($12 IS NULL OR NOT EXISTS (
+            SELECT 1 FROM {schema}.task_limit
+            WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
+                AND strpos($12, split_part(regexp_replace(name, '^.*://', ''), ':', 1)) > 0
+        ))
+        AND EXISTS (
+            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+        )
+),
+ended AS (
+    DELETE FROM {schema}.task WHERE id = ANY (ARRAY(SELECT id FROM mine)) RETURNING *
+),
+{succeed.moved},
+{succeed.counted},
+taken AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6, started_at = now(),
+        overdue = false, kept_by = NULL, kept_until = NULL, holds = $10, provider = coalesce($11, provider),
+        server = coalesce($12, server), slot = $13
+    WHERE state || '' = 'ready' AND id = ANY (ARRAY(SELECT next.id FROM next CROSS JOIN ended))
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+)
+SELECT moved.id AS ended, NULL AS demanding, taken.* FROM moved LEFT JOIN taken ON true
+
+-- name: pass_place
+-- Ends a plain success in a line, and the first that waits there has its place from now on; if that cannot be, nothing
+-- happens at all: then the line has to be put in order. So it has if one of it is ready, or of its kind where the node
+-- would take it: that one is before it.
+WITH locked AS MATERIALIZED (
+    SELECT value FROM {schema}.task_limit WHERE name = 'key:' || $7 AND every IS NULL FOR UPDATE
+),
+line AS MATERIALIZED (
+    SELECT $7::text AS kind, $9::text AS limit_key, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
+    FROM locked
+    WHERE value IS NOT NULL
+),
+open AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL
+),
+next AS MATERIALIZED (
+    SELECT found.id FROM line CROSS JOIN LATERAL (
+        SELECT id, queue, demand, expires_at FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+            AND queue IN (SELECT name FROM open)
+        ORDER BY priority DESC, id
+        LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE found.demand = '' AND (found.expires_at IS NULL OR found.expires_at > now())
+        AND ($8::text[] IS NULL OR found.queue = ANY ($8))
+        AND NOT EXISTS (
+            SELECT 1 FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM open CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $7 AND queue = open.name LIMIT 1
+            ) AS ready
+            WHERE $8 IS NULL OR open.name = ANY ($8)
+        )
+        AND (SELECT value FROM locked) >= (
+            SELECT count(*) FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.running
+        )
+        AND EXISTS (
+            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+        )
+),
+mine AS MATERIALIZED (
+    SELECT found.id FROM next CROSS JOIN LATERAL (
+        SELECT id FROM {schema}.task
+        WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
+            AND NOT cancel_requested AND kind = $7 AND limit_key = $9 AND group_id IS NULL AND slot IS NULL
+            AND id <> next.id
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+),
+ended AS (
+    DELETE FROM {schema}.task WHERE id = ANY (ARRAY(SELECT id FROM mine)) RETURNING *
+),
+{succeed.moved},
+{succeed.counted},
+taken AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6, started_at = now(),
+        overdue = false
+    WHERE state || '' = 'waiting' AND id = ANY (ARRAY(SELECT next.id FROM next CROSS JOIN ended))
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+)
+SELECT moved.id AS ended, NULL AS demanding, taken.* FROM moved CROSS JOIN taken
+
 -- name: keep
 -- Room is kept for it, unless another node does so. $4: what it must demand; NULL: anything.
 UPDATE {schema}.task SET kept_by = $2, kept_until = now() + $3::bigint * interval '1 microsecond'

@@ -8,6 +8,10 @@
 -- name: succeed
 -- One statement changes one table.
 
+-- name: pass_seat
+
+-- name: pass_place
+
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
 -- LIMIT is a parameter and no expression of the lane, which not every planner takes.

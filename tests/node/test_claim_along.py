@@ -1,0 +1,102 @@
+"""A claim that goes along with something else: it forgets no reason to claim, and is before nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.stores.actions import new_node
+
+from synergon import Engine
+from synergon.errors import StoreUnavailable
+from synergon.node.admission import Admission
+from synergon.node.ledger import Ledger
+from synergon.node.scheduler import Scheduler
+from synergon.records import Claim, ClaimRequest, Claims
+
+ONE = Claim(1, 1, "shared", "default", b"{}", 1, None, 0, None, (), None)
+
+
+class Stand:
+    """A scheduler with three slots, and nothing to claim; what goes along is answered by the test."""
+
+    def __init__(self, engine: Engine) -> None:
+        kinds: dict[str, Any] = {
+            "shared": engine.task(name="shared", limits=["license"])(self._body),
+            "other": engine.task(name="other", max_running=1)(self._body),
+        }
+        self.ledger = Ledger(3, 1)
+        self.started: list[Claim] = []
+        self.asked: list[ClaimRequest] = []
+        self.answer: Claims | Exception | None = Claims([ONE])
+        self.scheduler = Scheduler(engine.store, Admission(kinds, self.ledger, None), kinds, self.started.extend)
+        self.scheduler.node_id = "node-1"
+
+    @staticmethod
+    async def _body() -> None: ...
+
+    async def along(self) -> int:
+        return await self.scheduler.claim_along({"shared"}, self._ask)
+
+    async def _ask(self, request: ClaimRequest) -> Claims | None:
+        self.asked.append(request)
+        assert self.scheduler.is_claiming, "one claim is in flight at a time"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[Stand]:
+    """After a first claim, which has found nothing."""
+    engine = Engine("memory://")
+    engine.limit("license", 1)
+    async with engine:
+        await engine.store.register(new_node("node-1"))
+        made = Stand(engine)
+        await made.scheduler.step()
+        assert made.scheduler.is_at_rest(None)
+        yield made
+
+
+async def test_what_it_takes_is_started_and_nothing_more_is_asked_for(stand: Stand) -> None:
+    assert await stand.along() == 1
+    assert stand.started == [ONE]
+    assert [room.kind for request in stand.asked for room in request.rooms] == ["shared"]
+    assert stand.scheduler.is_at_rest(None)
+
+
+async def test_whatever_else_there_was_a_reason_to_ask_for_is_asked_yet(stand: Stand) -> None:
+    stand.scheduler.wake(["shared"])
+    assert await stand.along() == 1
+    assert not stand.scheduler.is_at_rest("shared")
+
+
+@pytest.mark.parametrize("answer", [None, StoreUnavailable("away")])
+async def test_what_has_no_answer_is_asked_again(stand: Stand, answer: Exception | None) -> None:
+    stand.answer = answer
+    if answer is None:
+        assert await stand.along() == 0
+    else:
+        with pytest.raises(StoreUnavailable):
+            await stand.along()
+    assert not stand.scheduler.is_at_rest("shared")
+    await stand.scheduler.settled()
+
+
+async def test_others_that_have_room_may_be_before_it(stand: Stand) -> None:
+    stand.scheduler.wake(["other"])
+    assert (await stand.along(), stand.asked) == (0, [])
+
+
+async def test_others_that_have_no_room_are_not(stand: Stand) -> None:
+    stand.ledger.take("other", is_process=False)
+    stand.scheduler.wake(["other"])
+    assert await stand.along() == 1
+    assert not stand.scheduler.is_at_rest("other")
+
+
+async def test_a_node_that_may_claim_nothing_takes_nothing_along(stand: Stand) -> None:
+    stand.scheduler.cordon()
+    assert (await stand.along(), stand.asked) == (0, [])
