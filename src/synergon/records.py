@@ -35,7 +35,7 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every record has in common."""
 
 

@@ -20,6 +20,10 @@ NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
 """Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
 dead would wait for them; the server shall not keep them for longer than it takes to take over."""
 
+AT_HAND: Final = 2
+"""As many connections stay out of the driver's pool between calls: to take one from there and to give it back takes
+about as long as a short statement. One is for who claims, and one for who finishes or enqueues."""
+
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
@@ -47,6 +51,9 @@ class Connections:
         self._for_strangers = for_strangers
         """Whoever uses the connections may leave settings behind, so they are cleaned: one more question each time."""
         self._pool: asyncpg.Pool[Any] | None = None
+        self._at_hand: list[PoolConnectionProxy[Any]] = []
+        self._queueing = 0
+        """How many wait for a connection."""
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._was_closed = False
@@ -90,6 +97,8 @@ class Connections:
                 while self._calls:
                     self._is_idle.clear()
                     await self._is_idle.wait()
+                for connection in self._at_hand:
+                    await pool.release(connection)
                 await pool.close()
         except TimeoutError:
             pool.terminate()
@@ -119,9 +128,12 @@ class Connections:
                         yield connection
                     except asyncpg.InternalClientError:
                         connection.terminate()  # it is out of step with the server, and nobody else shall meet it
-                        raise
-                    finally:
                         await pool.release(connection)
+                        raise
+                    except BaseException:
+                        await pool.release(connection)  # which waits until a statement that was cancelled has ended
+                        raise
+                    await self._keep_or_release(pool, connection)
         finally:
             self._calls -= 1
             if not self._calls:
@@ -140,7 +152,13 @@ class Connections:
                 await self._pool.release(connection)
 
     async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not connection.is_closed():
+                return connection
+            await pool.release(connection)
         patience = self._address.call_seconds * 0.9  # the call itself is not over yet, so that it can be told why
+        self._queueing += 1
         try:
             return await pool.acquire(timeout=patience)
         except TimeoutError as error:
@@ -150,6 +168,16 @@ class Connections:
                 f"all {self._address.pool} connections of this process to {self._address.place} were in use for "
                 f"{patience:g} s; do less at once, or allow more with ?pool={self._address.pool * 2}"
             ) from error
+        finally:
+            self._queueing -= 1
+
+    async def _keep_or_release(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any]) -> None:
+        """Who waits for a connection gets it from the pool."""
+        is_kept = not (self._for_strangers or self._queueing or self._pool is None or connection.is_closed())
+        if is_kept and len(self._at_hand) < AT_HAND:
+            self._at_hand.append(connection)
+        else:
+            await pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = None) -> AsyncIterator[PoolConnectionProxy[Any]]:
