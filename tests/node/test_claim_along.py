@@ -91,7 +91,7 @@ async def test_others_that_have_room_may_be_before_it(stand: Stand) -> None:
 
 
 async def test_others_that_have_no_room_are_not(stand: Stand) -> None:
-    stand.ledger.take("other", is_process=False)
+    stand.ledger.take("other")
     stand.scheduler.wake(["other"])
     assert await stand.along() == 1
     assert not stand.scheduler.is_at_rest("other")
