@@ -156,7 +156,8 @@ async def test_a_claim_that_is_not_current_any_more_commits_nothing(
     assert orders(file) == ["claim 2"]
 
 
-async def test_a_cancelled_body_commits_nothing(engine: Engine, file: Path) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_cancelled_body_commits_nothing(engine: Engine, file: Path, *, is_told: bool) -> None:
     gate = ThreadGate()
 
     @engine.task
@@ -169,7 +170,7 @@ async def test_a_cancelled_body_commits_nothing(engine: Engine, file: Path) -> N
     async with engine.worker():
         handle = await order.enqueue()
         await gate.until_reached()
-        await handle.cancel()
+        await (handle.cancel() if is_told else engine.store.cancel([handle.id]))
         gate.open()
         assert (await ended(handle)).state is State.CANCELLED
     assert orders(file) == []

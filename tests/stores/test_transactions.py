@@ -200,6 +200,18 @@ async def test_a_stale_claim_rolls_everything_back(transactional: Store, claimed
     assert await listed(transactional, kind="child") == []
 
 
+async def test_what_somebody_wants_cancelled_rolls_everything_back(
+    transactional: Store, claimed: Any, caller: Caller
+) -> None:
+    await transactional.cancel([claimed.id])
+    body = await transactional.begin(HOLD_SECONDS)
+    await write(body.connection, caller.table, "by the body")
+    verdict = await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+    assert verdict.state is State.CANCELLED
+    assert await caller.words() == []
+    assert await state_of(transactional, claimed.id) is State.RUNNING, "its outcome takes the usual way"
+
+
 async def _is_over(body: BodyTransaction) -> bool:
     """Whether the connection has stopped taking statements."""
     try:

@@ -20,6 +20,7 @@ from synergon.clock import Clock
 from synergon.context import Context, fill_in
 from synergon.demands import completed, parse_demand
 from synergon.errors import PayloadError, StoreError
+from synergon.lifecycle import State
 from synergon.node import outcomes
 from synergon.node.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.child_bodies import ChildBodies
@@ -35,6 +36,7 @@ from synergon.node.wrapping import Wrapping, wrap_child
 from synergon.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.records import (
+    Cancelled,
     Claim,
     Crashed,
     Failed,
@@ -362,5 +364,7 @@ class Runner:
             verdict = await transaction.finish(settlement)
         except StoreError as error:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
-        self._completer.announce_now(settlement, verdict)
-        return None
+        if verdict.state is State.SUCCEEDED:
+            self._completer.announce_now(settlement, verdict)
+            return None
+        return outcome if verdict.state is None else Cancelled()  # nothing is kept of it, and it takes the usual way

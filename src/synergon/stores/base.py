@@ -103,7 +103,8 @@ class BodyTransaction(Protocol):
         """The same for a body in a thread."""
 
     async def finish(self, settlement: Settlement) -> Verdict:
-        """Settle the attempt and commit everything together; stale: roll everything back."""
+        """Settle a success and commit everything together. Whatever else it comes to, because the claim is stale or
+        somebody wants the task cancelled, everything is rolled back, and it is not settled yet."""
 
     async def rollback(self) -> None:
         """Undo what the body wrote. Does nothing after `finish` or an earlier rollback."""

@@ -18,6 +18,7 @@ from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
 from synergon.errors import StoreError, StoreUnavailable
+from synergon.lifecycle import State
 from synergon.records import Settlement, Verdict
 from synergon.stores.postgres import settling
 from synergon.stores.postgres.address import Address
@@ -81,14 +82,14 @@ class PostgresBodyTransaction:
         return now
 
     async def finish(self, settlement: Settlement) -> Verdict:
-        """Settle the attempt and commit; stale: roll back."""
+        """Settle a success and commit; if it is none any more, roll back."""
         self._limit.cancel()
         try:
             with translated(self._address):
                 await self._check_is_ours()
                 session = Session(self.connection, self._address.profile, self._sql, self._shard)
                 (verdict,) = await settling.finish(session, [settlement])
-                if verdict.state is not None:
+                if verdict.state is State.SUCCEEDED:
                     await session.flush()
                     await self._transaction.commit()
                     self._was_committed = True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from synergon.errors import StoreError
+from synergon.lifecycle import State
 from synergon.records import Settlement, Verdict
 from synergon.stores.sqlite import settling
 from synergon.stores.sqlite.connection import connect, translate
@@ -73,7 +74,7 @@ class SqliteBodyTransaction:
         return cls(connection, path, hold_seconds, on_end)
 
     async def finish(self, settlement: Settlement) -> Verdict:
-        """Settle the attempt and commit; stale: roll back."""
+        """Settle a success and commit; if it is none any more, roll back."""
         return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, settlement)
 
     async def rollback(self) -> None:
@@ -88,7 +89,7 @@ class SqliteBodyTransaction:
                 transaction = Transaction(self.connection)
                 (verdict,) = settling.finish(transaction, [settlement])
                 transaction.flush()
-                self.connection.execute("COMMIT" if verdict.state is not None else "ROLLBACK")
+                self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
             except sqlite3.Error as error:
                 raise translate(error, self._path) from error
             finally:
