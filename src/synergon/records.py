@@ -158,6 +158,8 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
     keep_for: int = 30_000_000
     """Microseconds from now for which it is kept; 0: no longer."""
+    shares: tuple[dict[str, int], ...] = ()
+    """What single running tasks use of the resources; of those that use the same, one."""
 
 
 class Kept(Record, frozen=True, kw_only=True):

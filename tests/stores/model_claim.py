@@ -62,6 +62,8 @@ class ModelClaim:
         self._slots = request.limit
         self._free = dict(request.free)
         self._held = dict(request.held)
+        self._shares = list(request.shares)
+        self._is_patient = request.patience == 0 and request.kept_for is None
         self._lanes: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
 
@@ -86,7 +88,7 @@ class ModelClaim:
         if not suits(demand, self.request.labels, self.request.totals) or not all(map(self._has_place, room.limits)):
             return False
         if any(amount > self._available(name, room, task.id) for name, amount in demand.cost.items()):
-            self._pass_over(task)
+            self._pass_over(task, demand)
             return False
         if self._slots <= 0 and not room.is_urgent:
             return False
@@ -94,6 +96,7 @@ class ModelClaim:
         self._slots -= 1
         for name, amount in demand.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
+        self._shares.append(demand.cost)
         if task.id == self.request.kept_for:
             self._held = {}
         return True
@@ -105,10 +108,18 @@ class ModelClaim:
         is_exempt = room.is_brief or task_id == self.request.kept_for
         return free if is_exempt else free - self._held.get(name, 0)
 
-    def _pass_over(self, task: ModelTask) -> None:
-        """Only the first of those that demand the same may have room kept for it."""
+    def _pass_over(self, task: ModelTask, demand: Demand) -> None:
+        """Only the first of those that demand the same may have room kept for it; and of those for which that might be,
+        the first, if others may get what it waits for."""
         lane = task.task.kind, task.task.queue, task.task.demand
-        is_patient = self.request.patience == 0 and self.request.kept_for is None
-        if lane not in self._lanes and is_patient and self._may_keep(task.id):
-            self.claims.kept = task.id
+        if lane not in self._lanes and self._is_patient and self._may_keep(task.id):
+            room = self.rooms[task.task.kind]
+            short = {name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)}
+            if any(short & share.keys() and not _covers(share, demand.cost) for share in self._shares):
+                self.claims.kept = task.id
+            self._is_patient = False
         self._lanes.add(lane)
+
+
+def _covers(share: Mapping[str, int], cost: Mapping[str, int]) -> bool:
+    return all(share.get(name, 0) >= amount for name, amount in cost.items())

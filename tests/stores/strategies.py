@@ -74,6 +74,10 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
 limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
+shares = st.sampled_from(
+    [(), (amounts(cpu=1),), (amounts(cpu=1),), (amounts(cpu=2),), (amounts(cpu=4, gpu=1), amounts(gpu=1))]
+)
+"""What might run on a node."""
 machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "labels": st.sampled_from([frozenset(), frozenset({"east"})]),
@@ -82,6 +86,7 @@ machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "yielding": st.sampled_from([{}, {}, amounts(cpu=1), amounts(cpu=2)]),
         "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2)]),
         "patience": st.sampled_from([0, 0, 0, None, LATER]),
+        "shares": shares,
     }
 )
 """What a node might say of itself; it need not be possible, only the same for the store and the model."""

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stores.actions import amounts, demands
 from tests.stores.model import LATER
-from tests.stores.strategies import TEXTS, details, machines, queues, requests, some_picks
+from tests.stores.strategies import TEXTS, details, machines, queues, requests, shares, some_picks
 from tests.stores.test_model import DistributedMachine, MemoryMachine, PostgresMachine, SqliteMachine, StoreMachine
 
 from synergon.records import ClaimRequest, HandedBack, NewTask, Room, Succeeded
@@ -29,7 +29,7 @@ plain_tasks = st.builds(
 alive = st.tuples(st.just(True), st.integers(0, 5))
 ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(spared_for=LATER)])
 full_requests = st.builds(
-    lambda free, rank, patience, limit: ClaimRequest(
+    lambda free, rank, patience, limit, shares: ClaimRequest(
         node_id="",
         rooms=(Room(kind="a", count=9, rank=rank), Room(kind="b", count=9)),
         limit=limit,
@@ -38,11 +38,13 @@ full_requests = st.builds(
         held=amounts(cpu=min(free, 2)),
         patience=patience,
         keep_for=LATER,
+        shares=shares,
     ),
     free=st.sampled_from([0, 1, 2, 4]),
     rank=st.sampled_from([0, 1]),
     patience=st.sampled_from([0, 0, None]),
     limit=st.sampled_from([9, 9, 2, 1, 0]),
+    shares=shares,
 )
 """Of a node that is often too full for the bigger tasks, and keeps what it has for the one that it was told."""
 

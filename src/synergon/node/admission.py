@@ -65,6 +65,7 @@ class Admission:
             totals=self._ledger.totals,
             free=self._ledger.unpromised,
             yielding=self._yielding(rooms),
+            shares=self._ledger.shares,
         )
         if self._reservation is None:
             return request
