@@ -475,6 +475,8 @@ class Look(Record, frozen=True, kw_only=True):
     """Tasks that could never run on a node with these are left out."""
     after: tuple[int, int] | None = None
     """Only those behind the one with this priority and id."""
+    without: frozenset[tuple[str, str]] = frozenset()
+    """Lanes that are passed over, by their queue and what the rows say of their demand."""
     limit: int = 100
 
 

@@ -39,7 +39,12 @@ def suits(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> 
 def looked_at(look: Look, tasks: Iterable[ModelTask]) -> list[int]:
     """What a node sees that looks at these, which it might claim."""
     found = sorted(
-        (task for task in tasks if suits(demand_of(look.room, task.task.demand), look.labels, look.totals)),
+        (
+            task
+            for task in tasks
+            if (task.task.queue, task.task.demand) not in look.without
+            and suits(demand_of(look.room, task.task.demand), look.labels, look.totals)
+        ),
         key=lambda task: place(look.room, task),
     )
     after = None if look.after is None else (-look.after[0], look.after[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -144,30 +145,44 @@ class Admission:
             self._reservation.forget()
 
     @property
+    def is_letting_go(self) -> bool:
+        """Whether the next request says that it keeps room no longer; none is begun to be kept by that one."""
+        reservation = self._reservation
+        return reservation is not None and reservation.is_letting_go(self._ledger.unpromised, self.places)
+
+    @property
     def held(self) -> dict[str, int]:
         """How much of what is free must be left to the task that room is kept for."""
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent ones, of each resource."""
-        return self._yielding([room for room in self._rooms.values() if room.is_urgent])
+        """What running tasks would yield to urgent ones that do not rest, of each resource."""
+        offered = self._offered()
+        return {name: offered[name] for name in self._ledger.totals} if offered else {}
 
     @property
     def slots_yielding(self) -> int:
         """The same in slots."""
-        return self._yielding_of(SLOT)
+        return self._offered()[SLOT]
 
     @property
     def processes_yielding(self) -> int:
         """The same in child processes."""
-        return self._yielding_of(PROCESS)
+        return self._offered()[PROCESS]
 
-    def _yielding_of(self, what: str) -> int:
-        urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
-        if self._preemption is None or not urgent:
-            return 0
-        return min(self._preemption.yielding(kind)[what] for kind in urgent)
+    def _offered(self) -> Counter[str]:
+        if self._preemption is None or not any(room.is_urgent for room in self._rooms.values()):
+            return Counter()
+        return self._preemption.offered
+
+    @property
+    def resting(self) -> dict[str, float]:
+        """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
+        if self._preemption is None:
+            return {}
+        left = {kind: self._preemption.resting_for(kind) for kind, room in self._rooms.items() if room.is_urgent}
+        return {kind: seconds for kind, seconds in left.items() if seconds}
 
     @property
     def brief(self) -> list[str]:
@@ -185,6 +200,11 @@ class Admission:
     def patience_seconds(self) -> float:
         """For how long a task that does not fit lets others pass."""
         return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
+
+    @property
+    def patience(self) -> float | None:
+        """The same; None: for ever, since no room is kept."""
+        return None if self._reservation is None else self._reservation.patience_seconds
 
     @property
     def returns(self) -> int:
