@@ -37,7 +37,8 @@ SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
-THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
+COSTLY: Final = ("costly", "end", "plain")
+THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"), COSTLY)
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
@@ -281,6 +282,34 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
         after=[tasks[kind] for kind in ready],
         limit=1,
         capacity=2,
+        paused=None,
+        asked=0,
+    )
+    asyncio.run(in_world(world, agree))
+
+
+@pytest.mark.parametrize(
+    ("before", "ready"),
+    [
+        ([1, 1], [3, 1]),
+        ([1, 1], [1, 3, 1]),
+        ([1, 1], [1, 1, 1, 3]),
+        ([2], [2, 1]),
+        ([2, 1], [2, 1]),
+        ([2], [2, 3, 1]),
+        ([1, 3], [1, 1]),  # it keeps room for the bigger one by then
+    ],
+)
+def test_what_is_said_of_a_claim_that_keeps_room(before: list[int], ready: list[int]) -> None:
+    nothing = frozenset[str]()
+    node = NodePlan(8, 0, 3, nothing, None, frozenset(KINDS), False, True, 9)
+    tasks = {cpu: TaskPlan("plain", "mail", 0, cpu, nothing, nothing) for cpu in (1, 2, 3)}
+    world = World(
+        nodes=[node],
+        before=[tasks[cpu] for cpu in before],
+        after=[tasks[cpu] for cpu in ready],
+        limit=1,
+        capacity=1,
         paused=None,
         asked=0,
     )
