@@ -343,7 +343,7 @@ async def test_room_is_kept_for_none_of_a_backlog_of_equals(store: Store, worker
     backlog = await add_many(store, 20, demand=demands(cpu=2))
     claims = await keep(worker, free=8, shares=())
     for number in range(4, 20):
-        assert (ids_of(claims[-1:]), claims.kept) == ([backlog[number - 1]], None)
+        assert (ids_of(claims)[-1:], claims.kept) == ([backlog[number - 1]], None)
         claims = await keep(worker, free=2, shares=(amounts(cpu=2),))
     assert {(await read(store, task_id)).kept_by for task_id in backlog} == {None}
 
