@@ -164,7 +164,7 @@ class Signature:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
         return values
 
-    def _validated(self, payload: bytes) -> msgspec.Struct:
+    def _validated(self, payload: bytes) -> Any:
         try:
             return self._decoder.decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:  # or a pydantic model refuses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -18,8 +19,11 @@ from synergon import Command, Engine, Resources, State, Why
 from synergon.durations import microseconds
 from synergon.node.admission import Admission
 from synergon.node.ledger import Ledger
+from synergon.node.logger import NodeLogger
+from synergon.node.reservation import Reservation
 from synergon.node.scheduler import Scheduler
 from synergon.node.standing import state_of
+from synergon.node.timeouts import Timeouts
 from synergon.node_state import encode_state
 from synergon.providers.commands import ANY
 from synergon.records import NewNode
@@ -33,7 +37,8 @@ SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
-THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
+COSTLY: Final = ("costly", "end", "plain")
+THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"), COSTLY)
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
@@ -49,6 +54,8 @@ class NodePlan(NamedTuple):
     queues: frozenset[str] | None
     kinds: frozenset[str]
     is_cordoned: bool
+    keeps_room: bool
+    """Whether it keeps room for a task that does not fit, however young."""
     starts_first: int
     """How many tasks it has when the question comes."""
 
@@ -76,6 +83,7 @@ nodes = st.builds(
     queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
     kinds=st.frozensets(st.sampled_from(KINDS), max_size=5).map(lambda lacking: frozenset(KINDS) - lacking),
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
+    keeps_room=st.booleans(),
     starts_first=st.integers(0, 3),
 )
 
@@ -135,7 +143,16 @@ class Stand:
         self.id = f"node-{number}"
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
-        self.admission = Admission(self.kinds, self.ledger, plan.queues, labels=plan.labels)
+        timeouts = Timeouts(None, None, NodeLogger(logging.getLogger("synergon"), {}))
+        reservation = Reservation(self.kinds, lambda: (), timeouts, lambda: 0.0, keep_seconds=3600)
+        reservation.patience_seconds = 0
+        self.admission = Admission(
+            self.kinds,
+            self.ledger,
+            plan.queues,
+            labels=plan.labels,
+            reservation=reservation if plan.keeps_room else None,
+        )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
     async def register(self) -> None:
@@ -150,7 +167,7 @@ class Stand:
                 kinds=tuple(self.kinds),
                 queues=None if plan.queues is None else tuple(sorted(plan.queues)),
                 concurrency=plan.concurrency,
-                lease=microseconds(60),
+                lease=microseconds(24 * 3600),  # however long the machine stands still, nobody is dead
                 version=VERSION,
                 published=encode_state(state),
             )
@@ -164,6 +181,7 @@ class Stand:
         if most is not None:
             request = replace(request, limit=most)
         claims = await self.engine.store.claim(request)
+        self.admission.note(claims)
         rooms = {room.kind: room for room in request.rooms}
         for claim in claims:
             self.ledger.take(
@@ -261,7 +279,7 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
 )
 def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
     nothing = frozenset[str]()
-    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, False, len(before))
     tasks = {kind: TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in KINDS}
     world = World(
         nodes=[node],
@@ -269,6 +287,34 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
         after=[tasks[kind] for kind in ready],
         limit=1,
         capacity=2,
+        paused=None,
+        asked=0,
+    )
+    asyncio.run(in_world(world, agree))
+
+
+@pytest.mark.parametrize(
+    ("before", "ready"),
+    [
+        ([1, 1], [3, 1]),
+        ([1, 1], [1, 3, 1]),
+        ([1, 1], [1, 1, 1, 3]),
+        ([2], [2, 1]),
+        ([2, 1], [2, 1]),
+        ([2], [2, 3, 1]),
+        ([1, 3], [1, 1]),  # it keeps room for the bigger one by then
+    ],
+)
+def test_what_is_said_of_a_claim_that_keeps_room(before: list[int], ready: list[int]) -> None:
+    nothing = frozenset[str]()
+    node = NodePlan(8, 0, 3, nothing, None, frozenset(KINDS), False, True, 9)
+    tasks = {cpu: TaskPlan("plain", "mail", 0, cpu, nothing, nothing) for cpu in (1, 2, 3)}
+    world = World(
+        nodes=[node],
+        before=[tasks[cpu] for cpu in before],
+        after=[tasks[cpu] for cpu in ready],
+        limit=1,
+        capacity=1,
         paused=None,
         asked=0,
     )
@@ -286,7 +332,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
         await engine.store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
-        assert is_taken == (is_known and set(causes) <= {Why.BEHIND}), said
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_KEEP_ROOM}), said
 
     asyncio.run(in_world(world, check))
 

@@ -77,6 +77,11 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
 limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
+shares = st.sampled_from(
+    [(), (amounts(cpu=1),), (amounts(cpu=1),), (amounts(cpu=2),), (amounts(cpu=4, gpu=1), amounts(gpu=1))]
+)
+"""What might run on a node."""
+
 
 def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """The same, with two child processes, of which so many are free."""
@@ -94,6 +99,7 @@ machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "yielding": st.sampled_from([{}, {SLOT: 1}, amounts(cpu=1), amounts(cpu=2) | {SLOT: 2, PROCESS: UNIT}]),
         "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2) | {PROCESS: UNIT}]),
         "patience": st.sampled_from([0, 0, 0, None, LATER]),
+        "shares": shares,
     }
 ).flatmap(with_processes)
 """What a node might say of itself; it need not be possible, only the same for the store and the model."""

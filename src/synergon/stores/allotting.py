@@ -221,6 +221,12 @@ class Allotment:
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
+    def has_place(self, room: Room, candidate: Candidate) -> bool:
+        """Whether `take` would find one for this task."""
+        if self.full(room.limits):
+            return False
+        return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
+
     def take(self, room: Room, candidate: Candidate) -> Seat | None:
         """A place in every limit and on a server, for this task; None: there is none."""
         if self.full(room.limits):
