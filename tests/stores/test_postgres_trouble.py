@@ -180,9 +180,11 @@ async def test_a_role_that_may_not_create_is_told_what_to_run() -> None:
         assert (await store.schema_versions()).found is None
 
 
-async def test_many_nodes_may_create_the_schema_at_once() -> None:
+@pytest.mark.parametrize("isolation", ["read%5C%20committed", "serializable"])
+async def test_many_nodes_may_create_the_schema_at_once(isolation: str) -> None:
     administer("DROP SCHEMA IF EXISTS crowded CASCADE")
-    stores = [PostgresStore(url_with(schema="crowded", pool=1)) for _ in range(8)]
+    options = f"-c%20default_transaction_isolation%3D{isolation}"
+    stores = [PostgresStore(url_with(schema="crowded", pool=1, options=options)) for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))
     await asyncio.gather(*(add(store) for store in stores))
     assert len(await listed(stores[0])) == 8

@@ -101,7 +101,8 @@ class BodyTransaction(Protocol):
         """The same for a body in a thread."""
 
     async def finish(self, settlement: Settlement) -> Verdict:
-        """Settle the attempt and commit everything together; stale: roll everything back."""
+        """Settle the attempt and commit everything together; stale: roll everything back. Contention: somebody else was
+        in the way, everything is rolled back, and the body might run again at once."""
 
     async def rollback(self) -> None:
         """Undo what the body wrote. Does nothing after `finish` or an earlier rollback."""

@@ -21,7 +21,7 @@ from synergon.errors import StoreError, StoreUnavailable
 from synergon.records import Settlement, Verdict
 from synergon.stores.postgres import settling
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import Connections
+from synergon.stores.postgres.connection import ISOLATION, Connections
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.trouble import translated
 
@@ -47,7 +47,7 @@ class PostgresBodyTransaction:
         self._sql = sql
         self._shard = shard
         self._hold_seconds = hold_seconds
-        self._transaction: Transaction = connection.transaction()
+        self._transaction: Transaction = connection.transaction(isolation=ISOLATION)
         self._began_at: datetime | None = None
         self._is_open = True
         self._was_committed = False

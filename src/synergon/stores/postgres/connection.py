@@ -20,6 +20,10 @@ NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
 """Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
 dead would wait for them; the server shall not keep them for longer than it takes to take over."""
 
+ISOLATION: Final = "read_committed"
+"""What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
+pooler nothing can be set for a connection."""
+
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
@@ -152,7 +156,7 @@ class Connections:
             ) from error
 
     @asynccontextmanager
-    async def transaction(self, isolation: Any = None) -> AsyncIterator[PoolConnectionProxy[Any]]:
+    async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """A connection with a transaction, committed at the end."""
         async with self.use() as connection, connection.transaction(isolation=isolation):
             yield connection

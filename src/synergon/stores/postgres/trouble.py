@@ -14,8 +14,8 @@ from typing import Final
 import asyncpg
 
 from synergon.errors import DataRefused, SchemaError, StoreError, StoreUnavailable
+from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.contention import Contention, RowHeld
 
 _CONTENTION: Final = (
     asyncpg.DeadlockDetectedError,
