@@ -124,6 +124,10 @@ class Connections:
                     except asyncpg.InternalClientError:
                         connection.terminate()  # it is out of step with the server, and nobody else shall meet it
                         raise
+                    except asyncpg.ReadOnlySQLTransactionError:
+                        connection.terminate()  # it would stay so, when the database is writable again or elsewhere
+                        await self.renew()
+                        raise
                     finally:
                         await pool.release(connection)
         finally:
@@ -142,6 +146,11 @@ class Connections:
         if self._pool is not None:
             with translated(self._address):
                 await self._pool.release(connection)
+
+    async def renew(self) -> None:
+        """Have whatever comes next use new connections: what those that are there can do is no longer so."""
+        if self._pool is not None:
+            await self._pool.expire_connections()
 
     async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         patience = self._address.call_seconds * 0.9  # the call itself is not over yet, so that it can be told why
