@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode before the tests' PostgreSQL, if the program is installed."""
+"""A real PgBouncer before the tests' PostgreSQL, if the program is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POOL: Final = 3
 
 
 @contextmanager
-def pooled_url() -> Iterator[str]:
+def pooled_url(mode: str = "transaction") -> Iterator[str]:
     """The schema of this test process, with nothing in it, by way of a pooler."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if program is None:
@@ -33,7 +33,7 @@ def pooled_url() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         probe.close()
-        process = _start(program, Path(place), port)
+        process = _start(program, Path(place), port, mode)
         try:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={SCHEMA}&pgbouncer=true"
         finally:
@@ -41,7 +41,7 @@ def pooled_url() -> Iterator[str]:
             process.wait()
 
 
-def _start(program: str, place: Path, port: int) -> subprocess.Popen[bytes]:
+def _start(program: str, place: Path, port: int, mode: str) -> subprocess.Popen[bytes]:
     (place / "users").write_text('"postgres" ""\n')
     settings = place / "pgbouncer.ini"
     settings.write_text(
@@ -54,7 +54,7 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = trust
 auth_file = {place / "users"}
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {POOL}
 max_client_conn = 200
 logfile = {place / "log"}

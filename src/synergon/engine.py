@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import _get_running_loop  # None without one, and no error to catch: enqueue is a hot path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
@@ -41,7 +42,7 @@ from synergon.peering.seal import Envelope
 from synergon.peering.transport import Refused, Transport
 from synergon.pipelines import refuse_circle, refuse_unknown_upstream
 from synergon.policies import Resources, Retention
-from synergon.portal import LEASH, Portal
+from synergon.portal import LEASH, Portal, elsewhere
 from synergon.providers.provider import Provider
 from synergon.providers.registry import Registry
 from synergon.records import (
@@ -194,7 +195,7 @@ class Engine(Observing):
 
     async def connect(self) -> Self:
         """Connect to the store. May be called often; each call is undone by one `close`."""
-        self._refuse_other_loop()
+        self.portal.check_is_here()
         if not self.is_in_child:  # a child imports the one module that it needs
             refuse_unknown_upstream(self.kinds)
         self._users += 1
@@ -224,13 +225,6 @@ class Engine(Observing):
         if limits or providers:
             await self.store.declare(limits, providers)
         self.registry.is_declared = True
-
-    def _refuse_other_loop(self) -> None:
-        if self._store is not None and not self.portal.is_here():
-            raise NotConnected(
-                "this engine is connected on another event loop, which `with engine:` or a *_sync call has started; "
-                "use run_sync() beside those, or another Engine"
-            )
 
     def _meet_peers(self, store: Store, waiters: Waiters) -> None:
         transport = self._transport or self._make_transport(self.settings)
@@ -303,6 +297,8 @@ class Engine(Observing):
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
+        if self.portal.loop is not None and self.portal.loop.is_running():
+            self.portal.check_is_here()
         if self._stopping is None:
             if self._node is not None:
                 self._node.ending.refuse_from_inside(self._grace(grace))
@@ -374,7 +370,7 @@ class Engine(Observing):
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
         """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
-        if not self.portal.is_attached:
+        if self.portal.loop is None:
             return asyncio.run(self.run(drain=drain, **node_options))
         try:
             return self.portal.call(lambda: self.run(drain=drain, **node_options))
@@ -440,9 +436,12 @@ class Engine(Observing):
 
     @property
     def store(self) -> Store:
-        """The connected store; NotConnected if there is none."""
+        """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
         if self._store is None:
             raise NotConnected("the engine is not connected; use `async with engine:` around this")
+        # A caller without a loop is synchronous code that writes on a connection of its own.
+        if (running := _get_running_loop()) is not self.portal.loop and running is not None:
+            raise elsewhere()
         return self._store
 
     @property
@@ -450,6 +449,7 @@ class Engine(Observing):
         """Whoever waits for results."""
         if self._waiters is None:
             raise NotConnected("the engine is not connected; use `async with engine:` around this")
+        self.portal.check_is_here()
         return self._waiters
 
     # ------------------------------------------------------------ enqueue

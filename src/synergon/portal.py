@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -40,6 +41,14 @@ LEASH: Final[ContextVar[Leash | None]] = ContextVar("synergon_leash", default=No
 """Of the function that calls; only idle hooks have one."""
 
 
+def elsewhere() -> NotConnected:
+    """What whoever calls from another loop is told."""
+    return NotConnected(
+        "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
+        "started; use the *_sync twins and run_sync() beside those, or another Engine"
+    )
+
+
 class Portal:
     """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
 
@@ -48,20 +57,32 @@ class Portal:
         self._stop = stop
         self._lock = threading.Lock()
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._engine_loop: asyncio.AbstractEventLoop | None = None
+        self._process_id = os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one that the engine is connected on, if it is."""
 
     def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """The engine is connected on this loop now; None: no longer."""
-        self._engine_loop = loop
+        self.loop = loop
+        self._process_id = os.getpid()
+
+    def check_is_here(self) -> None:
+        """NotConnected if the engine is connected on a loop that is not the running one."""
+        self._check_process()
+        if self.loop is not None and self.loop is not asyncio.get_running_loop():
+            raise elsewhere()
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise NotConnected(
+                "this engine was connected before os.fork(), and neither its loop nor its connections live in this "
+                "process; connect after the fork, or make another Engine here"
+            )
 
     @property
-    def is_attached(self) -> bool:
-        """Whether the engine is connected on some loop."""
-        return self._engine_loop is not None
-
-    def is_here(self) -> bool:
-        """Whether the loop that the engine is connected on is the running one."""
-        return self._engine_loop is asyncio.get_running_loop()
+    def is_inherited(self) -> bool:
+        """Whether it was in use when this process was forked off: nobody is behind it any more."""
+        return (self.loop is not None or self._own_loop is not None) and self._process_id != os.getpid()
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
@@ -69,11 +90,14 @@ class Portal:
         leash = LEASH.get()
         if leash is not None:
             leash.check()
-        loop = self._engine_loop or self._start()
+        self._check_process()
+        loop = self.loop or self._start()
         return asyncio.run_coroutine_threadsafe(self._await(function), loop).result()
 
     def close(self) -> None:
         """Disconnect, and end the loop of one's own if there is one."""
+        if self.is_inherited:  # and not ours to end
+            return
         with self._lock:
             loop, self._own_loop = self._own_loop, None
         if loop is not None:
@@ -109,7 +133,7 @@ class Portal:
                 except BaseException:
                     loop.call_soon_threadsafe(loop.stop)
                     raise
-                self._own_loop = loop
+                self._own_loop, self._process_id = loop, os.getpid()
             return self._own_loop
 
     @staticmethod

@@ -29,12 +29,13 @@ class Results(Control):
     async def wait_for(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
         """The same; `is_ours`: this engine has enqueued the task, and is told of its end without asking."""
         limit = None if timeout is None else seconds(timeout, "timeout")
+        waiters = self.waiters
         try:
             async with asyncio.timeout(limit):
                 self._become_reachable()
                 if self.peers is not None and not is_ours:
-                    self.waiters.expect_of_others(task_id)
-                return await self.waiters.wait(task_id)
+                    waiters.expect_of_others(task_id)
+                return await waiters.wait(task_id)
         except ResultTimeout:  # whoever waited knew before that there was no use in it
             raise
         except TimeoutError:

@@ -203,7 +203,6 @@ class PostgresServer:
             yield
         finally:
             self.administer("ALTER DATABASE postgres RESET default_transaction_read_only")
-            self.terminate_backends()
 
 
 @cache

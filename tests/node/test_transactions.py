@@ -496,6 +496,21 @@ async def test_a_store_without_transactions_refuses_a_connection(new_engine: New
     connection.close()
 
 
+@pytest.mark.parametrize("text_factory", [bytes, lambda word: word.decode().upper()], ids=["bytes", "of their own"])
+async def test_how_the_callers_connection_reads_text_makes_no_difference(
+    engine: Engine, connection: sqlite3.Connection, text_factory: Any
+) -> None:
+    @engine.task
+    async def confirm() -> None: ...
+
+    connection.text_factory = text_factory
+    keyed = confirm.with_options(conn=connection, key="book")
+    first, second = await keyed.enqueue(), await keyed.enqueue()
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert connection.text_factory is text_factory
+    connection.rollback()
+
+
 async def test_an_engine_that_is_not_connected_takes_no_connection(
     new_engine: NewEngine, sqlite_url: str, connection: sqlite3.Connection
 ) -> None:

@@ -1,4 +1,4 @@
-"""`?pgbouncer=true` against a real PgBouncer in transaction mode, with fewer server connections than clients.
+"""`?pgbouncer=true` against a real PgBouncer, in transaction mode with fewer server connections than clients.
 
 What tasks go through is taken from the conformance suite; what an engine adds to it (its lease, transactions of bodies
 and of callers, no LISTEN) is looked at here.
@@ -17,7 +17,7 @@ from tests.pgbouncer_server import pooled_url
 from tests.postgres_server import SCHEMA, administer, empty, server_url
 from tests.stores import test_claim, test_finish, test_insert, test_leases_and_reaping
 
-from synergon import Context, Engine
+from synergon import Context, Engine, StoreError, StoreUnavailable
 from synergon.stores.base import Store
 from synergon.stores.postgres import PostgresStore
 
@@ -154,3 +154,25 @@ async def test_work_goes_on_when_the_pooler_has_lost_its_connections(url: str) -
         may_end.set()
         assert await handle.result(timeout=30) == "done"
         assert await (await slow.enqueue()).result(timeout=30) == "done"
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_the_switch_is_right_in_every_mode_and_whoever_forgets_it_is_told_at_once(mode: str) -> None:
+    with pooled_url(mode) as url:
+        forgetful = Engine(url.replace("&pgbouncer=true", ""))
+        with pytest.raises(
+            StoreError, match=r"unsupported startup parameter: .*add pgbouncer=true to the URL"
+        ) as caught:
+            await asyncio.wait_for(forgetful.run(drain=True), 30)
+        assert not isinstance(caught.value, StoreUnavailable)
+        with pytest.raises(StoreError, match="lock_timeout; leave that parameter out of the URL"):
+            await PostgresStore(f"{url}&lock_timeout=1000").open()
+        engine = Engine(f"{url}&pool=1")
+
+        @engine.task
+        async def double(ctx: Context, number: int) -> int:
+            async with ctx.transaction():
+                return 2 * number
+
+        async with engine.worker():
+            assert await (await double.enqueue(21)).result(timeout=30) == 42

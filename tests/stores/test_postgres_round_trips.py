@@ -24,7 +24,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     What the driver asks for itself, once per connection, is left out."""
     names: list[str] = []
     known = {text: name for name, text in STANDARD.statements(SCHEMA).items()} | {
-        "BEGIN;": "BEGIN",
+        "BEGIN ISOLATION LEVEL READ COMMITTED;": "BEGIN",
         "COMMIT;": "COMMIT",
     }
     real = asyncpg.Connection.__init__

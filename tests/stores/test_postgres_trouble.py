@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -180,9 +180,11 @@ async def test_a_role_that_may_not_create_is_told_what_to_run() -> None:
         assert (await store.schema_versions()).found is None
 
 
-async def test_many_nodes_may_create_the_schema_at_once() -> None:
+@pytest.mark.parametrize("isolation", ["read%5C%20committed", "serializable"])
+async def test_many_nodes_may_create_the_schema_at_once(isolation: str) -> None:
     administer("DROP SCHEMA IF EXISTS crowded CASCADE")
-    stores = [PostgresStore(url_with(schema="crowded", pool=1)) for _ in range(8)]
+    options = f"-c%20default_transaction_isolation%3D{isolation}"
+    stores = [PostgresStore(url_with(schema="crowded", pool=1, options=options)) for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))
     await asyncio.gather(*(add(store) for store in stores))
     assert len(await listed(stores[0])) == 8
@@ -318,13 +320,53 @@ async def test_data_that_the_database_will_never_take_is_told_apart(store: Postg
 # ---------------------------------------------------------------- trouble in the middle
 
 
-async def test_a_read_only_database_may_become_writable(store: PostgresStore) -> None:
-    reader = PostgresStore(store.url + "&default_transaction_read_only=on")
-    await reader.open()
-    with pytest.raises(StoreUnavailable, match="read-only"):
-        await add(reader)
-    assert await listed(reader) == []
-    await reader.close()
+@ours_only
+@pytest.mark.parametrize("url", [store_url, distributed_url], ids=["standard", "distributed"])
+async def test_a_read_only_database_may_become_writable(url: Callable[[], str]) -> None:
+    store = PostgresStore(url())
+    await store.open()
+    worker = await Worker.start(store)
+    keeper = await store.keeper()
+    with read_only_database():
+        bodies = [await store.begin(10.0) for _ in range(2)]
+        assert not any(await asyncio.gather(*(_may_write(body.connection) for body in bodies)))
+        for body in bodies:
+            await body.rollback()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await add(store)
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                await keeper.renew(worker.node_id, HOUR)
+        readers = [store.nodes() for _ in range(6)]  # which go well, and leave their connections behind
+        assert [len(nodes) for nodes in await asyncio.gather(*readers)] == [1] * 6
+    with suppress(StoreUnavailable):
+        await add(store)
+    await asyncio.gather(*(store.insert([NewTask(kind=KIND, key=f"k{number}")]) for number in range(8)))
+    assert await keeper.renew(worker.node_id, HOUR)
+    for _ in range(2):
+        body = await store.begin(10.0)
+        assert await _may_write(body.connection)
+        await body.rollback()
+    await keeper.close()
+    await store.close()
+
+
+@contextmanager
+def read_only_database() -> Iterator[None]:
+    """As an administrator makes it for a while: connections that are made meanwhile stay read-only."""
+    administer("ALTER DATABASE postgres SET default_transaction_read_only = on")
+    try:
+        administer(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        yield
+    finally:
+        administer("ALTER DATABASE postgres RESET default_transaction_read_only")
+
+
+async def _may_write(connection: Any) -> bool:
+    return str(await connection.fetchval("SHOW transaction_read_only")) == "off"
 
 
 async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from synergon import Engine, NotConnected
+
+
+@pytest.fixture(params=("memory", "sqlite", "postgres"))
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of each store in turn."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
 
 
 def test_a_synchronous_program_may_run_a_worker_beside_itself(sqlite_url: str) -> None:
@@ -29,3 +40,88 @@ def test_connecting_on_a_second_loop_is_refused(sqlite_url: str) -> None:
     engine = Engine(sqlite_url)
     with engine, pytest.raises(NotConnected, match="another event loop"):
         asyncio.run(engine.connect())
+
+
+def test_nothing_is_done_on_a_second_loop_and_nothing_is_spoilt_by_trying(url: str) -> None:
+    engine = Engine(url)
+
+    @engine.task
+    async def note(number: int) -> None: ...
+
+    with engine:
+        handle = note.enqueue_sync(1)
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: note.enqueue(2),
+            lambda: note.enqueue_many([(2,)]),
+            lambda: engine.enqueue([note.call(2)]),
+            handle.status,
+            handle.result,
+            handle.cancel,
+            handle.explain,
+            engine.counts,
+            lambda: anext(engine.events()),
+            engine.stop,
+        ]
+
+        async def try_all() -> None:
+            for call in calls * 3:
+                with pytest.raises(NotConnected, match=r"another event loop.*use the \*_sync twins"):
+                    await call()
+
+        asyncio.run(try_all())
+        handles = note.enqueue_many_sync([(number,) for number in range(20)])
+        assert len({one.status_sync().id for one in handles} | {handle.id}) == 21
+        (last,) = engine.enqueue_sync([note.call(3)])
+        assert last.id == handle.id + 21, "none was stored meanwhile"
+
+
+def test_a_loop_that_has_ended_without_a_word_may_be_left_behind(sqlite_url: str) -> None:
+    engine = Engine(sqlite_url)
+    asyncio.run(engine.connect())
+    with pytest.raises(NotConnected, match="another event loop"):
+        asyncio.run(engine.counts())
+    asyncio.run(engine.stop())
+
+
+FORKS = """
+import asyncio, os, sys
+from synergon import Engine, NotConnected
+
+engine = Engine(sys.argv[1])
+
+@engine.task
+async def note() -> None: ...
+
+def fork() -> None:
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+    for use in (note.enqueue_sync, lambda: engine.enqueue_sync([note.call()]), lambda: asyncio.run(engine.connect())):
+        try:
+            use()
+        except BaseException as error:
+            if not isinstance(error, NotConnected) or "before os.fork()" not in str(error):
+                os._exit(2)
+        else:
+            os._exit(1)
+    engine.__exit__(None, None, None)  # which has nothing to end
+    os._exit(0)
+
+async def fork_from_a_loop() -> None:
+    async with engine:
+        fork()
+
+with engine:
+    note.enqueue_sync()
+    fork()
+    note.enqueue_sync()
+asyncio.run(fork_from_a_loop())
+print("done")
+"""
+
+
+def test_a_process_that_was_forked_off_is_told_that_the_engine_is_not_its_own(url: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.stdout == "done\n", found.stderr

@@ -234,11 +234,25 @@ async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
         queues = await store.queues()
         shortages = await find_shortages(engine, counts)
     return [
+        *_lax_settings(facts["store"]),
         *_clock_problems(ahead),
         *_dead_nodes(nodes),
         *_forgotten_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
     ]
+
+
+def _lax_settings(store: dict[str, str]) -> Iterator[Finding]:
+    if store.get("fsync") == "off":
+        yield Finding(
+            problem="the server runs with fsync = off: if its host goes down, the whole database may be lost",
+            advice="let the server have fsync = on (ALTER SYSTEM RESET fsync, then reload)",
+        )
+    if store.get("synchronous_commit") == "off":
+        yield Finding(
+            problem="synchronous_commit is off: what was stored or ended last is lost if the server goes down",
+            advice="set it to on for the role or the database (ALTER ROLE ... SET synchronous_commit = on)",
+        )
 
 
 def _clock_problems(ahead: float) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ from synergon.records import (
     Retrying,
     Succeeded,
 )
+from synergon.stores.contention import Contention
 from synergon.task import AnyTask
 
 Value = TypeVar("Value")
@@ -362,6 +363,9 @@ class Runner:
         settlement = settlement_of(attempt, outcome)
         try:
             verdict = await transaction.finish(settlement)
+        except Contention as error:  # nobody's fault, and the winner is done: this one runs again, at no cost
+            self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
+            return HandedBack()
         except StoreError as error:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         if verdict.state is State.SUCCEEDED:

@@ -104,7 +104,8 @@ class BodyTransaction(Protocol):
 
     async def finish(self, settlement: Settlement) -> Verdict:
         """Settle a success and commit everything together. Whatever else it comes to, because the claim is stale or
-        somebody wants the task cancelled, everything is rolled back, and it is not settled yet."""
+        somebody wants the task cancelled, everything is rolled back, and it is not settled yet. Contention: somebody
+        else was in the way, everything is rolled back, and the body might run again at once."""
 
     async def rollback(self) -> None:
         """Undo what the body wrote. Does nothing after `finish` or an earlier rollback."""

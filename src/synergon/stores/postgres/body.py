@@ -22,7 +22,7 @@ from synergon.lifecycle import State
 from synergon.records import Settlement, Verdict
 from synergon.stores.postgres import settling
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import Connections
+from synergon.stores.postgres.connection import ISOLATION, Connections
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.trouble import translated
 
@@ -48,8 +48,9 @@ class PostgresBodyTransaction:
         self._sql = sql
         self._shard = shard
         self._hold_seconds = hold_seconds
-        self._transaction: Transaction = connection.transaction()
+        self._transaction: Transaction = connection.transaction(isolation=ISOLATION)
         self._began_at: datetime | None = None
+        self.is_read_only = False
         self._is_open = True
         self._was_committed = False
         self._was_held_too_long = False
@@ -60,8 +61,18 @@ class PostgresBodyTransaction:
         cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
     ) -> PostgresBodyTransaction:
         """Begin, on a connection of its own."""
-        connection = await connections.take()
-        body = cls(connection, connections, address, sql, shard, hold_seconds)
+        body = await cls._begun(connections, address, sql, shard, hold_seconds)
+        if not body.is_read_only:
+            return body
+        await body.rollback()
+        await connections.renew()  # it may have been made while the database was read-only, and it would stay so
+        return await cls._begun(connections, address, sql, shard, hold_seconds)
+
+    @classmethod
+    async def _begun(
+        cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
+    ) -> PostgresBodyTransaction:
+        body = cls(await connections.take(), connections, address, sql, shard, hold_seconds)
         try:
             with translated(address):
                 await body._begin()
@@ -74,7 +85,8 @@ class PostgresBodyTransaction:
         await self._transaction.start()
         # Should this process not be there to give it up, the server does it, a moment later.
         patience = str(int((self._hold_seconds + 1) * 1000))
-        self._began_at = await self.connection.fetchval(self._sql["begin_body"], patience)
+        row: Any = await self.connection.fetchrow(self._sql["begin_body"], patience)
+        self._began_at, self.is_read_only = row
 
     async def _now(self) -> datetime:
         """When the transaction began: as long as it is the same one, that does not change."""

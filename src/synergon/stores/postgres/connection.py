@@ -24,6 +24,10 @@ AT_HAND: Final = 2
 """As many connections stay out of the driver's pool between calls: to take one from there and to give it back takes
 about as long as a short statement. One is for who claims, and one for who finishes or enqueues."""
 
+ISOLATION: Final = "read_committed"
+"""What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
+pooler nothing can be set for a connection."""
+
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
@@ -52,6 +56,7 @@ class Connections:
         """Whoever uses the connections may leave settings behind, so they are cleaned: one more question each time."""
         self._pool: asyncpg.Pool[Any] | None = None
         self._at_hand: list[PoolConnectionProxy[Any]] = []
+        self._renewals = 0
         self._queueing = 0
         """How many wait for a connection."""
         self._calls = 0
@@ -97,8 +102,7 @@ class Connections:
                 while self._calls:
                     self._is_idle.clear()
                     await self._is_idle.wait()
-                for connection in self._at_hand:
-                    await pool.release(connection)
+                await self._put_down(pool)
                 await pool.close()
         except TimeoutError:
             pool.terminate()
@@ -123,6 +127,7 @@ class Connections:
         try:
             with translated(self._address):
                 async with asyncio.timeout(self._address.call_seconds):
+                    renewals = self._renewals
                     connection = await self._acquire(pool)
                     try:
                         yield connection
@@ -130,10 +135,18 @@ class Connections:
                         connection.terminate()  # it is out of step with the server, and nobody else shall meet it
                         await pool.release(connection)
                         raise
+                    except asyncpg.ReadOnlySQLTransactionError:
+                        connection.terminate()  # it would stay so, when the database is writable again or elsewhere
+                        await pool.release(connection)
+                        await self.renew()
+                        raise
                     except BaseException:
                         await pool.release(connection)  # which waits until a statement that was cancelled has ended
                         raise
-                    await self._keep_or_release(pool, connection)
+                    if self._may_keep(connection, renewals):
+                        self._at_hand.append(connection)
+                    else:
+                        await pool.release(connection)
         finally:
             self._calls -= 1
             if not self._calls:
@@ -150,6 +163,13 @@ class Connections:
         if self._pool is not None:
             with translated(self._address):
                 await self._pool.release(connection)
+
+    async def renew(self) -> None:
+        """Have whatever comes next use new connections: what those that are there can do is no longer so."""
+        self._renewals += 1
+        if self._pool is not None:
+            await self._pool.expire_connections()
+            await self._put_down(self._pool)
 
     async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         while self._at_hand:
@@ -171,16 +191,17 @@ class Connections:
         finally:
             self._queueing -= 1
 
-    async def _keep_or_release(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any]) -> None:
+    async def _put_down(self, pool: asyncpg.Pool[Any]) -> None:
+        while self._at_hand:
+            await pool.release(self._at_hand.pop())
+
+    def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
         """Who waits for a connection gets it from the pool."""
-        is_kept = not (self._for_strangers or self._queueing or self._pool is None or connection.is_closed())
-        if is_kept and len(self._at_hand) < AT_HAND:
-            self._at_hand.append(connection)
-        else:
-            await pool.release(connection)
+        has_place = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
+        return has_place and self._pool is not None and renewals == self._renewals and not connection.is_closed()
 
     @asynccontextmanager
-    async def transaction(self, isolation: Any = None) -> AsyncIterator[PoolConnectionProxy[Any]]:
+    async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """A connection with a transaction, committed at the end."""
         async with self.use() as connection, connection.transaction(isolation=isolation):
             yield connection

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from synergon.errors import StoreError
 from synergon.records import ClaimRequest
+from synergon.stores.contention import RowHeld
 from synergon.stores.postgres.claiming import AtOnce, Run, in_order, queues_of, shut_out
-from synergon.stores.postgres.contention import RowHeld
 from synergon.stores.postgres.session import Session
 
 LOOKS: Final = 8

@@ -50,7 +50,8 @@ class ConnectionLeaseKeeper:
             self._connection = await connect(self._address)
         try:
             with translated(self._address):
-                await self._connection.execute("BEGIN")  # a pooler gives each transaction a server, and no less
+                # A pooler gives each transaction a server, and no less.
+                await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                 status: str = await self._connection.execute(self._renew_sql, node_id, lease, says)
                 await self._connection.execute("COMMIT")
         except BaseException:

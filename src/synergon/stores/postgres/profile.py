@@ -58,6 +58,10 @@ class Profile:
         return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
 
 
+READ_COMMITTED: Final = {"default_transaction_isolation": "read committed"}
+"""For statements that are transactions by themselves. Not everybody's default: without it more of them meet, and are
+made again."""
+
 STANDARD: Final = Profile(
     name="standard",
     overlay=None,
@@ -72,6 +76,7 @@ STANDARD: Final = Profile(
             # Nor is it worth planning them again and again: that takes several times as long as to run them. They are
             # written so that the one plan is right whatever they are asked for.
             "plan_cache_mode": "force_generic_plan",
+            **READ_COMMITTED,
         }
     ),
     cleaning=None,
@@ -89,8 +94,7 @@ DISTRIBUTED: Final = Profile(
     name="distributed",
     overlay="postgres_distributed",
     migrations="postgres_distributed",
-    # Not everybody's default: without it more transactions meet, and are made again.
-    settings=MappingProxyType({"default_transaction_isolation": "read committed"}),
+    settings=MappingProxyType(READ_COMMITTED),
     cleaning="RESET ALL",  # the driver's way gives back advisory locks and stops listening
     notifies=False,
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),

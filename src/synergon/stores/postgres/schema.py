@@ -9,7 +9,7 @@ import asyncpg
 
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.connection import ISOLATION, connect
 from synergon.stores.postgres.profile import STANDARD
 from synergon.stores.postgres.trouble import translated
 
@@ -80,10 +80,10 @@ async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Addr
 async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> None:
     schema = address.schema
     try:
-        await connection.execute(foundation(address))
+        await _lay_foundation(connection, address)
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
-        await connection.execute(foundation(address))  # two nodes at once: the second finds it made
-    async with connection.transaction():
+        await _lay_foundation(connection, address)  # two nodes at once: the second finds it made
+    async with connection.transaction(isolation=ISOLATION):
         value = await connection.fetchval(
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
@@ -96,6 +96,11 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
         await connection.execute(
             f"UPDATE {schema}.meta SET value = $1 WHERE name = 'schema_version'", str(len(scripts))
         )
+
+
+async def _lay_foundation(connection: asyncpg.Connection[Any], address: Address) -> None:
+    async with connection.transaction(isolation=ISOLATION):
+        await connection.execute(foundation(address))
 
 
 def _newer(schema: str, version: int, wanted: int) -> SchemaError:

@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 from synergon.addresses import covers
 from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
+from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres import pools
 from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, most_by_weight, rest_of
 from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.consequences import draw
-from synergon.stores.postgres.contention import Contention, RowHeld
 from synergon.stores.postgres.lanes import Lanes
 from synergon.stores.postgres.limiting import split
 from synergon.stores.postgres.lines import charge_starts

@@ -35,6 +35,7 @@ from synergon.records import (
     from_datetime,
 )
 from synergon.stores.base import Capabilities, Endings, SchemaVersions
+from synergon.stores.contention import Contention
 from synergon.stores.postgres import (
     groups,
     inserting,
@@ -52,7 +53,6 @@ from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
 from synergon.stores.postgres.claimer import Claimer
 from synergon.stores.postgres.connection import Connections
-from synergon.stores.postgres.contention import Contention
 from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
 from synergon.stores.postgres.joining import insert_on, without_loop

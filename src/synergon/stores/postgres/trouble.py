@@ -14,8 +14,8 @@ from typing import Final
 import asyncpg
 
 from synergon.errors import DataRefused, SchemaError, StoreError, StoreUnavailable
+from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.contention import Contention, RowHeld
 
 _CONTENTION: Final = (
     asyncpg.DeadlockDetectedError,
@@ -40,6 +40,8 @@ _PASSING: Final = (
     OSError,  # a TimeoutError is one too
 )
 
+_UNSUPPORTED: Final = "unsupported startup parameter"
+"""PgBouncer's words, in whatever mode it is."""
 
 _ABOUT_THE_DATA: Final = (
     asyncpg.DataError,
@@ -64,6 +66,8 @@ def translated(address: Address) -> Iterator[None]:
             "?target_session_attrs=read-write"
         ) from error
     except _PASSING as error:
+        if _UNSUPPORTED in str(error):
+            raise _wants_a_switch(error, address) from error
         raise StoreUnavailable(f"{address.place} is not available: {_words(error)}") from error
     except asyncpg.PostgresError as error:
         raise _refusal(error, address) from error
@@ -72,6 +76,15 @@ def translated(address: Address) -> Iterator[None]:
             raise _refusal(error, address) from error
         # The connection or the pool was closed under the call.
         raise StoreUnavailable(f"the connection to {address.place} was closed: {error}") from error
+
+
+def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
+    """A pooler will not hear of settings for a connection, today or tomorrow."""
+    if address.is_pooled_elsewhere:
+        advice = "leave that parameter out of the URL, and set it for the role or the database"
+    else:
+        advice = "a pooler such as PgBouncer stands in between: add pgbouncer=true to the URL"
+    return StoreError(f"{address.place} refuses the connection: {error}; {advice}")
 
 
 def _words(error: BaseException) -> str:

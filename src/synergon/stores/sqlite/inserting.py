@@ -157,6 +157,14 @@ def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[
     """Insert inside the caller's own transaction."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
+    text_factory, connection.text_factory = connection.text_factory, str  # what we read is ours, and the rest is theirs
+    try:
+        return _insert_on(connection, path, tasks)
+    finally:
+        connection.text_factory = text_factory
+
+
+def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
     _check_same_file(connection, path)
     is_ours = not connection.in_transaction
     if is_ours:

@@ -2,7 +2,8 @@
 SELECT now()
 
 -- name: begin_body
-SELECT now() FROM set_config('idle_in_transaction_session_timeout', $1, true)
+SELECT now(), current_setting('transaction_read_only') = 'on' AS is_read_only
+FROM set_config('idle_in_transaction_session_timeout', $1, true)
 
 -- name: secret
 SELECT value FROM {schema}.meta WHERE name = 'secret'
