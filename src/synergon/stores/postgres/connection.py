@@ -174,7 +174,7 @@ class Connections:
     async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         while self._at_hand:
             connection = self._at_hand.pop()
-            if not connection.is_closed():
+            if not _is_lost(connection):
                 return connection
             await pool.release(connection)
         patience = self._address.call_seconds * 0.9  # the call itself is not over yet, so that it can be told why
@@ -198,7 +198,7 @@ class Connections:
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
         """Who waits for a connection gets it from the pool."""
         has_place = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
-        return has_place and self._pool is not None and renewals == self._renewals and not connection.is_closed()
+        return has_place and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
@@ -214,6 +214,13 @@ class Connections:
         """
         async with self.transaction() if self._address.is_pooled_elsewhere else self.use() as connection:
             yield connection
+
+
+def _is_lost(connection: PoolConnectionProxy[Any]) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the server has closed it, and the pool has taken it back
+        return True
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
