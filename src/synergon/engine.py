@@ -50,12 +50,13 @@ from synergon.records import (
 )
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
-from synergon.stores import open_store, shown
+from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.this_process import this_process
 from synergon.turns import made_in_turns
+from synergon.urls import shown
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 

@@ -21,6 +21,7 @@ from synergon.errors import ConfigurationError, OptionError
 from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 from synergon.sizes import size_bytes
+from synergon.urls import check_url
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
@@ -134,12 +135,6 @@ def from_text(name: str, text: str, variable: str) -> Any:
     return text
 
 
-def _check_url(value: Any) -> str:
-    if not isinstance(value, str) or "://" not in value:
-        raise OptionError(f"a store's URL looks like sqlite:///app.db or memory://, got {value!r}")
-    return value
-
-
 def _check_queues(value: Any) -> frozenset[str] | None:
     if value is None:
         return None
@@ -225,7 +220,7 @@ def _check_advertise(value: Any) -> str | None:
 
 
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
-    "url": _check_url,
+    "url": check_url,
     "name": lambda value: check_name(value, "name"),
     "concurrency": lambda value: check_count(value, "concurrency"),
     "queues": _check_queues,

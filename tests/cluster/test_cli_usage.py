@@ -53,7 +53,10 @@ def test_version_and_help(shell: Shell) -> None:
         ("worker app --reload --drain", "--reload goes on until it is interrupted, --drain does not"),
         ("worker", "which app? write `synergon worker app:engine`, or set $SYNERGON_APP"),
         ("tasks list --app app --url sqlite:///app.db", "give --app or --url, not both"),
-        ("tasks list --url app.db", "a store's URL looks like sqlite:///app.db or memory://, got 'app.db'"),
+        (
+            "tasks list --url app.db",
+            "a store's URL looks like sqlite:///app.db, postgresql://host/db or memory://, got 'app",
+        ),
         ("tasks list --url memory://", "the command line cannot use memory://"),
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
         ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),

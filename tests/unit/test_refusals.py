@@ -484,9 +484,9 @@ def test_a_retention_that_makes_no_sense_is_refused() -> None:
 # ---------------------------------------------------------------- stores
 
 BAD_URLS = {
-    "": "looks like sqlite:///app.db or memory://",
-    "app.db": "looks like sqlite:///app.db or memory://, got 'app.db'",
-    "memory:": "looks like sqlite:///app.db or memory://",
+    "": "looks like sqlite:///app.db, postgresql://host/db or memory://",
+    "app.db": "looks like sqlite:///app.db, postgresql://host/db or memory://, got 'app.db'",
+    "memory:": "looks like sqlite:///app.db, postgresql://host/db or memory://",
     "sqlite://": "names no file; write sqlite:///app.db",
     "sqlite:///": "names no file; write sqlite:///app.db",
     "sqlite://app.db": "names no file; write sqlite:///app.db",
@@ -505,5 +505,7 @@ def test_a_url_that_makes_no_sense_is_refused_when_the_engine_is_made(url: str) 
 
 @pytest.mark.parametrize("url", [None, 5, b"memory://"])
 def test_a_url_is_text(url: Any) -> None:
-    with pytest.raises(OptionError, match=r"a store's URL looks like sqlite:///app\.db or memory://, got"):
+    with pytest.raises(
+        OptionError, match=r"a store's URL looks like sqlite:///app\.db, postgresql://host/db or memory://, got"
+    ):
         Engine(url)

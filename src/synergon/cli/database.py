@@ -19,9 +19,10 @@ from synergon import settings
 from synergon.cli.apps import load_engine
 from synergon.engine import Engine
 from synergon.errors import NotAvailable, OptionError, StoreUnavailable
-from synergon.stores import open_store, shown
+from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.stores.sqlite import SqliteStore
+from synergon.urls import shown
 
 PYPROJECT: Final = Path("pyproject.toml")
 

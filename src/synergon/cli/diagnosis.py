@@ -27,9 +27,9 @@ from synergon.lifecycle import State
 from synergon.node.timeouts import Timeouts
 from synergon.policies import Resources
 from synergon.records import NodeRecord, QueueRecord, Record
-from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
+from synergon.urls import shown
 
 LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
 CLOCK_SECONDS: Final = 1.0

@@ -26,7 +26,7 @@ from synergon.cli.supervisor import supervise
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.settings import Settings, from_text
-from synergon.stores import shown
+from synergon.urls import shown
 
 logger = logging.getLogger("synergon.cli")
 
