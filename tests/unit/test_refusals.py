@@ -7,7 +7,7 @@ import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -173,6 +173,11 @@ BAD_CALL_OPTIONS: list[tuple[str, Any, str]] = [
     ("run_at", datetime(2026, 1, 1), r"run_at must have a time zone, .*; write datetime\(..., tzinfo=UTC\)"),  # noqa: DTZ001
     ("run_at", 5, "run_at must be a datetime, got 5; for a pause from now use delay"),
     ("run_at", "2026-01-01", "run_at must be a datetime, got '2026-01-01'"),
+    *(
+        ("run_at", moment.replace(tzinfo=timezone(timedelta(hours=hours))), "run_at must lie between the years 1900")
+        for moment in (datetime.min, datetime(1899, 12, 31), datetime(3000, 1, 2), datetime.max)  # noqa: DTZ001, DTZ901
+        for hours in (-5, 0, 5)
+    ),
     ("expires_in", 0, "expires_in must be longer than zero, got 0"),
     ("expires_in", -1, "expires_in must be longer than zero, got -1"),
     ("key", "", "key must be printable text"),
