@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Shell, quickly
 
 from synergon.cli.main import run
 
@@ -112,6 +114,29 @@ def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
         assert (finished.code, finished.out) == (3, "")
         assert finished.err.startswith("error: there is no database ")
     assert not list(shell.folder.glob("*.db*"))
+
+
+def test_a_command_that_looks_creates_no_tables_either(shell: Shell) -> None:
+    path = shell.folder / "foreign.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users (name)")
+    before = path.read_bytes()
+    for command in (("tasks", "list"), ("queues", "pause", "mail"), ("nodes",)):
+        finished = quickly(shell, *command, "--url", "sqlite:///foreign.db")
+        assert (finished.code, finished.out) == (3, "")
+        assert finished.err == (
+            f"error: the database {path} has no tables of synergon; `synergon migrate` would create them\n"
+        )
+    found = quickly(shell, "doctor", "--url", "sqlite:///foreign.db")
+    assert "sqlite:///foreign.db has no tables of synergon" in " ".join(found.out.split())
+    assert (found.code, path.read_bytes()) == (1, before)
+
+
+def test_a_folder_is_no_database(shell: Shell) -> None:
+    for command in (("tasks", "list"), ("migrate",)):
+        finished = quickly(shell, *command, "--url", "sqlite:///.")
+        assert (finished.code, finished.out) == (3, "")
+        assert finished.err == f"error: {shell.folder} is a folder; name a file in it, as in sqlite:///app.db\n"
 
 
 def test_a_database_that_cannot_be_used_is_code_3(shell: Shell) -> None:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ async def test_a_folder_that_does_not_exist_is_named(new_engine: NewEngine, tmp_
 
 
 async def test_a_folder_is_no_database(new_engine: NewEngine, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path} is a folder; name a file in it, as in sqlite:///{tmp_path}/app.db"
+    ):
         await new_engine(f"sqlite:///{tmp_path}").connect()
 
 
@@ -67,6 +70,18 @@ async def test_a_database_of_somebody_elses_gets_our_tables_beside_theirs(
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT name FROM orders").fetchall() == [("book",)]
     connection.close()
+
+
+@pytest.mark.parametrize("table", ["synergon_task (name)", "synergon_meta (version)", "synergon_meta (name, value)"])
+async def test_tables_of_somebody_elses_that_are_called_like_ours_are_left_alone(
+    new_engine: NewEngine, sqlite_url: str, table: str
+) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute(f"CREATE TABLE {table}")
+        before = connection.execute("SELECT sql FROM sqlite_master").fetchall()
+        with pytest.raises(SchemaError, match=r"somebody else's: .*synergon_\w+.*; rename it, or use another file"):
+            await new_engine(sqlite_url).connect()
+        assert connection.execute("SELECT sql FROM sqlite_master").fetchall() == before
 
 
 READ_ONLY = """

@@ -183,6 +183,11 @@ def _schema_problems(store: Store, versions: SchemaVersions | None, facts: dict[
         yield Finding(
             problem=f"there is no {_what(store)} at {shown(store.url)}", advice="`synergon migrate` creates it"
         )
+    elif found == 0:
+        yield Finding(
+            problem=f"the {_what(store)} at {shown(store.url)} has no tables of synergon",
+            advice="`synergon migrate` creates them beside those that there are",
+        )
     elif found < wanted:
         yield Finding(
             problem=f"the schema has version {found}, this code wants {wanted}",
