@@ -52,7 +52,7 @@ def test_a_worker_that_is_told_to_restart_is_started_anew_at_once_and_one_that_d
 def test_a_worker_that_cannot_live_waits_longer_each_time(shell: Shell) -> None:
     with shell.start("worker", "app", "--processes", "1") as supervisor:
         (first,) = pids(supervisor, 1)
-        (shell.folder / "app.py").write_text("raise SystemExit(7)\n")
+        (shell.folder / "app.py").write_text("import os\n\nos._exit(7)\n")
         os.kill(first, signal.SIGKILL)
         supervisor.until_says(r"worker 1 exited with code 7; starts again in 0\.4 s")
         supervisor.until_says(r"worker 1 exited with code 7; starts again in 0\.8 s")

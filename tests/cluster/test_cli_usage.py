@@ -108,6 +108,14 @@ def test_an_app_that_imports_what_is_missing_is_not_itself_missing(
     assert "lacking.py, line 1: ModuleNotFoundError: No module named 'no_such_library'" in capsys.readouterr().err
 
 
+def test_an_app_that_ends_the_process_when_it_is_imported_is_told_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "script.py").write_text("import sys\n\nsys.exit(7)\n")
+    assert run(["worker", "script"]) == 2
+    assert capsys.readouterr().err.startswith("error: script cannot be imported: script.py, line 3: SystemExit: 7 ")
+
+
 def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
     for arguments in (("--app", "app"), ("--url", "sqlite:///ap.db"), ()):
         finished = shell.run("tasks", "list", *arguments)
