@@ -98,6 +98,8 @@ class Engine(Observing):
     ) -> None:
         if timeout_for is not None and not callable(timeout_for):
             raise OptionError(f"timeout_for must be a function of a kind and a provider's name, got {timeout_for!r}")
+        if logger is not None and not isinstance(logger, logging.Logger | logging.LoggerAdapter):
+            raise OptionError(f"logger must be a logging.Logger, got {logger!r}")
         self.settings: Settings = engine_settings.load(
             {
                 "url": url,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from synergon.asking import check_labels
 from synergon.durations import seconds
@@ -205,8 +206,9 @@ def _number(name: str, text: str) -> float:
 def _check_listen(value: Any) -> str | None:
     if value is None or value == "off":
         return None
-    host, separator, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if value != AUTO and not (host and separator and port.isdigit() and int(port) <= 65535):
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    is_place = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
+    if value != AUTO and not is_place:
         raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
     return str(value)
 
@@ -214,9 +216,20 @@ def _check_listen(value: Any) -> str | None:
 def _check_advertise(value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise OptionError(f"advertise must be an address like http://10.0.0.5:7700, got {value!r}")
+    if not isinstance(value, str) or not _is_address(value):
+        raise OptionError(
+            f"advertise must be an address like http://10.0.0.5:7700, without anything behind its path, got {value!r}"
+        )
     return value
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        is_place = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+    return is_place and not set("?# ").intersection(text)
 
 
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {

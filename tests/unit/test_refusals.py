@@ -4,6 +4,7 @@ is stored."""
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -514,3 +515,11 @@ def test_a_url_is_text(url: Any) -> None:
         OptionError, match=r"a store's URL looks like sqlite:///app\.db, postgresql://host/db or memory://, got"
     ):
         Engine(url)
+
+
+@pytest.mark.parametrize("logger", [5, "synergon", print])
+def test_a_logger_logs(logger: Any) -> None:
+    with pytest.raises(OptionError, match=r"logger must be a logging\.Logger, got"):
+        Engine("memory://", logger=logger)
+    adapter: Any = logging.LoggerAdapter(logging.getLogger("mine"))
+    assert Engine("memory://", logger=adapter).logger is adapter
