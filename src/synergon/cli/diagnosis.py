@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import os
 import platform
 import shutil
 import sqlite3
@@ -17,10 +15,10 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-from synergon import settings
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
+from synergon.cli.variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
@@ -34,7 +32,6 @@ from synergon.urls import shown
 LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
 CLOCK_SECONDS: Final = 1.0
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"})
-OTHER_VARIABLES: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
 
 
 class Finding(Record, frozen=True, kw_only=True):
@@ -158,12 +155,8 @@ def _kinds(engine: Engine) -> Iterator[KindFacts]:
 
 
 def _strange_variables() -> Iterator[Finding]:
-    known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | OTHER_VARIABLES
-    for name in sorted(os.environ):
-        if name.startswith("SYNERGON_") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
-            yield Finding(problem=f"the environment variable {name} means nothing to synergon", advice=advice)
+    for problem, advice in strange_variables():
+        yield Finding(problem=problem, advice=advice)
 
 
 def _private(store: Store) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from synergon.cli.database import find_app, refuse_private
 from synergon.cli.lifeline import hold
 from synergon.cli.output import plural
 from synergon.cli.supervisor import supervise
+from synergon.cli.variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.settings import AUTO, Settings, from_text, load
@@ -184,6 +185,8 @@ def _announce(app: str, engine: Engine, settings: Settings) -> None:
         ", ".join(queues) if queues is not None else "all",
         settings.concurrency,
     )
+    for problem, advice in strange_variables():
+        logger.warning("%s; %s", problem, advice)
     known = {task_type.policy.queue for task_type in engine.kinds.values()}
     for queue in set(queues or ()) - known:
         logger.warning("no task of %s goes to the queue %r by itself; is it misspelt?", app, queue)
