@@ -87,6 +87,8 @@ async def test_tables_of_somebody_elses_that_are_called_like_ours_are_left_alone
 READ_ONLY = """
 import asyncio, os, sys
 from synergon import Engine, StoreError
+from synergon.cli.diagnosis import disk_problems
+from synergon.stores import open_store
 Engine("sqlite:///unused.db")  # everything is imported while it may be read
 if os.getuid() == 0:
     os.setgid({nobody})
@@ -107,11 +109,15 @@ async def main():
         print("stored")
 
 asyncio.run(main())
+for finding in disk_problems(open_store(sys.argv[1]), {{}}):
+    print(finding.problem)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="rights of files are different there")
-async def test_a_file_that_may_not_be_written_says_so(new_engine: NewEngine, tmp_path: Path) -> None:
+async def test_a_file_that_may_not_be_written_says_so_and_the_doctor_finds_it(
+    new_engine: NewEngine, tmp_path: Path
+) -> None:
     folder = tmp_path / "readable"
     folder.mkdir()
     url = f"sqlite:///{folder}/app.db"
@@ -129,8 +135,11 @@ async def test_a_file_that_may_not_be_written_says_so(new_engine: NewEngine, tmp
     )
     folder.chmod(0o755)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("StoreUnavailable the database "), found.stdout
-    assert "read-only; give this process the right to write it and its folder" in found.stdout
+    said, *problems = found.stdout.splitlines()
+    assert said.startswith("StoreUnavailable the database "), said
+    assert "read-only; give this process the right to write it and its folder" in said
+    for place in (folder, folder / "app.db"):
+        assert f"{place} cannot be written, so no task can be stored or finished" in problems
 
 
 async def fill_the_disk(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import shutil
 import sqlite3
@@ -86,7 +87,7 @@ async def diagnose(target: Target) -> Diagnosis:
     engine = target.engine
     store = store_of(engine)
     facts: dict[str, Any] = {}
-    problems = [*_strange_variables(), *_private(store), *_disk_problems(store, facts)]
+    problems = [*_strange_variables(), *_private(store), *disk_problems(store, facts)]
     try:
         problems += _schema_problems(store, await store.schema_versions(), facts)
         if facts.get("schema_version") == facts.get("schema_version_wanted"):
@@ -196,7 +197,8 @@ def _what(store: Store) -> str:
     return "database" if isinstance(store, SqliteStore) else "schema of synergon"
 
 
-def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+    """What is wrong with the place of a SQLite file."""
     if not isinstance(store, SqliteStore) or not store.path.absolute().parent.is_dir():
         return
     folder = store.path.absolute().parent
@@ -207,6 +209,12 @@ def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
             problem=f"only {free // 1024**2} MiB are free in {folder}",
             advice="free some space: when the disk is full, no task can be stored or finished",
         )
+    for place in (folder, store.path):
+        if place.exists() and not os.access(place, os.W_OK):
+            yield Finding(
+                problem=f"{place} cannot be written, so no task can be stored or finished",
+                advice="give this user the right to write the file and its folder, on a disk that may be written",
+            )
     file_system = _file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
         yield Finding(
