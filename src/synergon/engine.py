@@ -51,12 +51,13 @@ from synergon.records import (
 )
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
-from synergon.stores import open_store, shown
+from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.this_process import this_process
 from synergon.turns import made_in_turns
+from synergon.urls import shown
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
@@ -100,6 +101,8 @@ class Engine(Observing):
     ) -> None:
         if timeout_for is not None and not callable(timeout_for):
             raise OptionError(f"timeout_for must be a function of a kind and a provider's name, got {timeout_for!r}")
+        if logger is not None and not isinstance(logger, logging.Logger | logging.LoggerAdapter):
+            raise OptionError(f"logger must be a logging.Logger, got {logger!r}")
         self.settings: Settings = engine_settings.load(
             {
                 "url": url,

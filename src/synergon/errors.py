@@ -27,7 +27,7 @@ Control                               raised by a body to say how it wants to en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from synergon.records import TaskRecord
@@ -86,7 +86,16 @@ class TaskNotFound(TaskError):
 
 
 class TaskDeleted(TaskError):
-    """The task was deleted while somebody waited for it."""
+    """There is nothing to wait for: the task was deleted, or its history was pruned before anybody asked."""
+
+    @classmethod
+    def of(cls, task_id: int) -> Self:
+        """With what may have become of it, since it has left nothing behind that could tell."""
+        return cls(
+            f"task {task_id} does not exist: it was deleted, or it has ended and its history was kept no longer "
+            "(see Retention)",
+            task_id,
+        )
 
 
 class KeyConflict(TaskError):

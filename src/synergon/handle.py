@@ -45,8 +45,8 @@ class Handle(Generic[Value]):
     async def result(self, timeout: float | None = None) -> Value:
         """What the body returned, once the task has ended.
 
-        Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted meanwhile, and
-        ResultTimeout after `timeout` seconds (the task goes on).
+        Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted or its history was
+        pruned, and ResultTimeout after `timeout` seconds (the task goes on).
         """
         record = await self._engine.wait_for(self.id, timeout, is_ours=self._is_ours)
         value: Value = self._engine.result_of(record, self._task_type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypedDict, get_args
 
 import msgspec
@@ -26,6 +26,8 @@ NAME_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """How the names of limits begin that belong to one kind."""
+MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
+"""Python's first and last dates are infinity for PostgreSQL, or none in another zone: they would break every list."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 
@@ -265,12 +267,15 @@ def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
 
 
 def check_moment(value: Any, what: str) -> int:
-    """An aware datetime, in the store's unit."""
+    """An aware datetime that any store can hold and any time zone can show, in the store's unit."""
     if not isinstance(value, datetime):
         raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
     if value.tzinfo is None or value.utcoffset() is None:
         raise OptionError(f"{what} must have a time zone, got {value!r}; write datetime(..., tzinfo=UTC)")
-    return from_datetime(value)
+    moment = from_datetime(value)
+    if moment not in MOMENTS:
+        raise OptionError(f"{what} must lie between the years 1900 and 3000, got {value!r}")
+    return moment
 
 
 def check_tags(value: Any) -> tuple[str, ...]:

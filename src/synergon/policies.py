@@ -60,6 +60,8 @@ class Retry:
 
     def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
         """The pause in seconds after failed attempt `attempt` (1 is the first); never negative, never huge."""
+        if isinstance(attempt, bool) or not isinstance(attempt, int):
+            raise OptionError(f"Retry delay takes the number of an attempt, got {attempt!r}")
         if self.wait is not None:
             pause = self.wait(attempt)
             if isinstance(pause, timedelta):

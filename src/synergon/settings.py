@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from synergon.asking import check_labels
 from synergon.durations import seconds
@@ -21,6 +22,7 @@ from synergon.errors import ConfigurationError, OptionError
 from synergon.options import check_count, check_name, check_timeout
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 from synergon.sizes import size_bytes
+from synergon.urls import check_url
 
 UNSET: Final[Any] = object()
 """Not given: somebody else may say."""
@@ -134,12 +136,6 @@ def from_text(name: str, text: str, variable: str) -> Any:
     return text
 
 
-def _check_url(value: Any) -> str:
-    if not isinstance(value, str) or "://" not in value:
-        raise OptionError(f"a store's URL looks like sqlite:///app.db or memory://, got {value!r}")
-    return value
-
-
 def _check_queues(value: Any) -> frozenset[str] | None:
     if value is None:
         return None
@@ -210,8 +206,9 @@ def _number(name: str, text: str) -> float:
 def _check_listen(value: Any) -> str | None:
     if value is None or value == "off":
         return None
-    host, separator, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if value != AUTO and not (host and separator and port.isdigit() and int(port) <= 65535):
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    is_place = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
+    if value != AUTO and not is_place:
         raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
     return str(value)
 
@@ -219,13 +216,24 @@ def _check_listen(value: Any) -> str | None:
 def _check_advertise(value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise OptionError(f"advertise must be an address like http://10.0.0.5:7700, got {value!r}")
+    if not isinstance(value, str) or not _is_address(value):
+        raise OptionError(
+            f"advertise must be an address like http://10.0.0.5:7700, without anything behind its path, got {value!r}"
+        )
     return value
 
 
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        is_place = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+    return is_place and not set("?# ").intersection(text)
+
+
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
-    "url": _check_url,
+    "url": check_url,
     "name": lambda value: check_name(value, "name"),
     "concurrency": lambda value: check_count(value, "concurrency"),
     "queues": _check_queues,

@@ -122,7 +122,7 @@ class Waiters:
                 if future.done():
                     continue
                 if record is None:
-                    future.set_exception(TaskDeleted(f"task {task_id} does not exist: it was deleted", task_id))
+                    future.set_exception(TaskDeleted.of(task_id))
                 elif record.state.is_final:
                     future.set_result(record)
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +31,8 @@ class Worker:
         self._settings = settings
         self.drain = drain
         self.may_exit = False
+        self.on_start: Callable[[], None] = lambda: None
+        """Is called by `run_until_stopped` when the node runs."""
         self.grace = settings.grace
         self.logger = engine.logger
 
@@ -73,6 +75,7 @@ async def run_until_stopped(worker: Worker) -> int:
             node = await _start(worker, stack, stop)
             if node is None:
                 return 0
+            worker.on_start()
             await _wait_for_end(node, stop, drain=drain)
             if stop.is_set() and node.runner.running:
                 worker.logger.info(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Shell, quickly
 
 
 @pytest.fixture
@@ -146,3 +146,12 @@ def test_a_database_of_a_newer_release_is_left_alone(migrated: Shell) -> None:
     refused = migrated.run("tasks", "list", "--app", "app")
     assert refused.code == 3
     assert "was made by a newer synergon" in refused.err
+
+
+def test_a_password_is_told_to_nobody(shell: Shell) -> None:
+    url = "postgresql:///db?host=127.0.0.1&port=1&user=ada&password=s3cr3t"
+    for options in ((), ("--json",)):
+        found = quickly(shell, "doctor", "--url", url, *options)
+        assert found.code == 1
+        assert "user=ada" in found.out
+        assert "s3cr3t" not in found.out + found.err

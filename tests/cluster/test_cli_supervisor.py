@@ -52,12 +52,32 @@ def test_a_worker_that_is_told_to_restart_is_started_anew_at_once_and_one_that_d
 def test_a_worker_that_cannot_live_waits_longer_each_time(shell: Shell) -> None:
     with shell.start("worker", "app", "--processes", "1") as supervisor:
         (first,) = pids(supervisor, 1)
-        (shell.folder / "app.py").write_text("raise SystemExit(7)\n")
+        (shell.folder / "app.py").write_text("import os\n\nos._exit(7)\n")
         os.kill(first, signal.SIGKILL)
         supervisor.until_says(r"worker 1 exited with code 7; starts again in 0\.4 s")
         supervisor.until_says(r"worker 1 exited with code 7; starts again in 0\.8 s")
         supervisor.signal(signal.SIGINT)
         assert supervisor.ended() == 0
+
+
+def test_a_mistake_that_no_waiting_mends_ends_the_supervisor_too(shell: Shell) -> None:
+    app = shell.folder / "app.py"
+    app.write_text(app.read_text().replace("///app.db", "///no/app.db"))
+    finished = shell.run("worker", "app", "--processes", "2", "--drain")
+    assert finished.code == 3
+    assert "exited with code 3 before any had started: gives up" in finished.err
+    assert f"error: the folder {shell.folder}/no does not exist" in finished.err
+    assert "starts again" not in finished.err
+
+
+@pytest.mark.parametrize("option", ["--drain", "--reload"])
+def test_a_port_for_one_is_refused_to_several(shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setenv("SYNERGON_LISTEN", "127.0.0.1:7799")
+    refused = quickly(shell, "worker", "app", "--processes", "2", option)
+    assert refused.code == 2
+    assert (
+        "listen=127.0.0.1:7799 ($SYNERGON_LISTEN) is a place for one process, not for 2; use 127.0.0.1:0" in refused.err
+    )
 
 
 def test_a_signal_stops_all_workers_in_order(shell: Shell) -> None:
@@ -103,10 +123,13 @@ def test_workers_do_not_outlive_a_supervisor_that_was_killed(shell: Shell) -> No
         supervisor.until_says("has stopped")
 
 
-def test_reload_starts_anew_when_the_code_changes(shell: Shell) -> None:
+def test_reload_starts_anew_what_has_died_and_when_the_code_changes(shell: Shell) -> None:
     code = (shell.folder / "app.py").read_text()
     with shell.start("worker", "app", "--reload") as supervisor:
-        pids(supervisor, 1)
+        (first,) = pids(supervisor, 1)
+        os.kill(first, signal.SIGKILL)
+        supervisor.until_says(r"worker 1 was ended by SIGKILL.*; starts again in 0\.2 s")
+        pids(supervisor, 2)
         (shell.folder / "notes.txt").write_text("not code")
         (shell.folder / "app.py").write_text(f"{code}\n\n@engine.task\ndef newest() -> None: ...\n")
         supervisor.until_says(r"app\.py changed: starts anew")
@@ -130,6 +153,8 @@ def test_reload_lets_running_tasks_finish_and_waits_a_mistake_out(shell: Shell) 
         supervisor.until_says("error: app cannot be imported: SyntaxError")
         supervisor.until_says("worker 1 exited with code 2; waits for a change")
         assert shell.counts() == {State.SUCCEEDED: 1}
+        (shell.folder / "app.py").write_text("import os\n\nos._exit(9)\n")
+        supervisor.until_says("worker 1 exited with code 9; waits for a change")
         (shell.folder / "app.py").write_text(code)
         pids(supervisor, 2)
         supervisor.signal(signal.SIGTERM)

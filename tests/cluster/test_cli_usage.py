@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_support import Shell
+from tests.cluster.cli_support import Shell, quickly
 
 from synergon.cli.main import run
 
@@ -53,7 +55,10 @@ def test_version_and_help(shell: Shell) -> None:
         ("worker app --reload --drain", "--reload goes on until it is interrupted, --drain does not"),
         ("worker", "which app? write `synergon worker app:engine`, or set $SYNERGON_APP"),
         ("tasks list --app app --url sqlite:///app.db", "give --app or --url, not both"),
-        ("tasks list --url app.db", "a store's URL looks like sqlite:///app.db or memory://, got 'app.db'"),
+        (
+            "tasks list --url app.db",
+            "a store's URL looks like sqlite:///app.db, postgresql://host/db or memory://, got 'app",
+        ),
         ("tasks list --url memory://", "the command line cannot use memory://"),
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
         ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),
@@ -103,12 +108,43 @@ def test_an_app_that_imports_what_is_missing_is_not_itself_missing(
     assert "lacking.py, line 1: ModuleNotFoundError: No module named 'no_such_library'" in capsys.readouterr().err
 
 
+def test_an_app_that_ends_the_process_when_it_is_imported_is_told_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "script.py").write_text("import sys\n\nsys.exit(7)\n")
+    assert run(["worker", "script"]) == 2
+    assert capsys.readouterr().err.startswith("error: script cannot be imported: script.py, line 3: SystemExit: 7 ")
+
+
 def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
     for arguments in (("--app", "app"), ("--url", "sqlite:///ap.db"), ()):
         finished = shell.run("tasks", "list", *arguments)
         assert (finished.code, finished.out) == (3, "")
         assert finished.err.startswith("error: there is no database ")
     assert not list(shell.folder.glob("*.db*"))
+
+
+def test_a_command_that_looks_creates_no_tables_either(shell: Shell) -> None:
+    path = shell.folder / "foreign.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users (name)")
+    before = path.read_bytes()
+    for command in (("tasks", "list"), ("queues", "pause", "mail"), ("nodes",)):
+        finished = quickly(shell, *command, "--url", "sqlite:///foreign.db")
+        assert (finished.code, finished.out) == (3, "")
+        assert finished.err == (
+            f"error: the database {path} has no tables of synergon; `synergon migrate` would create them\n"
+        )
+    found = quickly(shell, "doctor", "--url", "sqlite:///foreign.db")
+    assert "sqlite:///foreign.db has no tables of synergon" in " ".join(found.out.split())
+    assert (found.code, path.read_bytes()) == (1, before)
+
+
+def test_a_folder_is_no_database(shell: Shell) -> None:
+    for command in (("tasks", "list"), ("migrate",)):
+        finished = quickly(shell, *command, "--url", "sqlite:///.")
+        assert (finished.code, finished.out) == (3, "")
+        assert finished.err == f"error: {shell.folder} is a folder; name a file in it, as in sqlite:///app.db\n"
 
 
 def test_a_database_that_cannot_be_used_is_code_3(shell: Shell) -> None:

@@ -27,12 +27,17 @@ def test_drain_ends_when_nothing_is_left(shell: Shell) -> None:
 
 def test_the_first_line_says_what_it_works_with(shell: Shell) -> None:
     arguments = ("-c", "7", "-q", "mail", "-q", "mial", "--name", "kim", "--lease", "9", "--grace", "none", "--drain")
-    said = shell.run("worker", "app", *arguments, SYNERGON_CONCURRENCY="3").err.splitlines()
+    environment = {"SYNERGON_CONCURRENCY": "3", "SYNERGON_CONCURENCY": "4"}
+    said = shell.run("worker", "app", *arguments, **environment).err.splitlines()
     assert said[0].endswith(
         "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail, mial, concurrency 7"
     )
-    assert said[1].endswith("WARNING kim  no task of app goes to the queue 'mial' by itself; is it misspelt?")
-    assert "7 at once" in said[2]
+    assert said[1].endswith(
+        "WARNING kim  the environment variable SYNERGON_CONCURENCY means nothing to synergon; "
+        "did you mean SYNERGON_CONCURRENCY?"
+    )
+    assert said[2].endswith("WARNING kim  no task of app goes to the queue 'mial' by itself; is it misspelt?")
+    assert "7 at once" in said[3]
 
 
 def test_a_queue_that_is_not_served_is_left_alone(shell: Shell) -> None:

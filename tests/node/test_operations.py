@@ -179,6 +179,9 @@ async def test_moves_that_make_no_sense_are_refused(engine: Engine) -> None:
             await engine.reschedule(handle.id, delay=1, run_at=datetime.now(UTC))
         with pytest.raises(OptionError, match="run_at must have a time zone"):
             await engine.reschedule(handle.id, run_at=datetime(2101, 1, 1))  # noqa: DTZ001
+        for moment in (datetime.min, datetime.max):  # noqa: DTZ901
+            with pytest.raises(OptionError, match="run_at must lie between the years 1900 and 3000"):
+                await engine.reschedule(handle.id, run_at=moment.replace(tzinfo=UTC))
         with pytest.raises(OptionError, match="delay must be not negative, got -1"):
             await engine.reschedule(handle.id, delay=-1)
         with pytest.raises(OptionError, match="priority must be a whole number"):

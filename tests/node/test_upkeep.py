@@ -8,8 +8,8 @@ import pytest
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
 
-from synergon import Engine, Retention, State
-from synergon.records import ClaimRequest, NewNode, Room
+from synergon import Engine, Retention, State, TaskDeleted
+from synergon.records import ClaimRequest, Cutoffs, NewNode, Room
 from synergon.this_process import this_process
 
 
@@ -40,6 +40,23 @@ async def test_history_is_kept_as_long_as_its_state_says(new_engine: NewEngine, 
         async with engine.worker():  # a node prunes when it starts
             await until(only_one_is_left)
         assert (await engine.counts())[State(kept)] == 1
+
+
+async def test_whoever_asks_too_late_for_a_result_is_told_that_it_may_have_been_pruned(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine = new_engine(url)
+
+    @engine.task
+    async def note() -> str:
+        return "ran"
+
+    async with engine, engine.worker():
+        handle = await note.enqueue()
+        await handle.result(PATIENCE_SECONDS)
+        await engine.store.prune(Cutoffs(succeeded=0), 10)
+        with pytest.raises(TaskDeleted, match=r"it was deleted, or it has ended and its history was kept no longer"):
+            await handle.result(PATIENCE_SECONDS)
 
 
 async def test_history_without_an_end_is_kept_for_ever(new_engine: NewEngine, url: str) -> None:

@@ -4,10 +4,11 @@ is stored."""
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -173,6 +174,11 @@ BAD_CALL_OPTIONS: list[tuple[str, Any, str]] = [
     ("run_at", datetime(2026, 1, 1), r"run_at must have a time zone, .*; write datetime\(..., tzinfo=UTC\)"),  # noqa: DTZ001
     ("run_at", 5, "run_at must be a datetime, got 5; for a pause from now use delay"),
     ("run_at", "2026-01-01", "run_at must be a datetime, got '2026-01-01'"),
+    *(
+        ("run_at", moment.replace(tzinfo=timezone(timedelta(hours=hours))), "run_at must lie between the years 1900")
+        for moment in (datetime.min, datetime(1899, 12, 31), datetime(3000, 1, 2), datetime.max)  # noqa: DTZ001, DTZ901
+        for hours in (-5, 0, 5)
+    ),
     ("expires_in", 0, "expires_in must be longer than zero, got 0"),
     ("expires_in", -1, "expires_in must be longer than zero, got -1"),
     ("key", "", "key must be printable text"),
@@ -484,9 +490,9 @@ def test_a_retention_that_makes_no_sense_is_refused() -> None:
 # ---------------------------------------------------------------- stores
 
 BAD_URLS = {
-    "": "looks like sqlite:///app.db or memory://",
-    "app.db": "looks like sqlite:///app.db or memory://, got 'app.db'",
-    "memory:": "looks like sqlite:///app.db or memory://",
+    "": "looks like sqlite:///app.db, postgresql://host/db or memory://",
+    "app.db": "looks like sqlite:///app.db, postgresql://host/db or memory://, got 'app.db'",
+    "memory:": "looks like sqlite:///app.db, postgresql://host/db or memory://",
     "sqlite://": "names no file; write sqlite:///app.db",
     "sqlite:///": "names no file; write sqlite:///app.db",
     "sqlite://app.db": "names no file; write sqlite:///app.db",
@@ -505,5 +511,15 @@ def test_a_url_that_makes_no_sense_is_refused_when_the_engine_is_made(url: str) 
 
 @pytest.mark.parametrize("url", [None, 5, b"memory://"])
 def test_a_url_is_text(url: Any) -> None:
-    with pytest.raises(OptionError, match=r"a store's URL looks like sqlite:///app\.db or memory://, got"):
+    with pytest.raises(
+        OptionError, match=r"a store's URL looks like sqlite:///app\.db, postgresql://host/db or memory://, got"
+    ):
         Engine(url)
+
+
+@pytest.mark.parametrize("logger", [5, "synergon", print])
+def test_a_logger_logs(logger: Any) -> None:
+    with pytest.raises(OptionError, match=r"logger must be a logging\.Logger, got"):
+        Engine("memory://", logger=logger)
+    adapter: Any = logging.LoggerAdapter(logging.getLogger("mine"))
+    assert Engine("memory://", logger=adapter).logger is adapter

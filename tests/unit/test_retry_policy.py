@@ -147,3 +147,10 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(options: dict[s
 def test_a_policy_cannot_be_changed_afterwards() -> None:
     with pytest.raises(AttributeError):
         Retry().attempts = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("attempt", ["x", None, 1.5, True])
+def test_an_attempt_has_a_number(attempt: Any) -> None:
+    for policy in (Retry(), Retry(wait=lambda attempt: attempt)):
+        with pytest.raises(OptionError, match=f"takes the number of an attempt, got {attempt!r}"):
+            policy.delay(attempt)

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ async def test_a_folder_that_does_not_exist_is_named(new_engine: NewEngine, tmp_
 
 
 async def test_a_folder_is_no_database(new_engine: NewEngine, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path} is a folder; name a file in it, as in sqlite:///{tmp_path}/app.db"
+    ):
         await new_engine(f"sqlite:///{tmp_path}").connect()
 
 
@@ -69,9 +72,23 @@ async def test_a_database_of_somebody_elses_gets_our_tables_beside_theirs(
     connection.close()
 
 
+@pytest.mark.parametrize("table", ["synergon_task (name)", "synergon_meta (version)", "synergon_meta (name, value)"])
+async def test_tables_of_somebody_elses_that_are_called_like_ours_are_left_alone(
+    new_engine: NewEngine, sqlite_url: str, table: str
+) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute(f"CREATE TABLE {table}")
+        before = connection.execute("SELECT sql FROM sqlite_master").fetchall()
+        with pytest.raises(SchemaError, match=r"somebody else's: .*synergon_\w+.*; rename it, or use another file"):
+            await new_engine(sqlite_url).connect()
+        assert connection.execute("SELECT sql FROM sqlite_master").fetchall() == before
+
+
 READ_ONLY = """
 import asyncio, os, sys
 from synergon import Engine, StoreError
+from synergon.cli.diagnosis import disk_problems
+from synergon.stores import open_store
 Engine("sqlite:///unused.db")  # everything is imported while it may be read
 if os.getuid() == 0:
     os.setgid({nobody})
@@ -92,11 +109,15 @@ async def main():
         print("stored")
 
 asyncio.run(main())
+for finding in disk_problems(open_store(sys.argv[1]), {{}}):
+    print(finding.problem)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="rights of files are different there")
-async def test_a_file_that_may_not_be_written_says_so(new_engine: NewEngine, tmp_path: Path) -> None:
+async def test_a_file_that_may_not_be_written_says_so_and_the_doctor_finds_it(
+    new_engine: NewEngine, tmp_path: Path
+) -> None:
     folder = tmp_path / "readable"
     folder.mkdir()
     url = f"sqlite:///{folder}/app.db"
@@ -114,8 +135,11 @@ async def test_a_file_that_may_not_be_written_says_so(new_engine: NewEngine, tmp
     )
     folder.chmod(0o755)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("StoreUnavailable the database "), found.stdout
-    assert "read-only; give this process the right to write it and its folder" in found.stdout
+    said, *problems = found.stdout.splitlines()
+    assert said.startswith("StoreUnavailable the database "), said
+    assert "read-only; give this process the right to write it and its folder" in said
+    for place in (folder, folder / "app.db"):
+        assert f"{place} cannot be written, so no task can be stored or finished" in problems
 
 
 async def fill_the_disk(engine: Engine) -> None:

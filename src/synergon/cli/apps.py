@@ -46,7 +46,7 @@ def _import(name: str) -> ModuleType:
         raise ConfigurationError(
             f"there is no module {error.name!r} in {folder} or on Python's path{_similar_module(name)}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that was meant to be run, not imported
         raise _broken(name, error) from error
 
 
@@ -57,12 +57,12 @@ def _similar_module(name: str) -> str:
     return _did_you_mean(name, (path.stem for path in Path.cwd().glob("*.py")))
 
 
-def _broken(name: str, error: Exception) -> ConfigurationError:
+def _broken(name: str, error: BaseException) -> ConfigurationError:
     advice = "" if is_debugging() else " (SYNERGON_DEBUG=1 shows the traceback)"
     return ConfigurationError(f"{name} cannot be imported: {_where(error)}{type(error).__name__}: {error}{advice}")
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The place in the user's own files, which come last in a traceback but for what they called."""
     folder = Path.cwd()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -1,7 +1,8 @@
 """Which database a command is about, and connecting to it.
 
 The command line (`--app`, `--url`) wins over `$SYNERGON_APP` and `$SYNERGON_URL`, which win over `[tool.synergon]` in
-./pyproject.toml. A command that looks at a database never creates one: a misspelt path is an error, not an empty list.
+./pyproject.toml. A command that looks at a database never creates one, nor tables in one that has none of ours: a
+misspelt path is an error, not an empty list.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import typer
 from synergon import settings
 from synergon.cli.apps import load_engine
 from synergon.engine import Engine
-from synergon.errors import NotAvailable, OptionError, StoreUnavailable
-from synergon.stores import open_store, shown
+from synergon.errors import NotAvailable, OptionError, SchemaError, StoreUnavailable
+from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.stores.sqlite import SqliteStore
+from synergon.urls import shown
 
 PYPROJECT: Final = Path("pyproject.toml")
 
@@ -114,6 +116,8 @@ async def _refuse_missing(target: Target) -> None:
             "name one with --app or --url" if target.chosen_by == "default" else "`synergon migrate` would create it"
         )
         raise StoreUnavailable(f"there is no {_name_of(store)}; {advice}")
+    if versions is not None and versions.found == 0:
+        raise SchemaError(f"the {_name_of(store)} has no tables of synergon; `synergon migrate` would create them")
 
 
 def _name_of(store: Store) -> str:

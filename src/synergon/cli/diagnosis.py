@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import platform
@@ -17,24 +16,23 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-from synergon import settings
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
+from synergon.cli.variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
 from synergon.node.timeouts import Timeouts
 from synergon.policies import Resources
 from synergon.records import NodeRecord, QueueRecord, Record
-from synergon.stores import shown
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
+from synergon.urls import shown
 
 LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
 CLOCK_SECONDS: Final = 1.0
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"})
-OTHER_VARIABLES: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
 
 
 class Finding(Record, frozen=True, kw_only=True):
@@ -89,7 +87,7 @@ async def diagnose(target: Target) -> Diagnosis:
     engine = target.engine
     store = store_of(engine)
     facts: dict[str, Any] = {}
-    problems = [*_strange_variables(), *_private(store), *_disk_problems(store, facts)]
+    problems = [*_strange_variables(), *_private(store), *disk_problems(store, facts)]
     try:
         problems += _schema_problems(store, await store.schema_versions(), facts)
         if facts.get("schema_version") == facts.get("schema_version_wanted"):
@@ -158,12 +156,8 @@ def _kinds(engine: Engine) -> Iterator[KindFacts]:
 
 
 def _strange_variables() -> Iterator[Finding]:
-    known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | OTHER_VARIABLES
-    for name in sorted(os.environ):
-        if name.startswith("SYNERGON_") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
-            yield Finding(problem=f"the environment variable {name} means nothing to synergon", advice=advice)
+    for problem, advice in strange_variables():
+        yield Finding(problem=problem, advice=advice)
 
 
 def _private(store: Store) -> Iterator[Finding]:
@@ -183,6 +177,11 @@ def _schema_problems(store: Store, versions: SchemaVersions | None, facts: dict[
         yield Finding(
             problem=f"there is no {_what(store)} at {shown(store.url)}", advice="`synergon migrate` creates it"
         )
+    elif found == 0:
+        yield Finding(
+            problem=f"the {_what(store)} at {shown(store.url)} has no tables of synergon",
+            advice="`synergon migrate` creates them beside those that there are",
+        )
     elif found < wanted:
         yield Finding(
             problem=f"the schema has version {found}, this code wants {wanted}",
@@ -198,7 +197,8 @@ def _what(store: Store) -> str:
     return "database" if isinstance(store, SqliteStore) else "schema of synergon"
 
 
-def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
+    """What is wrong with the place of a SQLite file."""
     if not isinstance(store, SqliteStore) or not store.path.absolute().parent.is_dir():
         return
     folder = store.path.absolute().parent
@@ -209,6 +209,12 @@ def _disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
             problem=f"only {free // 1024**2} MiB are free in {folder}",
             advice="free some space: when the disk is full, no task can be stored or finished",
         )
+    for place in (folder, store.path):
+        if place.exists() and not os.access(place, os.W_OK):
+            yield Finding(
+                problem=f"{place} cannot be written, so no task can be stored or finished",
+                advice="give this user the right to write the file and its folder, on a disk that may be written",
+            )
     file_system = _file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
         yield Finding(

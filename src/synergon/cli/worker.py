@@ -10,9 +10,6 @@ import asyncio
 import importlib
 import importlib.util
 import logging
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
@@ -21,12 +18,15 @@ import typer
 from synergon.cli import logs
 from synergon.cli.apps import load_engine
 from synergon.cli.database import find_app, refuse_private
+from synergon.cli.lifeline import hold
 from synergon.cli.output import plural
 from synergon.cli.supervisor import supervise
+from synergon.cli.variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
-from synergon.settings import Settings, from_text
-from synergon.stores import shown
+from synergon.settings import AUTO, Settings, from_text, load
+from synergon.urls import shown
+from synergon.worker import run_until_stopped
 
 logger = logging.getLogger("synergon.cli")
 
@@ -86,7 +86,7 @@ def worker(
         logs.Level,
         typer.Option(metavar="LEVEL", envvar="SYNERGON_LOG_LEVEL", help="debug, info, warning or error."),
     ] = logs.Level.INFO,
-    supervisor_pipe: Annotated[int | None, typer.Option(hidden=True)] = None,
+    supervisor_line: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run tasks.
 
@@ -106,13 +106,16 @@ def worker(
     if reload and drain:
         raise OptionError("--reload goes on until it is interrupted, --drain does not; give one of them")
     if processes is not None or reload:
-        if not reload:  # with it, a mistake in the app is something to wait out
-            warn_of_shares(*_check(found[0], given), processes or 1)
+        if reload:  # a mistake in the app is then something to wait out
+            refuse_one_port(load({}), processes or 1)
+        else:
+            engine, settings = _check(found[0], given)
+            refuse_one_port(settings, processes or 1)
+            warn_of_shares(engine, settings, processes or 1)
         arguments = [found[0], *_as_arguments(given), "--log-level", log_level, *(["--drain"] if drain else [])]
         raise typer.Exit(supervise(arguments, processes or 1, log_level, name=name, drain=drain, reload=reload))
-    if supervisor_pipe is not None:
-        _end_with(supervisor_pipe)
-    _run(found[0], given, log_level, drain=drain)
+    tell = hold(supervisor_line) if supervisor_line is not None else None
+    _run(found[0], given, log_level, drain=drain, on_start=tell)
 
 
 def _given(texts: Mapping[str, str | None], **values: Any) -> dict[str, Any]:
@@ -138,6 +141,16 @@ def _check(app: str, given: Mapping[str, Any]) -> tuple[Engine, Settings]:
     return engine, engine.settings.changed(given, "command line")
 
 
+def refuse_one_port(settings: Settings, processes: int) -> None:
+    """Several processes cannot listen where only one can."""
+    if processes > 1 and settings.listen not in (None, AUTO) and not settings.listen.endswith(":0"):
+        host = settings.listen.rpartition(":")[0]
+        raise OptionError(
+            f"listen={settings.listen} ({settings.sources['listen']}) is a place for one process, not for {processes}; "
+            f"use {host}:0, which takes any free port for each"
+        )
+
+
 def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
     """Nodes do not know of each other what they use of the machine that they are on."""
     is_found = settings.sources["resources"] == "default"
@@ -148,12 +161,16 @@ def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
         )
 
 
-def _run(app: str, given: Mapping[str, Any], level: logs.Level, *, drain: bool) -> None:
+def _run(
+    app: str, given: Mapping[str, Any], level: logs.Level, *, drain: bool, on_start: Callable[[], None] | None
+) -> None:
     engine, settings = _check(app, given)
     logs.configure(level, settings.name)
     _announce(app, engine, settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        code = runner.run(engine.run(drain=drain, **given))
+        node = engine.worker(drain=drain, **given)
+        node.on_start = on_start or node.on_start
+        code = runner.run(run_until_stopped(node))
     raise typer.Exit(code)
 
 
@@ -168,6 +185,8 @@ def _announce(app: str, engine: Engine, settings: Settings) -> None:
         ", ".join(queues) if queues is not None else "all",
         settings.concurrency,
     )
+    for problem, advice in strange_variables():
+        logger.warning("%s; %s", problem, advice)
     known = {task_type.policy.queue for task_type in engine.kinds.values()}
     for queue in set(queues or ()) - known:
         logger.warning("no task of %s goes to the queue %r by itself; is it misspelt?", app, queue)
@@ -179,13 +198,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
-
-
-def _end_with(pipe: int) -> None:
-    """Stop in order when the supervisor, which holds the other end, is gone: a worker nobody knows of helps nobody."""
-
-    def wait() -> None:
-        os.read(pipe, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="synergon-supervisor-pipe", daemon=True).start()

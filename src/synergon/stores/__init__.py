@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from synergon.errors import ConfigurationError, NotAvailable
 from synergon.stores.base import Store
-
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@?#]*?):[^/?#]*(?=@)")
+from synergon.urls import check_url
 
 
 def open_store(url: str) -> Store:
     """The store that the URL names, not connected yet."""
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        raise ConfigurationError(f"a store's URL looks like sqlite:///app.db or memory://, got {url!r}")
+    scheme = check_url(url).partition("://")[0]
     match scheme:
         case "sqlite":
             from synergon.stores.sqlite import SqliteStore
@@ -35,11 +29,4 @@ def open_store(url: str) -> Store:
 
             return PostgresStore(url)
         case _:
-            raise ConfigurationError(
-                f"no store is called {scheme!r}; use sqlite:///, postgresql:// or memory://, got {url!r}"
-            )
-
-
-def shown(url: str) -> str:
-    """The URL for people to see: without its password."""
-    return _PASSWORD.sub(r"\1", url)
+            raise ConfigurationError(f"no store is called {scheme!r}; use sqlite:///, postgresql:// or memory://")

@@ -53,7 +53,7 @@ class PromptWaiters(Waiters):
     async def _get(self, task_id: int) -> TaskRecord:
         (record,) = await self._fetch([task_id])
         if record is None:
-            raise TaskDeleted(f"task {task_id} does not exist: it was deleted", task_id)
+            raise TaskDeleted.of(task_id)
         return record
 
 

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from synergon.errors import ConfigurationError, OptionError
 from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
+from synergon.urls import shown
 
 SCHEMA: Final = "synergon"
 POOL: Final = 8
@@ -64,7 +65,7 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Split our own parameters off."""
-        parts = urlsplit(url)
+        parts = _split(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
         _check_names(name for name, _ in parameters)
         ours = {name: value for name, value in parameters if name in _OURS}
@@ -72,7 +73,7 @@ class Address:
         profile = _check_profile(ours.get("profile", STANDARD.name))
         return cls(
             dsn=urlunsplit(parts._replace(query=theirs)),
-            place=_without_password(parts),
+            place=shown(f"postgresql://{parts.netloc}{parts.path}"),
             schema=_check_schema(ours.get("schema", SCHEMA)),
             pool=_check_pool(ours.get("pool", str(POOL))),
             call_seconds=_check_seconds(ours.get("timeout", str(CALL_SECONDS))),
@@ -92,9 +93,26 @@ def _check_names(names: Iterable[str]) -> None:
             )
 
 
-def _without_password(parts: SplitResult) -> str:
-    user, separator, host = parts.netloc.rpartition("@")
-    return f"postgresql://{user.partition(':')[0]}{separator}{host}{parts.path}"
+def _split(url: str) -> SplitResult:
+    """The parts of the URL, none of which is a piece of a password that was not escaped."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which tells what it could not read
+        raise _not_escaped() from None
+    user, _, hosts = parts.netloc.rpartition("@")
+    ports = (host.rpartition("]")[2].partition(":")[2] for host in hosts.split(","))
+    is_torn = "@" in user or ("@" in parts.path and not user) or bool(parts.fragment)
+    if is_torn or not all(port.isdecimal() for port in ports if port):
+        raise _not_escaped()
+    return parts
+
+
+def _not_escaped() -> ConfigurationError:
+    # Not with the URL: what was taken for a port or a path may be half of the password.
+    return ConfigurationError(
+        "a postgresql:// URL looks like postgresql://user:password@host:5432/db; escape what is special in the user "
+        "and the password: @ as %40, / as %2F, : as %3A, ? as %3F, # as %23, % as %25"
+    )
 
 
 def _check_schema(name: str) -> str:

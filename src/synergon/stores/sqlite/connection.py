@@ -47,6 +47,7 @@ def connect(path: Path) -> sqlite3.Connection:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
     if not path.absolute().parent.is_dir():
         raise StoreError(f"the folder {path.absolute().parent} does not exist; create it, or name another file")
+    refuse_folder(path)
     try:
         connection = sqlite3.connect(
             path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
@@ -58,6 +59,12 @@ def connect(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise translate(error, path) from error
     return connection
+
+
+def refuse_folder(path: Path) -> None:
+    """SQLite would only say that it cannot read it."""
+    if path.is_dir():
+        raise StoreError(f"{path.resolve()} is a folder; name a file in it, as in sqlite:///{path / 'app.db'}")
 
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from synergon.errors import SchemaError, StoreError
-from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.connection import connect, refuse_folder, translate
 from synergon.stores.sqlite.transaction import Transaction
 
 MIGRATION_WAIT_MILLISECONDS: Final = 30_000
@@ -38,8 +38,9 @@ def prepare(path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
+    version, scripts = 0, migrations()
     try:
-        version, scripts = _version(connection), migrations()
+        version = _version(connection)
         if version > len(scripts):
             raise SchemaError(
                 f"{path} was made by a newer synergon: its schema has version {version}, this code knows "
@@ -48,6 +49,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         for statement in statements(version):
             connection.execute(statement)
         connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if version == 0 and str(error).endswith("already exists"):
+            raise SchemaError(
+                f"{path} is somebody else's: the {error}, and synergon did not make it; rename it, or use another file"
+            ) from error
+        raise
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -59,7 +66,8 @@ def statements(version: int) -> Iterator[str]:
     scripts = migrations()
     for script in scripts[version:]:
         yield from split(script)
-    yield "CREATE TABLE IF NOT EXISTS synergon_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;\n"
+    if version == 0:
+        yield "CREATE TABLE synergon_meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;\n"
     yield f"INSERT OR REPLACE INTO synergon_meta VALUES ('schema_version', {len(scripts)});\n"
 
 
@@ -79,6 +87,9 @@ def _version(connection: sqlite3.Connection) -> int:
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'synergon_meta'").fetchone()
     if known is None:
         return 0
+    columns = {column[1] for column in connection.execute("PRAGMA table_info(synergon_meta)")}
+    if not columns >= {"name", "value"}:  # a table of somebody else's
+        return 0
     row = connection.execute("SELECT value FROM synergon_meta WHERE name = 'schema_version'").fetchone()
     return int(row[0]) if row is not None else 0
 
@@ -87,6 +98,7 @@ def version_at(path: Path) -> int | None:
     """The version of the file, which is only looked at. 0: it has no tables of ours; None: there is no file."""
     if not path.exists():
         return None
+    refuse_folder(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return _version(connection)
