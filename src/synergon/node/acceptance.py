@@ -59,6 +59,8 @@ class Acceptance:
     def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
         """What the claim took; the kinds of which it may be worth to look at more. Of the `leftover` ones there may be
         more than there was room for."""
+        # A claim that begins to keep room looks at nothing behind that task; one that goes on to do so looks at all.
+        was_cut_short = claims.kept is not None and claims.kept.id != request.kept_for
         return {
             room.kind
             for room in request.rooms
@@ -66,7 +68,7 @@ class Acceptance:
             and self._inquiries[room.kind].tried(
                 room.only or (),
                 [claim.id for claim in claims if claim.kind == room.kind],
-                was_enough=room.kind not in leftover and claims.kept is None,
+                was_enough=room.kind not in leftover and not was_cut_short,
                 is_any_unfit=room.kind in claims.unfit,
             )
         }
