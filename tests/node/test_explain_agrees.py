@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
@@ -17,12 +18,16 @@ from tests.node import process_bodies
 from synergon import Command, Engine, Resources, State, Why
 from synergon.durations import microseconds
 from synergon.node.admission import Admission
+from synergon.node.attempt import Attempt
 from synergon.node.ledger import Ledger
+from synergon.node.logger import NodeLogger
+from synergon.node.reservation import Reservation
 from synergon.node.scheduler import Scheduler
 from synergon.node.standing import state_of
+from synergon.node.timeouts import Timeouts
 from synergon.node_state import encode_state
 from synergon.providers.commands import ANY
-from synergon.records import NewNode
+from synergon.records import Claim, NewNode, Room, Settlement, Succeeded
 from synergon.stores.weighing import demand_of
 from synergon.task import AnyTask
 from synergon.this_process import this_process
@@ -35,8 +40,11 @@ CHILDREN: Final = ("child", "other_child", "urgent_child")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
 THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
+COSTLY: Final = ("costly", "end", "plain", "few", "limited", "served", "child")
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
+NOW: Final = 100.0
+A_DAY: Final = 86400.0
 
 
 class NodePlan(NamedTuple):
@@ -50,7 +58,13 @@ class NodePlan(NamedTuple):
     kinds: frozenset[str]
     is_cordoned: bool
     starts_first: int
-    """How many tasks it has when the question comes."""
+    """How many tasks it has taken when the question comes."""
+    keeps_room: bool = False
+    """Then it has looked for a task to keep room for."""
+    starts_later: int = 0
+    """How many it has taken after that."""
+    ends: int = 0
+    """How many of all these have ended since."""
 
 
 class TaskPlan(NamedTuple):
@@ -75,6 +89,9 @@ nodes = st.builds(
     kinds=st.frozensets(st.sampled_from(KINDS), max_size=5).map(lambda lacking: frozenset(KINDS) - lacking),
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
     starts_first=st.integers(0, 3),
+    keeps_room=st.booleans(),
+    starts_later=st.integers(0, 2),
+    ends=st.integers(0, 3),
 )
 
 
@@ -103,7 +120,7 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
         "few": {"max_running": 1, "limits": ["shared"]},
         "limited": {"limits": ["shared"]},
         "global_one": {"max_running_global": 1},
-        "costly": {"cost": Resources(cpu=1)},
+        "costly": {"cost": Resources(cpu=1), "timeout": 5},
         "urgent": {"urgent": True, "priority": 1},
         "also_urgent": {"urgent": True},
         "end": {"downstream_of": ["plain"], "cost": Resources(cpu=2)},
@@ -131,13 +148,19 @@ class Stand:
         self.id = f"node-{number}"
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
-        self.admission = Admission(self.kinds, self.ledger, plan.queues, labels=plan.labels)
+        self.running: dict[int, Attempt] = {}
+        self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
+        self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=60)
+        self.reservation.patience_seconds = A_DAY
+        self.admission = Admission(
+            self.kinds, self.ledger, plan.queues, labels=plan.labels, reservation=self.reservation
+        )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
     async def register(self) -> None:
         """With what it says of itself now."""
         plan = self.plan
-        state = state_of(self.admission, self.ledger, {}, self.scheduler, None)
+        state = state_of(self.admission, self.ledger, self.running, self.scheduler, None)
         await self.engine.store.register(
             NewNode(
                 id=self.id,
@@ -160,15 +183,40 @@ class Stand:
         if most is not None:
             request = replace(request, limit=most)
         claims = await self.engine.store.claim(request)
+        self.admission.note(claims)
         rooms = {room.kind: room for room in request.rooms}
         for claim in claims:
-            self.ledger.take(
-                claim.kind,
-                is_process=self.kinds[claim.kind].policy.runs_in == "process",
-                is_command=rooms[claim.kind].is_command,
-                cost=demand_of(rooms[claim.kind], claim.demand).cost,
-            )
+            self._start(claim, rooms[claim.kind])
         return {claim.id for claim in claims}
+
+    async def live_on(self) -> None:
+        """Perhaps keep room for the first of those that do not fit; take some more, and end some."""
+        if self.plan.keeps_room:
+            self.reservation.patience_seconds = 0
+            await self.claim(0)
+            self.reservation.patience_seconds = A_DAY
+        await self.claim(self.plan.starts_later)
+        for attempt in list(self.running.values())[: self.plan.ends]:
+            await self._end(attempt)
+
+    def _start(self, claim: Claim, room: Room) -> None:
+        attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
+        attempt.cost = demand_of(room, claim.demand).cost
+        attempt.timeout = self._timeouts.of_kind(attempt.task_type)
+        self.ledger.take(claim.kind, **self._places_of(attempt))
+
+    async def _end(self, attempt: Attempt) -> None:
+        claim = attempt.claim
+        del self.running[claim.id]
+        self.ledger.release(claim.kind, **self._places_of(attempt))
+        await self.engine.store.finish([Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
+
+    def _places_of(self, attempt: Attempt) -> dict[str, Any]:
+        return {
+            "is_process": attempt.runs_in == "process",
+            "is_command": attempt.task_type.is_command,
+            "cost": attempt.cost,
+        }
 
     async def _ready(self) -> list[str]:
         """The kinds of which something is ready here."""
@@ -217,7 +265,40 @@ def worlds_of(kinds: tuple[str, ...]) -> st.SearchStrategy[World]:
     )
 
 
-worlds = st.sampled_from(THEMES).flatmap(worlds_of)
+keepers = st.builds(
+    NodePlan,
+    concurrency=st.integers(2, 3),
+    processes=st.integers(1, 2),
+    cpu=st.just(3),
+    labels=st.just(frozenset[str]()),
+    queues=st.none(),
+    kinds=st.just(frozenset(KINDS)),
+    is_cordoned=st.just(False),
+    starts_first=st.integers(1, 2),
+    keeps_room=st.just(True),
+    starts_later=st.integers(0, 2),
+    ends=st.integers(0, 3),
+)
+
+
+def costly(cpu: st.SearchStrategy[int | None]) -> st.SearchStrategy[TaskPlan]:
+    nothing = st.just(frozenset[str]())
+    kinds, queue = st.sampled_from(COSTLY), st.sampled_from(QUEUES)
+    return st.builds(TaskPlan, kinds, queue, priority=st.integers(0, 1), cpu=cpu, needs=nothing, forbids=nothing)
+
+
+keeping_worlds = st.builds(
+    World,
+    nodes=st.lists(keepers, min_size=1, max_size=2),
+    before=st.lists(costly(st.integers(1, 3)), min_size=3, max_size=5),
+    after=st.lists(costly(st.none() | st.integers(0, 3)), min_size=1, max_size=6),
+    limit=st.integers(1, 2),
+    capacity=st.integers(1, 2),
+    paused=st.sampled_from([None, None, None, "night"]),
+    asked=st.integers(0, 1),
+)
+"""Where nodes are full of what costs something, and often keep room for a task."""
+worlds = keeping_worlds | st.sampled_from(THEMES).flatmap(worlds_of)
 
 
 async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
@@ -270,6 +351,30 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
     asyncio.run(in_world(world, agree))
 
 
+def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
+    """Whatever the priority of the others: there is one slot left when it fits."""
+    nothing = frozenset[str]()
+    node = NodePlan(2, 0, 3, nothing, None, frozenset(KINDS), False, 1, keeps_room=True, starts_later=1, ends=1)
+    plain = TaskPlan("plain", "mail", 0, None, nothing, nothing)
+    small, big = plain._replace(kind="costly", cpu=1), plain._replace(kind="end", cpu=3)
+    world = World(
+        nodes=[node],
+        before=[small, big],
+        after=[plain, plain._replace(priority=1), small._replace(priority=1)],
+        limit=1,
+        capacity=2,
+        paused=None,
+        asked=0,
+    )
+
+    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+        assert chosen.reservation.kept is not None
+        assert [bool((await engine.explain(task_id)).can_start_on) for task_id in ids] == [True, False, False]
+        await agree(engine, stands, chosen, ids)
+
+    asyncio.run(in_world(world, check))
+
+
 @settings(max_examples=1000 if IS_LONG_RUN else 70, deadline=None)
 @given(world=worlds, which=st.integers(0, 7))
 def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world: World, which: int) -> None:
@@ -298,20 +403,22 @@ async def in_world(world: World, check: Check) -> None:
         for stand in stands:
             await stand.register()
             await stand.claim(stand.plan.starts_first)
-        ids = await enqueue(engine, order, world.after)
+        half = len(world.after) // 2
+        await enqueue(engine, order, world.after[:half])
+        for stand in stands:
+            await stand.live_on()
+        await enqueue(engine, order, world.after[half:])
         await settle(engine, stands, world.paused)
+        ids = sorted(task.id for task in await engine.tasks(state=State.READY, limit=100))
         await check(engine, stands, stands[world.asked % len(stands)], ids)
 
 
-async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> list[int]:
-    ids: list[int] = []
+async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> None:
     for plan in plans:
         if plan.kind == COMMAND:
-            sent = await order.enqueue(to="http://a" if plan.priority else ANY)
-            ids += [handle.id for handle in sent.values()]
+            await order.enqueue(to="http://a" if plan.priority else ANY)
         else:
-            ids += [handle.id for handle in await engine.enqueue([call(engine, plan)])]
-    return ids
+            await engine.enqueue([call(engine, plan)])
 
 
 async def settle(engine: Engine, stands: list[Stand], paused: str | None) -> None:

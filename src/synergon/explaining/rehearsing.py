@@ -71,9 +71,12 @@ class _Rehearsal:
         lanes = {room.kind: self._candidates(room) for room in self._request.rooms}
         heads = {room.kind: (room, await anext(lanes[room.kind], None)) for room in self._request.rooms}
         while waiting := [(room, first) for room, first in heads.values() if first is not None]:
-            room, first = min(waiting, key=lambda head: place(head[0], head[1].priority, head[1].id))
+            room, first = min(waiting, key=lambda head: self._place(*head))
             yield room, first
             heads[room.kind] = room, await anext(lanes[room.kind], None)
+
+    def _place(self, room: Room, task: TaskRecord) -> tuple[bool, bool, int, int, int]:
+        return place(room, task.priority, task.id, self._request.kept_for)
 
     async def _candidates(self, room: Room) -> AsyncIterator[TaskRecord]:
         """The tasks of a kind in order; not those that do not even fit when it comes to them."""
@@ -81,6 +84,22 @@ class _Rehearsal:
             for command in await self._commands(room.kind):
                 yield command
             return
+        kept = await self._kept(room)
+        if kept is not None:
+            yield kept
+        async for task in self._by_priority(room):
+            if task.id != self._request.kept_for:
+                yield task
+
+    async def _kept(self, room: Room) -> TaskRecord | None:
+        """The task that room is kept for, if it is of this kind and may be taken."""
+        found = None if self._request.kept_for is None else (await self._store.get([self._request.kept_for]))[0]
+        if found is None or found.kind != room.kind or self._left[room.kind] <= 0:
+            return None
+        next_to = await self._store.look(self._look(room, (found.priority, found.id - 1), 1))
+        return found if [task.id for task in next_to] == [found.id] else None
+
+    async def _by_priority(self, room: Room) -> AsyncIterator[TaskRecord]:
         after: tuple[int, int] | None = None
         for _ in range(LOOKS):
             limit = self._left[room.kind]
