@@ -54,21 +54,23 @@ def demand_of_kind(said: Words) -> Demand:
     return demand(said.cost or {}, said.needs or frozenset(), said.forbids or frozenset())
 
 
-def demand_text(said: Words, of_kind: Demand | None, *, is_long: bool, where: str) -> str:
+def demand_text(said: Words, of_kind: Demand | None, *, is_long: bool, is_process: bool | None, where: str) -> str:
     """What stands in the row of a call that says this; `of_kind` is None if the kind is not known here.
 
     `is_long`: the call may run for longer than its kind says, which matters to those who wait for what it uses.
+    `is_process`: whether its body takes a child process, if the call says so.
     """
-    if said is SILENT and (not is_long or (of_kind is not None and not of_kind.cost)):
+    is_short = not is_long or (of_kind is not None and not of_kind.cost)
+    if said is SILENT and is_short and is_process is None:
         return AS_THE_KIND_SAYS if of_kind is None or of_kind == NOTHING else of_kind.text
     if of_kind is None:
         found, left = demand_of_kind(said), said.left
     else:
         found, left = _merged(said, of_kind, where), ()
-    if of_kind == NOTHING == found:
+    if of_kind == NOTHING == found and is_process is None:
         return AS_THE_KIND_SAYS
     is_long = is_long and (bool(found.cost) or "cost" in left)
-    return msgspec.structs.replace(found, left_to_kind=left, is_long=is_long).text
+    return msgspec.structs.replace(found, left_to_kind=left, is_long=is_long, is_process=is_process).text
 
 
 def _merged(said: Words, of_kind: Demand, where: str) -> Demand:

@@ -16,6 +16,11 @@ import msgspec
 UNIT: Final = 1_000_000
 """One processor, GPU or licence."""
 
+SLOT: Final = "a slot"
+PROCESS: Final = "a child process"
+"""What a node has of its own, beside resources, whose names have no blanks. Each body that runs in a child process
+takes one of these, as it takes its cost."""
+
 AS_THE_KIND_SAYS: Final = ""
 """The row says nothing: the node that runs the kind knows."""
 
@@ -33,6 +38,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which of these three the kind has to say where the task runs: the producer did not know it."""
     is_long: bool = False
     """It may run for longer than its kind says."""
+    is_process: bool | None = None
+    """Whether its body runs in a child process; None: as the kind says."""
 
     @property
     def text(self) -> str:
@@ -41,6 +48,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NOTHING: Final = Demand()
+A_PROCESS: Final = Demand(cost={PROCESS: UNIT})
 
 
 def demand(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Demand:
@@ -49,12 +57,21 @@ def demand(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[st
     return Demand(cost=amounts, needs=tuple(sorted(needs)), forbids=tuple(sorted(forbids)))
 
 
-def completed(said: Demand, of_kind: Demand) -> Demand:
-    """What is left to the kind, from the kind."""
-    if not said.left_to_kind:
+def weighed(said: Demand, *, is_process: bool) -> Demand:
+    """The same with the child process that its body takes, or without one."""
+    if is_process == (PROCESS in said.cost):
         return said
-    found = {name: getattr(of_kind, name) for name in said.left_to_kind}
-    return msgspec.structs.replace(said, **found, left_to_kind=())
+    cost = {name: amount for name, amount in said.cost.items() if name != PROCESS}
+    return msgspec.structs.replace(said, cost=cost | {PROCESS: UNIT} if is_process else cost)
+
+
+def completed(said: Demand, of_kind: Demand) -> Demand:
+    """What is left to the kind, from the kind, whose demand is weighed; and so is what comes of it."""
+    is_process = PROCESS in of_kind.cost if said.is_process is None else said.is_process
+    if said.left_to_kind:
+        found = {name: getattr(of_kind, name) for name in said.left_to_kind}
+        said = msgspec.structs.replace(said, **found, left_to_kind=())
+    return weighed(said, is_process=is_process)
 
 
 @lru_cache(maxsize=4096)

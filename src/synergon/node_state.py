@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand, completed, is_suitable, parse_demand
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, SLOT, Demand, completed, is_suitable, parse_demand, weighed
 
 
 class Places(NamedTuple):
@@ -19,18 +19,11 @@ class Places(NamedTuple):
     slots: int
     of_kind: int | None = None
     """Of the kind's `max_running`."""
-    processes: int | None = None
-    """If its bodies run in child processes."""
 
     @property
     def room(self) -> int:
         """So many could start."""
-        room = self.slots
-        if self.of_kind is not None and self.of_kind < room:
-            room = self.of_kind
-        if self.processes is not None and self.processes < room:
-            room = self.processes
-        return room
+        return self.slots if self.of_kind is None or self.of_kind > self.slots else self.of_kind
 
 
 HOLDERS: Final = 3
@@ -42,12 +35,10 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     max_running: int | None = None
     is_process: bool = False
-    """Its bodies share the places of child processes."""
+    """Its bodies take child processes, unless their rows say otherwise."""
     demand: str = AS_THE_KIND_SAYS
     """What those of its tasks demand whose rows say nothing; empty: nothing."""
     rank: int = 0
-    priority: int = 0
-    """Of its tasks, unless they are enqueued with another."""
     is_urgent: bool = False
     is_asking: bool = False
     """It looks at each task before it takes it (`can_accept`)."""
@@ -56,6 +47,11 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """In each of these a task takes a place while it runs."""
     provider: str | None = None
     """On whose servers its tasks run."""
+
+    @property
+    def weight(self) -> Demand:
+        """The demand of those of its tasks whose rows say nothing, a child process included."""
+        return weighed(parse_demand(self.demand) if self.demand else NOTHING, is_process=self.is_process)
 
 
 PLAIN: Final = KindState()
@@ -69,21 +65,17 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
     """In order."""
     totals: dict[str, int] = {}
-    """What it has of each resource, in the whole numbers of `demands`."""
+    """What it has of each resource, and of child processes, in the whole numbers of `demands`."""
     free: dict[str, int] = {}
     """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one."""
+    """What running tasks would yield to an urgent one, slots too."""
     held: dict[str, int] = {}
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
     brief: tuple[str, ...] = ()
     """Kinds whose tasks end before that one starts, so that nothing need be left to it."""
     slots_free: int = 0
-    slots_yielding: int = 0
-    """Slots that running tasks would yield to an urgent one."""
-    processes_free: int = 0
-    processes_yielding: int = 0
     commands_free: int = 0
     taken: int = 0
     """How many tasks have ever started there; so it is known whose turn it is."""
@@ -116,24 +108,19 @@ def could_run(state: NodeState, kind: str, text: str) -> bool:
 
 def demanded_of(state: NodeState, kind: str, text: str) -> Demand:
     """What a row with this text demands on a node that says this."""
-    said = state.kind(kind).demand
-    of_kind = parse_demand(said) if said else NOTHING
+    of_kind = state.kind(kind).weight
     return completed(parse_demand(text), of_kind) if text else of_kind
 
 
 def places_on(state: NodeState, kind: str) -> Places:
     """How many more tasks of one of its kinds a node could start that says this."""
     said = state.kind(kind)
-    slots, processes = state.slots_free, state.processes_free
+    slots = state.slots_free
     if said.is_command:
         slots = state.commands_free
     elif said.is_urgent:
-        slots, processes = slots + state.slots_yielding, processes + state.processes_yielding
-    return Places(
-        slots,
-        None if said.max_running is None else said.max_running - state.running.get(kind, 0),
-        processes if said.is_process else None,
-    )
+        slots += state.yielding.get(SLOT, 0)
+    return Places(slots, None if said.max_running is None else said.max_running - state.running.get(kind, 0))
 
 
 _decoder: Final = msgspec.json.Decoder(NodeState)

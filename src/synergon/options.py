@@ -119,7 +119,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, NO_TIMEOUT for none; None: the call does not say."""
     words: Words = SILENT
     """What it asks of the node that runs it."""
+    runs_in: RunsIn | None = None
     conn: Any = None
+
+    @property
+    def is_process(self) -> bool | None:
+        """Whether its body runs in a child process; None: the call does not say."""
+        return None if self.runs_in is None else self.runs_in == "process"
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
@@ -158,6 +164,8 @@ def place(options: Mapping[str, Any], where: str) -> Placement:
         values["tags"] = check_tags(options["tags"])
     if "meta" in options:
         values["meta"] = check_meta(options["meta"])
+    if "runs_in" in options:
+        values["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
     values["max_attempts"], values["overrides"] = _overrides(options, where)
     if "timeout" in options:
         values["timeout"] = _stored_timeout(options["timeout"])
@@ -169,7 +177,7 @@ def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, byte
     if "timeout" in options:
         found["timeout"] = _stored_timeout(options["timeout"])
     if "runs_in" in options:
-        found["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
+        found["runs_in"] = options["runs_in"]
     if "retry" in options:
         retry = check_retry(options["retry"])
         if retry.wait is not None:

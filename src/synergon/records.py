@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING, Demand
+from synergon.demands import A_PROCESS, AS_THE_KIND_SAYS, NOTHING, PROCESS, Demand
 from synergon.lifecycle import Reason, State
 from synergon.node_state import NodeState, read_state
 
@@ -111,11 +111,11 @@ class Room(Record, frozen=True, kw_only=True):
     is_command: bool = False
     """These go ahead of all that are not, and do not count against `ClaimRequest.limit`."""
     demand: Demand = NOTHING
-    """What those of its tasks demand whose rows say nothing."""
+    """What those of its tasks demand whose rows say nothing, a child process included."""
     rank: int = 0
     """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
-    """These go first, are taken although `ClaimRequest.limit` is reached, and count what others would yield as free."""
+    """These go first, and count what others would yield as free, slots beyond `ClaimRequest.limit` included."""
     is_brief: bool = False
     """They end before the task starts for which room is kept, and may use that room until then."""
     only: tuple[int, ...] | None = None
@@ -123,7 +123,8 @@ class Room(Record, frozen=True, kw_only=True):
 
     @property
     def is_free(self) -> bool:
-        """Whether its tasks, if their rows demand nothing, need nothing but a slot of the node."""
+        """Whether its tasks, if their rows demand nothing, need nothing but a slot of the node, and perhaps one of its
+        child processes."""
         return not (
             self.limits
             or self.provider
@@ -131,8 +132,13 @@ class Room(Record, frozen=True, kw_only=True):
             or self.is_command
             or self.is_urgent
             or self.only is not None
-            or self.demand != NOTHING
+            or self.demand not in (NOTHING, A_PROCESS)
         )
+
+    @property
+    def is_process(self) -> bool:
+        """Whether its tasks, if their rows say nothing, share the node's child processes."""
+        return PROCESS in self.demand.cost
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
@@ -145,11 +151,11 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Only tasks of these queues; None: of every queue. Commands come from every queue."""
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """What the node has of each resource (`demands`); of one that is not named it has none."""
+    """What the node has of each resource, and of child processes (`demands`); of one that is not named it has none."""
     free: dict[str, int] = {}
     """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one."""
+    """What running tasks would yield to an urgent one; as `SLOT`, how many slots beyond the limit."""
     kept_for: int | None = None
     """The task that the node keeps room for."""
     held: dict[str, int] = {}

@@ -14,7 +14,7 @@ import msgspec
 from synergon.asking import demand_text
 from synergon.candidates import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
 from synergon.context import Context
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, weighed
 from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
@@ -116,7 +116,8 @@ class Call(Generic[Value]):
         where = f"with_options of {self.kind!r}"
         if self.task_type is None:  # its timeout is not known here either
             is_long = self.placement.timeout is not None
-            return demand_text(self.placement.words, None, is_long=is_long, where=where)
+            is_process = self.placement.is_process
+            return demand_text(self.placement.words, None, is_long=is_long, is_process=is_process, where=where)
         return self.task_type.demanded(self.placement)
 
 
@@ -229,6 +230,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.demand = self.policy.demand
         self.demand_text = AS_THE_KIND_SAYS if self.demand == NOTHING else self.demand.text
         """What stands in the rows of its tasks, unless their calls say otherwise."""
+        self.weight = weighed(self.demand, is_process=self.policy.runs_in == "process")
+        """What such a task takes of the node that runs it."""
         self.acceptor: Acceptor | None = None
         """Whom to ask before any of its tasks is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
@@ -301,21 +304,22 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def check_placement(self, placement: Placement) -> None:
         """Refuse what this kind cannot do."""
         self.demanded(placement)
-        overrides = placement.overrides
-        if overrides is None or b'"runs_in"' not in overrides:
-            return
-        if b'"runs_in":"process"' in overrides:
+        runs_in = placement.runs_in
+        if runs_in == "process":
             self.check_importable()
-        if b'"runs_in":"loop"' in overrides and not self.is_coroutine:
+        if runs_in == "loop" and not self.is_coroutine:
             raise OptionError(f"{self.kind!r} is a plain function and would block the loop")
-        if b'"runs_in":"thread"' in overrides and self.is_coroutine:
+        if runs_in == "thread" and self.is_coroutine:
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
 
     def demanded(self, placement: Placement) -> str:
         """What stands in the row of a call with these options."""
         is_long = self.policy.is_exceeded_by(placement.timeout)
         where = f"with_options of {self.kind!r}"
-        return demand_text(placement.words, self.demand, is_long=is_long, where=where)
+        is_process = placement.is_process
+        if not is_process and self.policy.runs_in != "process":
+            is_process = None  # so it stands beside those that do not say it
+        return demand_text(placement.words, self.demand, is_long=is_long, is_process=is_process, where=where)
 
     @property
     def location(self) -> tuple[str, str]:

@@ -11,10 +11,11 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources
+from synergon.demands import PROCESS, UNIT
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, resources=Resources(cpu=4, ram="4GiB", gpu=0))
+    engine = new_engine(url, resources=Resources(cpu=4, ram="4GiB", gpu=0), child_processes=3)
     crowd = Crowd()
 
     @engine.task(cost=Resources(cpu=1, ram="512MiB"))
@@ -29,7 +30,7 @@ async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> 
         await small.enqueue_many([()] * 2)  # 2 cpu, 1 GiB
         await hungry.enqueue_many([()] * 8)  # room for three of them: 1.5 cpu, 3 GiB
         await until(lambda: crowd.now == {"small": 2, "hungry": 3})
-        assert node_of(engine).state().free == {"cpu": 500_000, "ram": 0, "gpu": 0}
+        assert node_of(engine).state().free == {PROCESS: 3 * UNIT, "cpu": 500_000, "ram": 0, "gpu": 0}
         crowd.gate.open()
     assert crowd.most["small"] == 2
     assert crowd.most["hungry"] <= 4

@@ -36,8 +36,8 @@ from synergon.version import VERSION
 COMMAND: Final = "pool.order"
 SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
-CHILDREN: Final = ("child", "other_child", "urgent_child")
-KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2])
+CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
+KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
 THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 COSTLY: Final = ("costly", "end", "plain", "few", "limited", "served", "child")
@@ -76,6 +76,8 @@ class TaskPlan(NamedTuple):
     cpu: int | None
     needs: frozenset[str]
     forbids: frozenset[str]
+    is_process: bool | None = None
+    """Where its call says that it runs."""
 
 
 some_labels = st.frozensets(st.sampled_from(LABELS))
@@ -104,6 +106,7 @@ def tasks_of(kinds: tuple[str, ...]) -> st.SearchStrategy[TaskPlan]:
         cpu=st.none() | st.integers(0, 3),
         needs=st.just(frozenset[str]()) | some_labels,
         forbids=st.just(frozenset[str]()) | some_labels,
+        is_process=st.sampled_from([None, None, True, False]) if set(kinds) & set(CHILDREN) else st.none(),
     )
 
 
@@ -133,6 +136,7 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
     process_bodies.on(engine, process_bodies.process_id, name="child")
     process_bodies.on(engine, process_bodies.process_id, name="other_child")
     process_bodies.on(engine, process_bodies.process_id, name="urgent_child", urgent=True)
+    process_bodies.on(engine, process_bodies.process_id, name="threaded", runs_in="thread")
 
     async def order() -> None: ...
 
@@ -213,7 +217,6 @@ class Stand:
 
     def _places_of(self, attempt: Attempt) -> dict[str, Any]:
         return {
-            "is_process": attempt.runs_in == "process",
             "is_command": attempt.task_type.is_command,
             "cost": attempt.cost,
         }
@@ -235,6 +238,8 @@ def call(engine: Engine, plan: TaskPlan) -> Any:
     if plan.cpu is not None:
         options["cost"] = Resources(cpu=plan.cpu)
     options["needs"], options["forbids"] = plan.needs, plan.forbids - plan.needs
+    if plan.is_process is not None and plan.kind in CHILDREN:
+        options["runs_in"] = "process" if plan.is_process else "thread"
     return engine.kinds[plan.kind].with_options(**options).call()
 
 

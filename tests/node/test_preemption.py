@@ -19,6 +19,7 @@ from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until, until_state
 
 from synergon import Candidate, Context, Engine, OptionError, Resources, State
+from synergon.demands import SLOT
 from synergon.node import preemption
 from synergon.node.attempt import Stop
 
@@ -735,8 +736,6 @@ async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEng
 class Stub:
     """As much of an attempt as the choice looks at."""
 
-    takes_place = False
-
     def __init__(self, **cost: int) -> None:
         self.cost = cost
 
@@ -749,8 +748,8 @@ class Stub:
         ([1, 1, 4], {"cpu": 4}, [2]),
         ([1, 1, 1], {"cpu": 4}, []),
         ([0, 0, 1], {"cpu": 1}, [2]),
-        ([1, 1, 1], {preemption.SLOT: 1}, [0]),
-        ([0, 2, 1], {preemption.SLOT: 1, "cpu": 1}, [1]),
+        ([1, 1, 1], {SLOT: 1}, [0]),
+        ([0, 2, 1], {SLOT: 1, "cpu": 1}, [1]),
         ([1, 1, 1], {}, []),
     ],
 )

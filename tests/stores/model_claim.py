@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from synergon.demands import Demand
+from synergon.demands import PROCESS, SLOT, Demand
 from synergon.records import ClaimRequest, Look, Room
 from synergon.stores.weighing import demand_of
 
@@ -85,10 +85,11 @@ class ModelClaim:
             return False
         if not suits(demand, self.request.labels, self.request.totals) or not all(map(self._has_place, room.limits)):
             return False
-        if any(amount > self._available(name, room, task.id) for name, amount in demand.cost.items()):
-            self._pass_over(task)
+        lacking = [name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)]
+        if lacking:
+            self._pass_over(task, is_big=PROCESS not in lacking)
             return False
-        if self._slots <= 0 and not room.is_urgent:
+        if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent else 0) <= 0:
             return False
         self._left[room.kind] -= 1
         self._slots -= 1
@@ -105,10 +106,10 @@ class ModelClaim:
         is_exempt = room.is_brief or task_id == self.request.kept_for
         return free if is_exempt else free - self._held.get(name, 0)
 
-    def _pass_over(self, task: ModelTask) -> None:
-        """Only the first of those that demand the same may have room kept for it."""
+    def _pass_over(self, task: ModelTask, *, is_big: bool) -> None:
+        """Only the first of those that demand the same may have room kept for it, if it has a child process."""
         lane = task.task.kind, task.task.queue, task.task.demand
         is_patient = self.request.patience == 0 and self.request.kept_for is None
-        if lane not in self._lanes and is_patient and self._may_keep(task.id):
+        if is_big and lane not in self._lanes and is_patient and self._may_keep(task.id):
             self.claims.kept = task.id
         self._lanes.add(lane)

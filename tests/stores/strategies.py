@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.stores.actions import ERROR, amounts, demands
 from tests.stores.model import LATER
 
-from synergon.demands import NOTHING, parse_demand
+from synergon.demands import A_PROCESS, NOTHING, PROCESS, SLOT, UNIT, Demand, parse_demand, weighed
 from synergon.lifecycle import Reason
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from synergon.records import (
@@ -35,6 +35,9 @@ TEXTS = (
     demands("east", cpu=1),
     demands(forbids="east"),
 )
+COSTLY_PROCESS = weighed(parse_demand(demands(cpu=1)), is_process=True)
+WAYS = (Demand(is_process=True).text, Demand(is_process=False).text, Demand(cost=amounts(cpu=1), is_process=True).text)
+"""What calls say that are to run in a child process, or not."""
 
 kinds = st.sampled_from(["a", "b"])
 queues = st.sampled_from(["x", "y"])
@@ -57,7 +60,7 @@ new_tasks = st.builds(
     payload=st.sampled_from([b"1", b"2"]),
     max_attempts=st.sampled_from([None, 1, 5]),
     limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
-    demand=st.sampled_from(["", "", "", *TEXTS, demands(cpu=2)]),
+    demand=st.sampled_from(["", "", "", "", *TEXTS, demands(cpu=2), *WAYS]),
 )
 
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
@@ -74,21 +77,32 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
 limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
+
+def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """The same, with two child processes, of which so many are free."""
+    totals = machine["totals"] | {PROCESS: 2 * UNIT}
+    return st.sampled_from([2, 1, 1, 0, -1]).map(
+        lambda free: machine | {"totals": totals, "free": machine["free"] | {PROCESS: free * UNIT}}
+    )
+
+
 machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "labels": st.sampled_from([frozenset(), frozenset({"east"})]),
         "totals": st.sampled_from([amounts(cpu=4, gpu=1), amounts(cpu=4, gpu=1), amounts(cpu=1), {}]),
         "free": st.sampled_from([amounts(cpu=cpu, gpu=gpu) for cpu, gpu in ((0, 1), (1, 1), (2, 0), (4, 1), (-1, 0))]),
-        "yielding": st.sampled_from([{}, {}, amounts(cpu=1), amounts(cpu=2)]),
-        "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2)]),
+        "yielding": st.sampled_from([{}, {SLOT: 1}, amounts(cpu=1), amounts(cpu=2) | {SLOT: 2, PROCESS: UNIT}]),
+        "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2) | {PROCESS: UNIT}]),
         "patience": st.sampled_from([0, 0, 0, None, LATER]),
     }
-)
+).flatmap(with_processes)
 """What a node might say of itself; it need not be possible, only the same for the store and the model."""
 details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "rank": st.sampled_from([0, 0, 1]),
-        "demand": st.sampled_from([NOTHING, NOTHING, *(parse_demand(text) for text in TEXTS)]),
+        "demand": st.sampled_from(
+            [NOTHING, NOTHING, A_PROCESS, A_PROCESS, *(parse_demand(text) for text in TEXTS), COSTLY_PROCESS]
+        ),
         "is_urgent": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
     }

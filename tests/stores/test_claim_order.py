@@ -7,6 +7,7 @@ from typing import Any
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, states
 from tests.stores.test_capacity import ids_of, machine, room
 
+from synergon.demands import SLOT
 from synergon.lifecycle import State
 from synergon.policies import HIGHEST_PRIORITY
 from synergon.records import Room
@@ -50,7 +51,7 @@ async def test_urgent_tasks_are_taken_although_the_node_is_full(store: Store, wo
     plain = await add_many(store, 3, priority=HIGHEST_PRIORITY)
     urgent = await add_many(store, 3, kind="urgent")
     rooms = (room(), Room(kind="urgent", count=2, is_urgent=True))
-    assert ids_of(await worker.claim_rooms(*rooms, limit=0)) == urgent[:2]
+    assert ids_of(await worker.claim_rooms(*rooms, limit=0, yielding={SLOT: 2})) == urgent[:2]
     assert ids_of(await worker.claim_rooms(*rooms, limit=2)) == [urgent[2], plain[0]]
     assert ids_of(await worker.claim_rooms(*rooms, limit=1)) == plain[1:2]
 
@@ -73,7 +74,7 @@ async def test_what_others_yield_is_for_nobody_else(store: Store, worker: Worker
 async def test_urgency_opens_no_limit(store: Store, worker: Worker) -> None:
     await declare_limit(store, "license", 1)
     ids = await add_many(store, 2)
-    assert ids_of(await worker.claim_rooms(room(is_urgent=True, limits=("license",)), limit=0)) == ids[:1]
+    assert ids_of(await worker.claim_rooms(room(is_urgent=True, limits=("license",)), limit=1)) == ids[:1]
 
 
 # ---------------------------------------------------------------- only these

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from synergon.demands import NOTHING, UNIT, Demand, demand, parse_demand
+from synergon.demands import A_PROCESS, NOTHING, PROCESS, SLOT, UNIT, Demand, demand, parse_demand, weighed
 from synergon.records import ClaimRequest, Room
-from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, place
+from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, is_plain, most_unsaid, place
 
 NAMES = ("cpu", "gpu")
 LABELS = frozenset({"east", "a100"})
@@ -43,7 +44,7 @@ def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others
     for task_id, (room, wanted) in enumerate(tasks):
         if scales.fit(room, wanted, task_id) is not Fit.NOW:
             continue
-        scales.take(wanted, task_id)
+        scales.take(room, wanted, task_id)
         for name, amount in wanted.cost.items():
             used[name] += amount
             more = request.yielding.get(name, 0) if room.is_urgent else 0
@@ -56,7 +57,7 @@ def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Dema
     left = dict(request.free)
     for wanted in tasks:
         if scales.fit(Room(kind="work", count=9), wanted) is Fit.NOW:
-            scales.take(wanted)
+            scales.take(Room(kind="work", count=9), wanted)
             for name, amount in wanted.cost.items():
                 left[name] -= amount
                 assert left[name] >= request.held.get(name, 0)
@@ -72,7 +73,7 @@ def test_as_many_fit_as_is_said_and_not_one_more(request: ClaimRequest, room: Ro
         return
     for _ in range(most):
         assert scales.fit(room, wanted) is Fit.NOW
-        scales.take(wanted)
+        scales.take(room, wanted)
     assert scales.fit(room, wanted) is not Fit.NOW
     assert scales.most(room, wanted) == 0
 
@@ -94,9 +95,9 @@ def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None
     scales = Scales(request)
     assert scales.fit(room, big, 1) is Fit.LATER
     assert scales.fit(room, big, 7) is Fit.NOW
-    scales.take(big, 7)
+    scales.take(room, big, 7)
     assert scales.fit(room, small, 8) is Fit.NOW
-    scales.take(small, 8)
+    scales.take(room, small, 8)
     assert scales.fit(room, small, 9) is Fit.LATER
 
 
@@ -118,6 +119,66 @@ def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
     else:
         expected = first[3] <= second[3]
     assert (places[0] < places[1]) == expected
+
+
+# ---------------------------------------------------------------- slots and child processes
+
+
+def request_of(*wanted: Room, free: int, **more: Any) -> ClaimRequest:
+    totals, left = {PROCESS: 4 * UNIT}, {PROCESS: free * UNIT}
+    return ClaimRequest(node_id="node", rooms=wanted, limit=3, totals=totals, free=left, **more)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "free", "expected"),
+    [("a", 2, True), ("ab", 2, False), ("ab", 0, True), ("ab", -1, True), ("aa", 2, True), ("", 2, True)],
+)
+def test_child_processes_are_weighed_only_if_several_kinds_share_some(kinds: str, free: int, expected: bool) -> None:
+    of_kinds = [Room(kind=kind, count=9, demand=A_PROCESS) for kind in kinds]
+    plain = Room(kind="plain", count=9)
+    request = request_of(free=free)
+    assert is_plain(request, [*of_kinds, plain]) is expected
+    assert not is_plain(request, [*of_kinds, plain, Room(kind="urgent", count=9, is_urgent=True)])
+    assert not is_plain(request_of(free=free, kept_for=1), [*of_kinds, plain])
+    assert [most_unsaid(request, room) for room in of_kinds] == [max(free, 0)] * len(of_kinds)
+    assert most_unsaid(request, plain) == 9
+
+
+def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
+    plain, urgent = Room(kind="plain", count=9), Room(kind="urgent", count=9, is_urgent=True)
+    command = Room(kind="command", count=9, is_command=True)
+    scales = Scales(request_of(free=0, yielding={SLOT: 2}))
+    scales.take(command, NOTHING)
+    assert [scales.slots(room) for room in (plain, urgent, command)] == [3, 5, ANY_NUMBER]
+    for _ in range(4):
+        scales.take(urgent, NOTHING)
+    assert [scales.slots(room) for room in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
+
+
+@pytest.mark.parametrize(("free", "expected"), [(0, Fit.IN_TURN), (1, Fit.LATER)])
+def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
+    room, numbers = Room(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
+    left = {PROCESS: free * UNIT, "cpu": 1}
+    scales = Scales(ClaimRequest(node_id="node", rooms=(), limit=9, totals=numbers, free=left))
+    assert scales.fit(room, Demand(cost=numbers), 1) is expected
+    assert scales.fit(room, A_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
+    assert scales.fit(room, Demand(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
+
+
+@pytest.mark.parametrize("is_process", [True, False])
+@pytest.mark.parametrize("of_kind", [NOTHING, demand({"cpu": 1}, frozenset({"a"}), frozenset())])
+def test_a_row_says_whether_it_takes_a_child_process_or_leaves_it_to_its_kind(
+    of_kind: Demand, is_process: bool
+) -> None:
+    room = Room(kind="work", count=1, demand=weighed(of_kind, is_process=is_process))
+    left = Demand(left_to_kind=("cost", "needs", "forbids"))
+    assert demand_of(room, left.text) == room.demand
+    assert demand_of(room, of_kind.text) == room.demand
+    for said in (True, False):
+        for text in (left, of_kind):
+            found = demand_of(room, replace(text, is_process=said).text)
+            assert (PROCESS in found.cost, found.needs) == (said, of_kind.needs)
+            assert found.cost.get("cpu") == of_kind.cost.get("cpu")
 
 
 # ---------------------------------------------------------------- texts
@@ -154,8 +215,12 @@ def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
         ({"is_urgent": True}, False),
         ({"only": ()}, False),
         ({"demand": demand({"cpu": 1}, frozenset(), frozenset())}, False),
+        ({"demand": A_PROCESS}, True),
+        ({"demand": weighed(demand({"cpu": 1}, frozenset(), frozenset()), is_process=True)}, False),
         ({"limits": ("license",)}, False),
     ],
 )
-def test_a_room_is_free_if_its_tasks_need_nothing_but_a_slot(more: dict[str, Any], is_free: bool) -> None:
+def test_a_room_is_free_if_its_tasks_need_nothing_but_a_slot_and_a_child_process(
+    more: dict[str, Any], is_free: bool
+) -> None:
     assert Room(kind="work", count=1, **more).is_free is is_free

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from synergon.demands import Demand, missing, too_much, unwanted
+from synergon.demands import PROCESS, Demand, missing, too_much, unwanted
 from synergon.explaining.records import Cause, Why
 from synergon.explaining.standpoints import Standpoint
 from synergon.lacking import natural
@@ -59,14 +59,12 @@ def _places(node: Standpoint, kind: str) -> Iterator[Cause]:
         yield Cause(why=Why.SLOTS, in_use=most - max(places.slots, 0), of=most)
     if places.of_kind is not None and places.of_kind <= 0:
         yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=node.state.running.get(kind, 0), of=said.max_running)
-    if places.processes is not None and places.processes <= 0:
-        yield Cause(why=Why.PROCESSES)
 
 
 def _scarce(node: Standpoint, task: TaskRecord, room: Room, demand: Demand) -> Iterator[Cause]:
-    """Resources of which there is enough in all, and not now."""
+    """Resources of which there is enough in all, and not now; and child processes."""
     scales, state = Scales(node.request([task.kind])), node.state
-    if scales.fit(room, demand, task.id) is not Fit.LATER:
+    if scales.fit(room, demand, task.id) is Fit.NEVER:
         return
     left = scales.left(room)
     is_kept_from_it = False
@@ -76,7 +74,7 @@ def _scarce(node: Standpoint, task: TaskRecord, room: Room, demand: Demand) -> I
             continue
         total = state.totals[name]
         yield Cause(
-            why=Why.RESOURCE,
+            why=Why.PROCESSES if name == PROCESS else Why.RESOURCE,
             subject=name,
             in_use=natural(name, total - max(state.free.get(name, 0), 0)),
             of=natural(name, total),

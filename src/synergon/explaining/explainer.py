@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
-from synergon.demands import NOTHING, parse_demand
 from synergon.explaining.admitting import causes_on
 from synergon.explaining.records import FARTHEST, NEVER, SHARED, Cause, Explanation, NodeOutlook, Why
 from synergon.explaining.rehearsing import is_taken
@@ -19,6 +18,7 @@ from synergon.node.node import Node
 from synergon.records import Look, NodeRecord, QueueRecord, Room, TaskRecord, to_datetime
 from synergon.stores.base import Store
 from synergon.stores.rates import turn
+from synergon.stores.weighing import demand_of
 
 
 async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanation:
@@ -54,9 +54,10 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
     if task.is_command or task.state is State.SCHEDULED:
         return []
     if task.state is State.READY:
-        demand = parse_demand(task.demand) if task.demand else NOTHING
+        room = Room(kind=task.kind, count=1)
+        demand = demand_of(room, task.demand)
         look = Look(
-            room=Room(kind=task.kind, count=1),
+            room=room,
             queues=frozenset({task.queue}),
             labels=frozenset(demand.needs),
             totals=demand.cost,

@@ -54,7 +54,6 @@ class _Rehearsal:
         self._request = request
         self._shared = shared
         self._left = {room.kind: room.count for room in request.rooms}
-        self._slots = request.limit
         self._scales = Scales(request)
         self._places = shared.allotment()
 
@@ -131,7 +130,7 @@ class _Rehearsal:
         return sorted((task for task in found if not self._shared.is_expired(task)), key=lambda task: task.id)
 
     def _take(self, room: Room, task: TaskRecord) -> bool:
-        if self._left[room.kind] <= 0 or (self._slots <= 0 and not (room.is_urgent or room.is_command)):
+        if self._left[room.kind] <= 0 or self._scales.slots(room) <= 0:
             return False
         demand = demand_of(room, task.demand)
         if self._scales.fit(room, demand, task.id) is not Fit.NOW:
@@ -140,7 +139,6 @@ class _Rehearsal:
             if task.target is None:
                 self._left[room.kind] = 0  # what one task without wishes does not get, no other one of its kind gets
             return False
-        self._scales.take(demand, task.id)
+        self._scales.take(room, demand, task.id)
         self._left[room.kind] -= 1
-        self._slots -= not room.is_command
         return True

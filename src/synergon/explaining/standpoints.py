@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from synergon.demands import NOTHING, parse_demand
 from synergon.node.acceptance import Acceptance
 from synergon.node.asking import Asking
 from synergon.node.node import Node
@@ -48,7 +47,7 @@ class Standpoint(NamedTuple):
             limits=said.limits,
             provider=said.provider,
             is_command=said.is_command,
-            demand=parse_demand(said.demand) if said.demand else NOTHING,
+            demand=said.weight,
             rank=said.rank,
             is_urgent=said.is_urgent,
             is_brief=kind in self.state.brief,
@@ -57,12 +56,11 @@ class Standpoint(NamedTuple):
     def request(self, wanted: Collection[str]) -> ClaimRequest:
         """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
-        asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _PlacesSaid(state), self.room)
-        rooms = asking.rooms(wanted)
+        asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _SlotsSaid(state), self.room)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(rooms),
-            limit=asking.limit(rooms),
+            rooms=tuple(asking.rooms(wanted)),
+            limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
             totals=state.totals,
@@ -73,12 +71,11 @@ class Standpoint(NamedTuple):
         )
 
 
-class _PlacesSaid:
-    """What a node says of its places."""
+class _SlotsSaid:
+    """What a node says of its slots."""
 
     def __init__(self, state: NodeState) -> None:
         self.free = state.slots_free
-        self.processes_free = state.processes_free
         self.taken = state.taken
         self._running = state.running
 

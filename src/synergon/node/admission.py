@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING
+from synergon.demands import AS_THE_KIND_SAYS, NOTHING, SLOT
 from synergon.node.asking import Asking, kind_state
 from synergon.node.ledger import Ledger
-from synergon.node.preemption import PROCESS, SLOT, Preemption
+from synergon.node.preemption import Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node_state import Places
 from synergon.pipelines import ranks
@@ -59,7 +59,7 @@ class Admission:
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
-            limit=self._asking.limit(rooms),
+            limit=self._asking.limit,
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
@@ -70,12 +70,17 @@ class Admission:
             return request
         return self._reservation.honoured(request, self._counted, self.places)
 
-    def _yielding(self, rooms: list[Room]) -> dict[str, int]:
-        """What running tasks would yield to those of the rooms that are urgent."""
+    def _yielding(self, rooms: Collection[Room]) -> dict[str, int]:
+        """What running tasks would yield to those of the rooms that are urgent. Of the slots that they would, those are
+        spoken for that were promised to others before."""
         if self._preemption is None:
             return {}
         offers = [self._preemption.yielding(room.kind) for room in rooms if room.is_urgent]
-        return {} if not offers else {name: min(offer[name] for offer in offers) for name in self._ledger.totals}
+        if not offers:
+            return {}
+        found = {name: min(offer[name] for offer in offers) for name in (SLOT, *self._ledger.totals)}
+        found[SLOT] = max(found[SLOT] + min(self._ledger.free, 0), 0)
+        return found
 
     def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> Look:
         """The same for a node that wants to see candidates of a kind before it claims them."""
@@ -100,7 +105,8 @@ class Admission:
         return self._ledger.free > 0 if kind is None else self.has_room(kind)
 
     def room(self, kind: str) -> int:
-        """How many tasks of this kind could start now, as far as slots go; an urgent one where others yield."""
+        """How many tasks of this kind could start now, as far as slots and its own limit go; an urgent one where others
+        yield."""
         return self.places(kind).room
 
     def places(self, kind: str) -> Places:
@@ -108,15 +114,9 @@ class Admission:
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
         room = ledger.commands_free if task_type.is_command else ledger.free
-        processes = ledger.processes_free
         if policy.urgent and self._preemption is not None:
-            yielding = self._preemption.yielding(kind)
-            room, processes = room + yielding[SLOT], processes + yielding[PROCESS]
-        return Places(
-            room,
-            None if policy.max_running is None else policy.max_running - ledger.count(kind),
-            processes if policy.runs_in == "process" else None,
-        )
+            room += self._preemption.yielding(kind)[SLOT]
+        return Places(room, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
     def expected(self, kind: str, text: str = AS_THE_KIND_SAYS) -> int:
         """How many tasks of this kind, with this demand, could start now without anybody yielding: where there is room
@@ -149,24 +149,8 @@ class Admission:
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent ones, of each resource."""
-        return self._yielding([room for room in self._rooms.values() if room.is_urgent])
-
-    @property
-    def slots_yielding(self) -> int:
-        """The same in slots."""
-        return self._yielding_of(SLOT)
-
-    @property
-    def processes_yielding(self) -> int:
-        """The same in child processes."""
-        return self._yielding_of(PROCESS)
-
-    def _yielding_of(self, what: str) -> int:
-        urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
-        if self._preemption is None or not urgent:
-            return 0
-        return min(self._preemption.yielding(kind)[what] for kind in urgent)
+        """What running tasks would yield to urgent ones: slots, child processes, and of each resource."""
+        return self._yielding(self._rooms.values())
 
     @property
     def brief(self) -> list[str]:
@@ -200,7 +184,7 @@ def _room(task_type: AnyTask, rank: int) -> Room:
         provider=task_type.provider.name if task_type.provider is not None else None,
         is_rated=task_type.policy.rate is not None,
         is_command=task_type.is_command,
-        demand=task_type.demand,
+        demand=task_type.weight,
         rank=rank,
         is_urgent=task_type.policy.urgent,
     )

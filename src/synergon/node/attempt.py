@@ -70,8 +70,8 @@ class Attempt:
         self.runs_in: RunsIn = task_type.policy.runs_in
         self.retry: Retry = task_type.policy.retry
         self.timeout: float | None = None
-        self.cost: Mapping[str, int] = task_type.demand.cost
-        """What it uses of the node's resources while it runs."""
+        self.cost: Mapping[str, int] = task_type.weight.cost
+        """What it uses of the node while it runs: resources, and a child process if its body is to run in one."""
         self.stop: Stop | None = None
         self.has_begun = False
         """Its body runs, or has run; until then it can be given back as if it had never been claimed."""
@@ -97,14 +97,9 @@ class Attempt:
         self.is_own_fault = False
         """Its error says nothing about its server: the body asked for it, or something did not fit."""
         self.is_isolated = False
-        """It runs in a child only because a process has died under it before."""
+        """It runs in a child only because a process has died under it before, and takes none of the others' places."""
         self.line: str | None = None
         """The line in which it should have stood before it was claimed."""
-
-    @property
-    def takes_place(self) -> bool:
-        """Whether it takes one of the places that bodies in child processes share."""
-        return self.runs_in == "process" and not self.is_isolated
 
     @property
     def is_undisturbed(self) -> bool:

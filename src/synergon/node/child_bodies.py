@@ -66,8 +66,8 @@ class ChildBodies:
         return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
-        """From a claim to its outcome. There are never more children than places: admission sees to that for kinds that
-        run in processes; those that are here for another reason, a crash or a call's own option, may have to wait.
+        """From a claim to its outcome. There are never more children than places: the claim sees to that; only those
+        that are here because of a crash may have to wait.
 
         Bodies that are here because a process died under them have places of their own, and many: where a worker with
         a crowd of long bodies has died, all of its work is to run again soon, not a few at a time.

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from synergon.demands import PROCESS, UNIT
+
 COMMANDS_AT_ONCE: Final = 16
 """How many commands a node runs beside its tasks."""
 
@@ -14,11 +16,10 @@ NO_COST: Final[Mapping[str, int]] = {}
 
 
 class Tally:
-    """How many attempts, all, by kind, and those in child processes; and what they use of each resource."""
+    """How many attempts, all and by kind; and what they use of each resource, and of child processes."""
 
     def __init__(self) -> None:
         self.in_use = 0
-        self.processes_in_use = 0
         self.commands_in_use = 0
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
@@ -27,23 +28,19 @@ class Tally:
         self.returns = 0
         """How often something of a resource was given back."""
 
-    def take(self, kind: str, *, is_process: bool, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
+    def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt starts."""
         self.in_use += not is_command
         self.commands_in_use += is_command
-        self.processes_in_use += is_process
         self.by_kind[kind] += 1
         self.taken += 1
         for name, amount in cost.items():
             self.used[name] = self.used.get(name, 0) + amount
 
-    def release(
-        self, kind: str, *, is_process: bool, is_command: bool = False, cost: Mapping[str, int] = NO_COST
-    ) -> None:
+    def release(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt has really ended."""
         self.in_use -= not is_command
         self.commands_in_use -= is_command
-        self.processes_in_use -= is_process
         self.by_kind[kind] -= 1
         assert self.in_use >= 0, "a slot was given back twice"
         for name, amount in cost.items():
@@ -64,19 +61,14 @@ class Ledger(Tally):
         super().__init__()
         self.concurrency = concurrency
         self.processes = processes
-        self.totals = dict(totals)
-        """What the node has of each resource (`demands`)."""
+        self.totals = {PROCESS: processes * UNIT, **totals}
+        """What the node has of each resource, and of child processes (`demands`)."""
         self.promised = Tally()
 
     @property
     def free(self) -> int:
         """How many attempts could start; less than none, while promised ones wait for others to yield."""
         return self.concurrency - self.in_use - self.promised.in_use
-
-    @property
-    def processes_free(self) -> int:
-        """How many attempts could start in child processes."""
-        return max(self.processes - self.processes_in_use - self.promised.processes_in_use, 0)
 
     @property
     def commands_free(self) -> int:

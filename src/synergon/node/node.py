@@ -259,7 +259,7 @@ class Node:
 
     async def start(self) -> None:
         """Find out what there is to work with, register, and begin to work."""
-        self._ledger.totals = await self._executor.resources() | self._settings.resources.amounts()
+        self._ledger.totals |= await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self._address = await self._peers.serve()
             self._peers.resident = self

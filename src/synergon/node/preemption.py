@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from synergon.clock import Clock
+from synergon.demands import SLOT
 from synergon.node.attempt import Attempt, Stop
 from synergon.node.ledger import Ledger
 
@@ -22,10 +23,6 @@ YIELD_SECONDS: Final = 5.0
 """How long whoever was asked to yield may take."""
 REST_SECONDS: Final = 30.0
 """For how long nothing is preempted for a kind after nobody has yielded to a task of it."""
-
-SLOT: Final = "a slot"
-PROCESS: Final = "a child process"
-"""Beside the names of resources, which have no spaces."""
 
 
 class Preemption:
@@ -76,7 +73,7 @@ class Preemption:
             if attempt.task_type.policy.urgent and not self._fits(attempt):
                 attempt.room = asyncio.get_running_loop().create_future()
                 self._waiting.append(attempt)
-                self._ledger.promised.take(attempt.claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+                self._ledger.promised.take(attempt.claim.kind, cost=attempt.cost)
                 is_any_waiting = True
             else:
                 self._take(attempt)
@@ -84,12 +81,7 @@ class Preemption:
             self._ask_for_waiting()
 
     def _take(self, attempt: Attempt) -> None:
-        self._ledger.take(
-            attempt.claim.kind,
-            is_process=attempt.takes_place,
-            is_command=attempt.task_type.is_command,
-            cost=attempt.cost,
-        )
+        self._ledger.take(attempt.claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
 
     def _fits(self, attempt: Attempt) -> bool:
         room = self._room() - _sum(self._waiting)
@@ -99,7 +91,6 @@ class Preemption:
         ledger = self._ledger
         room = Counter(ledger.available)
         room[SLOT] = ledger.concurrency - ledger.in_use
-        room[PROCESS] = ledger.processes - ledger.processes_in_use
         return room
 
     def _ask_for_waiting(self) -> None:
@@ -164,11 +155,9 @@ class Preemption:
             self._waiting.remove(attempt)
             self._served.discard(attempt)
             attempt.room = None
-            self._ledger.promised.release(claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+            self._ledger.promised.release(claim.kind, cost=attempt.cost)
         else:
-            self._ledger.release(
-                claim.kind, is_process=attempt.takes_place, is_command=attempt.task_type.is_command, cost=attempt.cost
-            )
+            self._ledger.release(claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
         if self._leaving:
             self._leaving.pop(attempt, None)
         if self._waiting:
@@ -190,7 +179,7 @@ class Preemption:
         assert attempt.room is not None
         self._waiting.remove(attempt)
         self._served.discard(attempt)
-        self._ledger.promised.release(attempt.claim.kind, is_process=attempt.takes_place, cost=attempt.cost)
+        self._ledger.promised.release(attempt.claim.kind, cost=attempt.cost)
         self._take(attempt)
         attempt.room.set_result(None)
         attempt.room = None
@@ -224,8 +213,6 @@ def _share(attempt: Attempt) -> Counter[str]:
     """What it holds while it runs."""
     share = Counter(attempt.cost)
     share[SLOT] = 1
-    if attempt.takes_place:
-        share[PROCESS] = 1
     return share
 
 

@@ -105,15 +105,11 @@ class Reservation:
 
     def _is_hopeless(self, kept: Kept, free: Mapping[str, int], places: Places) -> bool:
         """Whether it could not start even when all have ended that it waits for: this node will not have it, or others
-        have what there is of `max_running` or of child processes."""
+        have what there is of `max_running`."""
         _, _, ended = self._prospect(kept, free)
         of_kind = sum(attempt.claim.kind == kept.kind for attempt in ended)
-        in_processes = sum(self._kinds[attempt.claim.kind].policy.runs_in == "process" for attempt in ended)
-        return (
-            self._is_refused(kept.kind, kept.id)
-            or (places.of_kind is not None and places.of_kind + of_kind <= 0)
-            or (places.processes is not None and places.processes + in_processes <= 0)
-        )
+        is_full = places.of_kind is not None and places.of_kind + of_kind <= 0
+        return is_full or self._is_refused(kept.kind, kept.id)
 
     def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int], list[Attempt]]:
         """By which moment it can start at the latest, how much of what is free now must be left for that, and who will

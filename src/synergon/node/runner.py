@@ -63,9 +63,12 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
     return doing.result()
 
 
-def _fits(runs_in: RunsIn, task_type: AnyTask) -> bool:
-    """Whether the body can run there; a producer that does not have the function could not tell."""
-    return runs_in == "process" or (runs_in == "loop") == task_type.is_coroutine
+def _place_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
+    """Where a body runs whose call says this. A producer that does not have the function could not tell the loop from a
+    thread; but a child process, which the claim has counted, it could."""
+    if said == "process":
+        return said
+    return "loop" if task_type.is_coroutine else "thread"
 
 
 class Runner:
@@ -159,7 +162,7 @@ class Runner:
         attempt = Attempt(claim, self._kinds[claim.kind])
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         if claim.demand:  # the store has weighed it by the same text
-            attempt.cost = completed(parse_demand(claim.demand), attempt.task_type.demand).cost
+            attempt.cost = completed(parse_demand(claim.demand), attempt.task_type.weight).cost
         if attempt.task_type.is_limited:
             self._take_place(attempt)
         if claim.overrides is not None:
@@ -191,8 +194,8 @@ class Runner:
         if overrides.timeout is not None:
             attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
         attempt.retry = overrides.retry or attempt.retry
-        if overrides.runs_in is not None and _fits(overrides.runs_in, attempt.task_type):
-            attempt.runs_in = overrides.runs_in
+        if overrides.runs_in is not None:
+            attempt.runs_in = _place_of(attempt.task_type, overrides.runs_in)
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from synergon.demands import SLOT
 from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
+from synergon.stores.weighing import most_unsaid
 
 
 class Scheduler:
@@ -173,17 +175,18 @@ class Scheduler:
             self._dirty |= asked
             self._on_cordoned()
             return
-        self._note_unfit(request, claims)
-        self._note_leftovers(request, claims)
+        taken = Counter(claim.kind for claim in claims)
+        self._note_unfit(request, claims, taken)
+        self._note_leftovers(request, claims, taken)
         if claims:
             self._start(claims)
 
-    def _note_unfit(self, request: ClaimRequest, claims: Claims) -> None:
+    def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""
         asked = {room.kind for room in request.rooms}
         users = {room.kind for room in request.rooms if room.demand.cost}
         maybe_more = {claim.kind for claim in claims if claim.demand or claim.kind in users}
-        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _crowded(request, taken)
         # The request that has been answered knew nothing of what was given back or let go of meanwhile.
         if self._admission.note(claims):
             self._dirty |= asked | self._unfit
@@ -194,19 +197,17 @@ class Scheduler:
         else:
             self._has_unfit.clear()
 
-    def _note_leftovers(self, request: ClaimRequest, claims: Claims) -> None:
+    def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
-        taken = Counter(claim.kind for claim in claims)
-        # Commands do not count for the limit, and it holds neither them nor urgent ones back: a full node would ask for
-        # them for ever.
-        commands = {room.kind for room in request.rooms if room.is_command}
-        is_full = sum(claim.kind not in commands for claim in claims) >= request.limit
+        # Commands do not count for the limit, and it does not hold them back: a full node would ask for them for ever.
+        slots_left = request.limit - sum(taken[room.kind] for room in request.rooms if not room.is_command)
+        yielding = request.yielding.get(SLOT, 0)
         leftover = {
             room.kind
             for room in request.rooms
-            if taken[room.kind] >= room.count or (is_full and not room.is_command and not room.is_urgent)
+            if taken[room.kind] >= room.count or (slots_left + yielding * room.is_urgent <= 0 and not room.is_command)
         }
-        more = leftover | claims.unfit
+        more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if more and not self._has_surplus:
             self._on_surplus(more)
@@ -215,3 +216,8 @@ class Scheduler:
         self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()
+
+
+def _crowded(request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
+    """Kinds of which more may be ready than there were child processes for."""
+    return {room.kind for room in request.rooms if room.is_process and taken[room.kind] >= most_unsaid(request, room)}

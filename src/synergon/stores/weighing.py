@@ -5,10 +5,11 @@ It is the node's own word, not a row's: nobody else runs anything there. `Allotm
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final
 
-from synergon.demands import Demand, completed, parse_demand
+from synergon.demands import PROCESS, SLOT, UNIT, Demand, completed, parse_demand
 from synergon.demands import is_suitable as is_suitable
 from synergon.records import ClaimRequest, Room
 
@@ -21,6 +22,9 @@ class Fit(Enum):
     NOW = auto()
     LATER = auto()
     """When enough of what runs there has ended."""
+    IN_TURN = auto()
+    """When a child process is free, at the earliest. Each takes one, so nobody is too big for it; until it is free no
+    room is kept."""
     NEVER = auto()
     """It lacks a label or has a forbidden one, or the whole node is too small."""
 
@@ -31,6 +35,7 @@ class Scales:
     def __init__(self, request: ClaimRequest) -> None:
         self._request = request
         self._free = dict(request.free)
+        self._slots = request.limit
         self._held = request.held
         self.unfit: set[str] = set()
         """Kinds of which a task was weighed that fits later and not now."""
@@ -40,11 +45,18 @@ class Scales:
         request = self._request
         if not is_suitable(demand, request.labels, request.totals):
             return Fit.NEVER
-        if not self.short_of(room, demand, task_id):
+        short_of = self.short_of(room, demand, task_id)
+        if not short_of:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(room.kind)
-        return Fit.LATER
+        return Fit.IN_TURN if PROCESS in short_of else Fit.LATER
+
+    def slots(self, room: Room) -> int:
+        """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
+        if room.is_command:
+            return ANY_NUMBER
+        return self._slots + self._request.yielding.get(SLOT, 0) if room.is_urgent else self._slots
 
     def short_of(self, room: Room, demand: Demand, task_id: int | None = None) -> list[str]:
         """The resources of which too little is left for it now."""
@@ -63,8 +75,9 @@ class Scales:
         shares = [max(self._available(name, room, is_exempt), 0) // amount for name, amount in demand.cost.items()]
         return min(shares, default=ANY_NUMBER)
 
-    def take(self, demand: Demand, task_id: int | None = None) -> None:
+    def take(self, room: Room, demand: Demand, task_id: int | None = None) -> None:
         """It is taken. What was held for it is its own now, and held from nobody any more."""
+        self._slots -= not room.is_command
         for name, amount in demand.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
         if task_id is not None and task_id == self._request.kept_for:
@@ -85,6 +98,29 @@ class Scales:
 def may_keep(request: ClaimRequest) -> bool:
     """Whether the node may choose a task that does not fit, to keep room for it."""
     return request.patience is not None and request.kept_for is None
+
+
+def is_plain(request: ClaimRequest, rooms: Iterable[Room]) -> bool:
+    """Whether nothing but numbers decides who of these kinds is taken, as long as their rows say nothing. Child
+    processes have to be weighed only where several kinds share some."""
+    if request.kept_for is not None:
+        return False
+    in_processes: set[str] = set()
+    for room in rooms:
+        if not room.is_free:
+            return False
+        if room.is_process:
+            in_processes.add(room.kind)
+    return len(in_processes) <= 1 or _free_processes(request) <= 0
+
+
+def most_unsaid(request: ClaimRequest, room: Room) -> int:
+    """How many of the kind could be taken whose rows say nothing, where nobody else takes a child process."""
+    return min(room.count, _free_processes(request)) if room.is_process else room.count
+
+
+def _free_processes(request: ClaimRequest) -> int:
+    return max(request.free.get(PROCESS, 0), 0) // UNIT
 
 
 def demand_of(room: Room, text: str) -> Demand:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from synergon.clock import Clock
-from synergon.demands import NOTHING
+from synergon.demands import NOTHING, PROCESS
 from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import SynergonError
 from synergon.lifecycle import State
@@ -98,7 +98,7 @@ class Drain(Services):
         self._build(clock, NodeLogger(logger, {"node": self.node_id}))
 
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
-        names = {name for task_type in self._kinds.values() for name in task_type.demand.cost}
+        names = {PROCESS, *(name for task_type in self._kinds.values() for name in task_type.demand.cost)}
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
         self._acceptance = Acceptance(inquiries(self._store, self._admission, self._kinds, clock, logger))

@@ -35,6 +35,7 @@ from synergon.stores.memory.pools import judge
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.seating import Seating, open_lanes
 from synergon.stores.memory.tables import Tables
+from synergon.stores.weighing import is_plain, most_unsaid
 
 RUNNING: Final = State.RUNNING
 
@@ -47,7 +48,7 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     if tables.nodes[request.node_id].cordoned_at is not None:
         claims.is_cordoned = True
         return claims
-    if all(room.is_free and not tables.ready.has_demands(room.kind) for room in request.rooms):
+    if is_plain(request, request.rooms) and not any(tables.ready.has_demands(room.kind) for room in request.rooms):
         claims += [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
     else:
         seating = Seating(tables, request, now)
@@ -61,12 +62,12 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
     """Merge the lanes. The caller starts each row before it asks for the next."""
-    rooms = {room.kind: room.count for room in request.rooms if room.count > 0}
+    rooms = {room.kind: most_unsaid(request, room) for room in request.rooms}
     heads = _heads(tables, request, now)
     left = request.limit
     while heads and left > 0:
         (negated_priority, rank, task_id), kind, queue, lane = heads[0]
-        if rooms[kind] == 0:  # used up by another queue of the same kind
+        if rooms[kind] == 0:  # used up by another queue of the same kind, or no child process is free
             heappop(heads)
             continue
         yield lane.pop((negated_priority, task_id))

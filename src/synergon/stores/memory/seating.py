@@ -37,7 +37,6 @@ class Seating:
         self._request = request
         self._now = now
         self._left = {room.kind: room.count for room in request.rooms}
-        self._others_left = request.limit
         self.places = _places(tables, request, now)
         self._scales = Scales(request)
         self._aside: list[tuple[Lane, Row]] = []
@@ -66,7 +65,7 @@ class Seating:
                 heappop(heads)
             elif (now_known := self._place(room, first)) != known:
                 heapreplace(heads, (now_known, number, room, lane))
-            elif not self._fits(room, lane, lane.peek(first)) or not self._has_slot(room):
+            elif not self._fits(room, lane, lane.peek(first)) or self._scales.slots(room) <= 0:
                 heappop(heads)  # what is behind it demands the same
             elif (seat := self._seat(room, lane, lane.peek(first))) is None:
                 self._pass_over(heads, room, lane, first)
@@ -114,26 +113,21 @@ class Seating:
     def _may_take_or_keep(self, room: Room) -> bool:
         """One that does not fit may have room kept for it although all slots are gone: they come back one by one, and
         what it waits for comes back only if it is kept."""
-        return self._left[room.kind] > 0 and (self._has_slot(room) or weighing.may_keep(self._request))
-
-    def _has_slot(self, room: Room) -> bool:
-        return self._others_left > 0 or room.is_command or room.is_urgent
+        return self._left[room.kind] > 0 and (self._scales.slots(room) > 0 or weighing.may_keep(self._request))
 
     def _fits(self, room: Room, lane: Lane, row: Row) -> bool:
         demand = demand_of(room, lane.demand)
-        if self._scales.fit(room, demand, row.id) is Fit.NOW:
-            return True
-        is_old = may_keep(self._tables, self._request, row, self._now)
+        fit = self._scales.fit(room, demand, row.id)
+        is_old = fit is Fit.LATER and may_keep(self._tables, self._request, row, self._now)
         if is_old and self.places.take(room, candidate(row)) is not None:
             self.kept = keep(row, self._request, demand, self._now)
-        return False
+        return fit is Fit.NOW
 
     def _seat(self, room: Room, lane: Lane, row: Row) -> Seat | None:
         seat = self.places.take(room, candidate(row))
         if seat is not None:
-            self._scales.take(demand_of(room, lane.demand), row.id)
+            self._scales.take(room, demand_of(room, lane.demand), row.id)
             self._left[room.kind] -= 1
-            self._others_left -= not room.is_command
         return seat
 
     def _pass_over(self, heads: list[Head], room: Room, lane: Lane, first: tuple[int, int]) -> None:

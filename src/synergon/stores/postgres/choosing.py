@@ -62,7 +62,7 @@ def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
 
 def most_by_weight(request: ClaimRequest, scales: Scales, room: Room, text: str) -> int:
     """How many of a lane have to be looked at, as far as the node itself goes."""
-    most = room.count if room.is_urgent else min(room.count, request.limit + may_keep(request))
+    most = min(room.count, scales.slots(room) + may_keep(request))
     demand = demand_of(room, text)
     if most <= 0 or scales.fit(room, demand) is Fit.NEVER:
         return 0
@@ -99,13 +99,12 @@ class Choosing:
     def choose(self, contenders: Iterable[Contender]) -> Choice:
         """Take in order what has a place in everything; or keep room for the first that has one later."""
         left = Counter({room.kind: room.count for room in self.request.rooms})
-        others = self.request.limit
         taken: list[Taken] = []
         passed: set[tuple[str, str, str]] = set()
         for contender in sorted(contenders, key=self._place):
             candidate = contender.candidate
             room = self._rooms[candidate.kind]
-            has_slot = others > 0 or room.is_command or room.is_urgent
+            has_slot = self._scales.slots(room) > 0
             # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
             # and what it waits for comes back only if it is kept.
             if left[room.kind] <= 0 or not (has_slot or self._keeps):
@@ -117,13 +116,12 @@ class Choosing:
                 case Fit.NOW if has_slot:
                     seat = self.allotment.take(room, candidate)
                     if seat is not None:
-                        self._scales.take(demand_of(room, contender.demand), candidate.id)
+                        self._scales.take(room, demand_of(room, contender.demand), candidate.id)
                         left[room.kind] -= 1
-                        others -= not room.is_command
                         taken.append(Taken(contender, seat))
-                case Fit.LATER:
+                case Fit.LATER | Fit.IN_TURN as fit:
                     passed.add(lane)  # of what does not fit nothing but the first is looked at
-                    may_be_kept = self._keeps and contender.may_be_kept
+                    may_be_kept = fit is Fit.LATER and self._keeps and contender.may_be_kept
                     if may_be_kept and self.allotment.take(room, candidate) is not None:
                         return Choice(taken, contender)
         return Choice(taken, None)

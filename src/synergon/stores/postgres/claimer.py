@@ -6,10 +6,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from synergon.records import ClaimRequest, Claims
 from synergon.stores.postgres.claiming import AtOnce, Run, shut_out
 from synergon.stores.postgres.lanes import Lanes, find_lanes
 from synergon.stores.postgres.seats import Covering, claim_seats
+from synergon.stores.weighing import is_plain, most_unsaid
 
 REMEMBERED_SECONDS: Final = 10.0
 """A kind that has had tasks with demands of their own is likely to have more."""
@@ -32,8 +35,8 @@ class Claimer:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
-        if self._may_be_short(request) and not self._is_remembered(request):
-            found = await self._at_once(self._statement, request)
+        if is_plain(request, request.rooms) and not self._is_remembered(request):
+            found = await self._at_once(self._statement, _in_numbers(request))
             if not found.demanding:
                 return found.claims
             self._remember(found.demanding)
@@ -47,17 +50,14 @@ class Claimer:
         rest = lanes.rest(request)
         if not rest.rooms and rest.kept_for is None:
             return Claims()
-        if self._may_be_short(rest) and not any(map(any, lanes.demands.values())):
-            found = await self._at_once(self._statement, rest)
+        if is_plain(rest, rest.rooms) and not any(map(any, lanes.demands.values())):
+            found = await self._at_once(self._statement, _in_numbers(rest))
             if not found.demanding:
                 return found.claims
             # Such tasks have come since the look, and nothing was taken: the next look sees them.
             self._remember(found.demanding)
             return await self._claim_by_lanes(request)
         return await claim_seats(self._write, self._statement, request, lanes, self._covering)
-
-    def _may_be_short(self, request: ClaimRequest) -> bool:
-        return request.kept_for is None and all(room.is_free for room in request.rooms)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
         if not self._demanding:
@@ -68,3 +68,10 @@ class Claimer:
 
     def _remember(self, kinds: Iterable[str]) -> None:
         self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
+
+
+def _in_numbers(request: ClaimRequest) -> ClaimRequest:
+    """The same for the short way, which knows how many of each kind, and of child processes nothing."""
+    if not any(room.is_process for room in request.rooms):
+        return request
+    return replace(request, rooms=tuple(replace(room, count=most_unsaid(request, room)) for room in request.rooms))

@@ -14,6 +14,7 @@ from synergon.stores.sqlite.lanes import DEMAND, SPARED_UNTIL, Lane, Lanes, merg
 from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.seats import take
 from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.weighing import is_plain, most_unsaid
 
 
 def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
@@ -37,8 +38,8 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
 
 
 def _is_plain(request: ClaimRequest, found: list[Lane]) -> bool:
-    """Whether nothing but slots of the node decides. What kinds without tasks would need does not matter."""
-    return request.kept_for is None and all(lane.room.is_free and not lane.demand for lane in found)
+    """Whether nothing but numbers decides. What kinds without tasks would need does not matter."""
+    return not any(lane.demand for lane in found) and is_plain(request, (lane.room for lane in found))
 
 
 def _take_plain(transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: list[Lane]) -> list[Any]:
@@ -47,8 +48,9 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, lanes: Lanes, f
     order = order_of(found)
     by_kind: list[list[Any]] = []
     for room, its_lanes in groupby(found, attrgetter("room")):
-        most = min(room.count, request.limit)
-        by_kind.append(merged([lanes.first(lane, most) for lane in its_lanes], most, order))
+        most = min(most_unsaid(request, room), request.limit)
+        if most > 0:
+            by_kind.append(merged([lanes.first(lane, most) for lane in its_lanes], most, order))
     rows = merged(by_kind, request.limit, order)
     if rows:
         transaction.run("claim", request.node_id, transaction.now, as_json(row[0] for row in rows))

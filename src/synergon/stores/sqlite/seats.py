@@ -73,7 +73,6 @@ class _Choice:
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
         self._left = Counter({room.kind: room.count for room in request.rooms})
-        self._slots = request.limit
         self._weightless = {room.kind for room in request.rooms if room.demand == NOTHING and request.kept_for is None}
         """Kinds whose tasks, if they say nothing, need not be weighed."""
         self._closed: set[tuple[str, str, str]] = set()
@@ -87,7 +86,7 @@ class _Choice:
     def of(self, candidates: Sequence[Any]) -> Iterator[Taken]:
         for row in candidates:
             room = self._rooms[row[KIND]]
-            has_slot = self._slots > 0 or room.is_command or room.is_urgent
+            has_slot = self._scales.slots(room) > 0
             if self._left[room.kind] <= 0 or not (has_slot or may_keep(self._request)):
                 continue
             # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
@@ -95,7 +94,6 @@ class _Choice:
             seat = self._seat(room, row) if self._fits(room, row) and has_slot else None
             if seat is not None:
                 self._left[room.kind] -= 1
-                self._slots -= not room.is_command
                 yield Taken(row, seat)
             elif self.kept is not None:
                 return
@@ -119,8 +117,9 @@ class _Choice:
 
     def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
         seat = self._allotment.take(room, candidate(row))
-        if seat is not None and not self._is_weightless(room, row):
-            self._scales.take(demand_of(room, row[DEMAND]), row[0])
+        if seat is not None:
+            demand = NOTHING if self._is_weightless(room, row) else demand_of(room, row[DEMAND])
+            self._scales.take(room, demand, row[0])
         return seat
 
     def _keep(self, room: Room, row: tuple[Any, ...]) -> None:
@@ -164,9 +163,7 @@ class _Candidates:
             return []
         if room.is_command:
             return self._commands(lane)
-        most = self._allotment.most(room)
-        if not room.is_urgent:
-            most = min(most, self._request.limit + may_keep(self._request))
+        most = min(self._allotment.most(room), self._scales.slots(room) + may_keep(self._request))
         return self._first(lane, min(most, self._scales.most(room, demand) + 1)) if most > 0 else []
 
     def _commands(self, lane: Lane) -> list[Any]:
