@@ -73,6 +73,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: dict[str, int] = {}
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
+    kept_kind: str | None = None
+    """The kind of that task: of its `max_running`, one place is left to it, too."""
     brief: tuple[str, ...] = ()
     """Kinds whose tasks end before that one starts, so that nothing need be left to it."""
     slots_free: int = 0

@@ -87,7 +87,7 @@ class _Rehearsal:
         if kept is not None:
             yield kept
         async for task in self._by_priority(room):
-            if task.id != self._request.kept_for:
+            if task.id != self._request.kept_for and (room.only is None or task.id in room.only):
                 yield task
 
     async def _kept(self, room: Room) -> TaskRecord | None:

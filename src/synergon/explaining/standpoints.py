@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from synergon.node.acceptance import Acceptance
-from synergon.node.asking import Asking
+from synergon.node.asking import Asking, sparing_one
 from synergon.node.node import Node
 from synergon.node_state import NodeState, places_on
 from synergon.records import ClaimRequest, NodeRecord, Room
@@ -59,7 +59,7 @@ class Standpoint(NamedTuple):
         asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _SlotsSaid(state), self.room)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(asking.rooms(wanted)),
+            rooms=tuple(map(self._spared, asking.rooms(wanted))),
             limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
@@ -69,6 +69,12 @@ class Standpoint(NamedTuple):
             kept_for=state.kept_for,
             held=state.held,
         )
+
+    def _spared(self, room: Room) -> Room:
+        state = self.state
+        if state.kept_for is None or room.kind != state.kept_kind:
+            return room
+        return sparing_one(room, places_on(state, room.kind).of_kind, state.kept_for)
 
 
 class _SlotsSaid:

@@ -25,6 +25,7 @@ def state_of(
         yielding=admission.yielding,
         held=admission.held,
         kept_for=None if admission.kept is None else admission.kept.id,
+        kept_kind=None if admission.kept is None else admission.kept.kind,
         brief=tuple(admission.brief),
         slots_free=max(ledger.free, 0),
         commands_free=ledger.commands_free,
