@@ -33,7 +33,10 @@ async def is_taken(store: Store, node: Standpoint, task: TaskRecord, shared: Sha
     request = node.request(_wanted(node, task, await store.counts()))
     if all(room.kind != task.kind for room in request.rooms):
         return False
-    return await _Rehearsal(store, request, shared).takes(task)
+    rehearsal = _Rehearsal(store, request, shared)
+    if node.state.kept_for is not None and node.state.kept_kind is not None:
+        await rehearsal.keep_on(node.state.kept_for, node.room(node.state.kept_kind))
+    return await rehearsal.takes(task)
 
 
 def _wanted(node: Standpoint, task: TaskRecord, counts: Counts) -> list[str]:
@@ -56,6 +59,19 @@ class _Rehearsal:
         self._left = {room.kind: room.count for room in request.rooms}
         self._scales = Scales(request)
         self._places = shared.allotment()
+        self._kept: TaskRecord | None = None
+        """The task that room is kept for, if it may be taken."""
+
+    async def keep_on(self, task_id: int, room: Room) -> None:
+        """Leave to a task of the room what the claim leaves to it, beside resources."""
+        (found,) = await self._store.get([task_id])
+        if found is None:
+            return
+        just_before = found.priority, found.id - 1
+        look = replace(self._look(room, just_before, 1), totals=self._request.totals)
+        if [task.id for task in await self._store.look(look)] == [found.id]:
+            self._kept = found
+            self._places.hold(room, candidate(found))
 
     async def takes(self, task: TaskRecord) -> bool:
         """Whether it takes this one."""
@@ -83,20 +99,11 @@ class _Rehearsal:
             for command in await self._commands(room.kind):
                 yield command
             return
-        kept = await self._kept(room)
-        if kept is not None:
-            yield kept
+        if self._kept is not None and self._kept.kind == room.kind:
+            yield self._kept
         async for task in self._by_priority(room):
             if task.id != self._request.kept_for and (room.only is None or task.id in room.only):
                 yield task
-
-    async def _kept(self, room: Room) -> TaskRecord | None:
-        """The task that room is kept for, if it is of this kind and may be taken."""
-        found = None if self._request.kept_for is None else (await self._store.get([self._request.kept_for]))[0]
-        if found is None or found.kind != room.kind or self._left[room.kind] <= 0:
-            return None
-        next_to = await self._store.look(self._look(room, (found.priority, found.id - 1), 1))
-        return found if [task.id for task in next_to] == [found.id] else None
 
     async def _by_priority(self, room: Room) -> AsyncIterator[TaskRecord]:
         after: tuple[int, int] | None = None
