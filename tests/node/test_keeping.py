@@ -174,3 +174,57 @@ async def test_the_last_child_process_is_left_to_the_task(new_engine: NewEngine,
         await late.result(timeout=PATIENCE_SECONDS)
         order = sorted([await handle.status(), await late.status()], key=attrgetter("started_at"))
     assert [record.id for record in order] == [handle.id, late.id]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_the_last_place_in_its_limit_is_left_to_the_task(new_engine: NewEngine, url: str, is_asked: bool) -> None:
+    engine = new_engine(url, resources=Resources(cpu=8))
+    engine.limit("license", 1)
+    half, ran = Half(engine), list[str]()
+
+    @engine.task(cost=Resources(cpu=8), limits=["license"], timeout=60)
+    async def big() -> None:
+        ran.append("big")
+
+    @engine.task(limits=["license"], priority=9, timeout=60)
+    async def light() -> None:
+        ran.append("light")
+
+    if is_asked:
+
+        @big.can_accept
+        async def accept(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+            return candidates
+
+    async with engine.worker():
+        heavy = await half.begin(big)
+        late = await light.enqueue()
+        await half.claims()
+        assert "others go first" in (await late.explain()).sentence
+        half.gate.open()
+        await heavy.result(timeout=8)
+        await late.result(timeout=8)
+    assert ran == ["big", "light"]
+
+
+async def test_what_was_left_to_a_task_is_free_for_all_when_that_is_gone(new_engine: NewEngine, url: str) -> None:
+    """Kinds that nobody has asked for since they were passed over find it, too."""
+    engine = new_engine(url, resources=Resources(cpu=8))
+    engine.limit("license", 1)
+    half = Half(engine)
+
+    @engine.task(cost=Resources(cpu=8), limits=["license"], timeout=60)
+    async def big() -> None:
+        """Nothing to do."""
+
+    @engine.task(limits=["license"], timeout=60)
+    async def light() -> None:
+        """Nothing to do."""
+
+    async with engine.worker():
+        heavy = await half.begin(big)
+        late = await light.enqueue()
+        await until(lambda: node_of(engine).scheduler.is_at_rest("light"))
+        await heavy.cancel()
+        await late.result(timeout=8)
+        half.gate.open()

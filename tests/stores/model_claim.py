@@ -51,12 +51,16 @@ class ModelClaim:
     """One claim."""
 
     def __init__(
-        self, request: ClaimRequest, has_place: Callable[[str], bool], may_keep: Callable[[int], bool]
+        self,
+        request: ClaimRequest,
+        places: Callable[[str], float],
+        may_keep: Callable[[int], bool],
+        left_to_kept: frozenset[str],
     ) -> None:
         self.request = request
         self.rooms = {room.kind: room for room in request.rooms}
         self.claims = ModelClaims()
-        self._has_place = has_place
+        self._places = places
         self._may_keep = may_keep
         self._left = {room.kind: room.count for room in request.rooms}
         self._slots = request.limit
@@ -64,6 +68,8 @@ class ModelClaim:
         self._held = dict(request.held)
         self._lanes: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
+        self._left_to_kept = left_to_kept
+        """In each of these limits one place is the kept task's, unless something urgent takes one of them."""
 
     def choose(self, tasks: Iterable[ModelTask], start: Callable[[ModelTask, frozenset[str]], None]) -> None:
         """Of tasks that may be claimed, in order."""
@@ -72,6 +78,8 @@ class ModelClaim:
             if self.claims.kept is None and self._takes(task):
                 self.claims.taken.append(task)
                 start(task, frozenset(self.rooms[task.task.kind].limits))
+                if task.id == self.request.kept_for or any(self._places(name) < 1 for name in self._left_to_kept):
+                    self._left_to_kept = frozenset()
 
     def _place(self, task: ModelTask) -> tuple[bool, bool, Place]:
         """The one that room is kept for goes first, but for what is urgent."""
@@ -83,7 +91,7 @@ class ModelClaim:
         demand = demand_of(room, task.task.demand)
         if self._left[room.kind] <= 0 or (room.only is not None and task.id not in room.only):
             return False
-        if not suits(demand, self.request.labels, self.request.totals) or not all(map(self._has_place, room.limits)):
+        if not suits(demand, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
             return False
         lacking = [name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)]
         if lacking:
@@ -98,6 +106,10 @@ class ModelClaim:
         if task.id == self.request.kept_for:
             self._held = {}
         return True
+
+    def _has_places(self, room: Room, task_id: int) -> bool:
+        is_first = room.is_urgent or task_id == self.request.kept_for
+        return all(self._places(name) > (name in self._left_to_kept and not is_first) for name in room.limits)
 
     def _available(self, name: str, room: Room, task_id: int) -> int:
         free = self._free.get(name, 0)
