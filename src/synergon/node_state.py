@@ -69,12 +69,18 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     free: dict[str, int] = {}
     """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one, slots too."""
+    """What running tasks would yield to an urgent one, slots too, unless its kind is `resting`."""
+    resting: dict[str, float] = {}
+    """Urgent kinds to which running tasks did not yield, and for how many seconds nobody is asked to again."""
+    shares: tuple[dict[str, int], ...] = ()
+    """What single running tasks use; of those that use the same, one."""
     held: dict[str, int] = {}
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
     kept_kind: str | None = None
     """The kind of that task: of its `max_running`, one place is left to it, too."""
+    patience: float | None = None
+    """Seconds after which it keeps room for a task that does not fit; None: it keeps none."""
     brief: tuple[str, ...] = ()
     """Kinds whose tasks end before that one starts, so that nothing need be left to it."""
     slots_free: int = 0
@@ -120,7 +126,7 @@ def places_on(state: NodeState, kind: str) -> Places:
     slots = state.slots_free
     if said.is_command:
         slots = state.commands_free
-    elif said.is_urgent:
+    elif said.is_urgent and kind not in state.resting:
         slots += state.yielding.get(SLOT, 0)
     return Places(slots, None if said.max_running is None else said.max_running - state.running.get(kind, 0))
 

@@ -164,6 +164,8 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
     keep_for: int = 30_000_000
     """Microseconds from now for which it is kept; 0: no longer."""
+    shares: tuple[dict[str, int], ...] = ()
+    """What single running tasks use of the resources; of those that use the same, one."""
 
 
 class Kept(Record, frozen=True, kw_only=True):
@@ -479,6 +481,8 @@ class Look(Record, frozen=True, kw_only=True):
     """Tasks that could never run on a node with these are left out."""
     after: tuple[int, int] | None = None
     """Only those behind the one with this priority and id."""
+    without: frozenset[tuple[str, str]] = frozenset()
+    """Lanes that are passed over, by their queue and what the rows say of their demand."""
     limit: int = 100
 
 

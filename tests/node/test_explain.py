@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -59,6 +60,12 @@ class Crew:
 
         async def quick() -> None: ...
 
+        async def deaf() -> None:
+            holding = asyncio.ensure_future(gate.hold())
+            while not holding.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(holding)
+
         async def shaky() -> None:
             self.troubles -= 1
             if self.troubles >= 0:
@@ -79,6 +86,9 @@ class Crew:
             engine.task(name=kind, **options)(hold)
         engine.task(hold)
         engine.task(quick)
+        engine.task(preemptible=True)(deaf)
+        engine.task(name="alarm", urgent=True)(quick)
+        engine.task(name="siren", urgent=True)(quick)
 
         @engine.task(limit_by="{customer}", limit=1)
         async def bill(customer: str) -> None:

@@ -38,13 +38,19 @@ SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
-THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"))
+THEMES: Final = (
+    KINDS,
+    SERVED,
+    (*SERVED, "plain"),
+    (*URGENT[:2], "plain"),
+    (*CHILDREN, "plain"),
+    ("costly", "end", "plain"),
+)
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
 COSTLY: Final = ("costly", "end", "plain", "few", "limited", "served", "child")
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
 NOW: Final = 100.0
-A_DAY: Final = 86400.0
 
 
 class NodePlan(NamedTuple):
@@ -60,9 +66,9 @@ class NodePlan(NamedTuple):
     starts_first: int
     """How many tasks it has taken when the question comes."""
     keeps_room: bool = False
-    """Then it has looked for a task to keep room for."""
-    starts_later: int = 0
-    """How many it has taken after that."""
+    """Whether it keeps room for a task that does not fit, however young."""
+    starts_later: int | None = None
+    """How many it has taken after that, if it has claimed again."""
     ends: int = 0
     """How many of all these have ended since."""
 
@@ -92,7 +98,7 @@ nodes = st.builds(
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
     starts_first=st.integers(0, 3),
     keeps_room=st.booleans(),
-    starts_later=st.integers(0, 2),
+    starts_later=st.none() | st.integers(0, 2),
     ends=st.integers(0, 3),
 )
 
@@ -154,10 +160,14 @@ class Stand:
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
         self.running: dict[int, Attempt] = {}
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
-        self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=60)
-        self.reservation.patience_seconds = A_DAY
+        self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=3600)
+        self.reservation.patience_seconds = 0
         self.admission = Admission(
-            self.kinds, self.ledger, plan.queues, labels=plan.labels, reservation=self.reservation
+            self.kinds,
+            self.ledger,
+            plan.queues,
+            labels=plan.labels,
+            reservation=self.reservation if plan.keeps_room else None,
         )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
@@ -173,7 +183,7 @@ class Stand:
                 kinds=tuple(self.kinds),
                 queues=None if plan.queues is None else tuple(sorted(plan.queues)),
                 concurrency=plan.concurrency,
-                lease=microseconds(60),
+                lease=microseconds(24 * 3600),  # however long the machine stands still, nobody is dead
                 version=VERSION,
                 published=encode_state(state),
             )
@@ -194,12 +204,10 @@ class Stand:
         return {claim.id for claim in claims}
 
     async def live_on(self) -> None:
-        """Perhaps keep room for the first of those that do not fit; take some more, and end some."""
-        if self.plan.keeps_room:
-            self.reservation.patience_seconds = 0
+        """Perhaps keep room for the first of those that do not fit, and take some more; end some."""
+        if self.plan.starts_later is not None:
             await self.claim(0)
-            self.reservation.patience_seconds = A_DAY
-        await self.claim(self.plan.starts_later)
+            await self.claim(self.plan.starts_later)
         for attempt in list(self.running.values())[: self.plan.ends]:
             await self._end(attempt)
 
@@ -342,7 +350,7 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
 )
 def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
     nothing = frozenset[str]()
-    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, False, len(before))
     tasks = {kind: TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in KINDS}
     world = World(
         nodes=[node],
@@ -361,7 +369,7 @@ def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
     nothing = frozenset[str]()
     node = NodePlan(2, 0, 3, nothing, None, frozenset(KINDS), False, 1, keeps_room=True, starts_later=1, ends=1)
     plain = TaskPlan("plain", "mail", 0, None, nothing, nothing)
-    small, big = plain._replace(kind="costly", cpu=1), plain._replace(kind="end", cpu=3)
+    small, big = plain._replace(kind="end", cpu=1), plain._replace(kind="costly", cpu=3)
     world = World(
         nodes=[node],
         before=[small, big],
@@ -380,6 +388,34 @@ def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
     asyncio.run(in_world(world, check))
 
 
+@pytest.mark.parametrize(
+    ("before", "ready"),
+    [
+        ([1, 1], [3, 1]),
+        ([1, 1], [1, 3, 1]),
+        ([1, 1], [1, 1, 1, 3]),
+        ([2], [2, 1]),
+        ([2, 1], [2, 1]),
+        ([2], [2, 3, 1]),
+        ([1, 3], [1, 1]),  # it keeps room for the bigger one by then
+    ],
+)
+def test_what_is_said_of_a_claim_that_keeps_room(before: list[int], ready: list[int]) -> None:
+    nothing = frozenset[str]()
+    node = NodePlan(8, 0, 3, nothing, None, frozenset(KINDS), False, 9, keeps_room=True)
+    tasks = {cpu: TaskPlan("plain", "mail", 0, cpu, nothing, nothing) for cpu in (1, 2, 3)}
+    world = World(
+        nodes=[node],
+        before=[tasks[cpu] for cpu in before],
+        after=[tasks[cpu] for cpu in ready],
+        limit=1,
+        capacity=1,
+        paused=None,
+        asked=0,
+    )
+    asyncio.run(in_world(world, agree))
+
+
 @settings(max_examples=1000 if IS_LONG_RUN else 70, deadline=None)
 @given(world=worlds, which=st.integers(0, 7))
 def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world: World, which: int) -> None:
@@ -391,7 +427,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
         await engine.store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
-        assert is_taken == (is_known and set(causes) <= {Why.BEHIND}), said
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_KEEP_ROOM}), said
 
     asyncio.run(in_world(world, check))
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from tests.conftest import NewEngine
 from tests.node.crowd import node_of
+from tests.stores.actions import pass_time
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Candidate, Engine, Handle, Resources, State
+from synergon.durations import microseconds
 from synergon.node import reservation
 
 
@@ -118,6 +120,24 @@ async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: st
     assert places == [keeper]
 
 
+async def test_room_is_kept_for_none_of_a_backlog_of_equals(new_engine: NewEngine, url: str) -> None:
+    """Nobody can get before them what they wait for; so nothing is written down at each claim."""
+    engine = new_engine(url, resources=Resources(cpu=4), concurrency=100)
+    kept: list[object] = []
+
+    @engine.task(cost=Resources(cpu=1))
+    async def work() -> None:
+        kept.append(node_of(engine).reservation.kept)
+
+    async with engine:
+        handles = await work.enqueue_many([()] * 60)
+        await pass_time(engine.store, microseconds(reservation.PATIENCE_SECONDS))
+        async with engine.worker():
+            for handle in handles:
+                await handle.result(timeout=PATIENCE_SECONDS)
+    assert kept == [None] * 60
+
+
 class Filled:
     """A node of eight processors of which one task uses four for a minute, and another waits for all of them."""
 
@@ -179,7 +199,7 @@ async def test_a_small_one_may_use_what_the_big_one_leaves(new_engine: NewEngine
     engine = new_engine(url, resources=Resources(cpu=8))
     gate = Gate()
 
-    @engine.task(cost=Resources(cpu=6), timeout=60)
+    @engine.task(cost=Resources(cpu=4), timeout=60)
     async def hold() -> None:
         await gate.hold()
 
@@ -190,7 +210,7 @@ async def test_a_small_one_may_use_what_the_big_one_leaves(new_engine: NewEngine
     async with engine.worker():
         await hold.enqueue()
         await gate.until_reached()
-        waiting = await hold.enqueue()
+        waiting = await hold.with_options(cost=Resources(cpu=6)).enqueue()
         node = node_of(engine)
         await until(lambda: node.reservation.kept is not None)
         await (await small.enqueue()).result(timeout=8)

@@ -181,7 +181,7 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
     room, totals = Room(kind="big", count=9), amounts(cpu=8)
     assert [record.id for record in await store.look(Look(room=room, totals=totals))] == [big, small]
     assert await store.ahead(small, 10) == 1
-    assert (await worker.claim_rooms(room, totals=totals, patience=0)).kept is not None
+    assert (await worker.claim_rooms(room, totals=totals, patience=0, shares=(amounts(cpu=1),))).kept is not None
     named = Room(kind="big", count=9, only=(small,))
     claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), kept_for=big)
     assert [claim.id for claim in claims] == [small]

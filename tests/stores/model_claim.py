@@ -39,7 +39,12 @@ def suits(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> 
 def looked_at(look: Look, tasks: Iterable[ModelTask]) -> list[int]:
     """What a node sees that looks at these, which it might claim."""
     found = sorted(
-        (task for task in tasks if suits(demand_of(look.room, task.task.demand), look.labels, look.totals)),
+        (
+            task
+            for task in tasks
+            if (task.task.queue, task.task.demand) not in look.without
+            and suits(demand_of(look.room, task.task.demand), look.labels, look.totals)
+        ),
         key=lambda task: place(look.room, task),
     )
     after = None if look.after is None else (-look.after[0], look.after[1])
@@ -66,6 +71,8 @@ class ModelClaim:
         self._slots = request.limit
         self._free = dict(request.free)
         self._held = dict(request.held)
+        self._shares = list(request.shares)
+        self._is_patient = request.patience == 0 and request.kept_for is None
         self._lanes: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
         self._left_to_kept = left_to_kept
@@ -93,9 +100,9 @@ class ModelClaim:
             return False
         if not suits(demand, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
             return False
-        lacking = [name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)]
+        lacking = {name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)}
         if lacking:
-            self._pass_over(task, is_big=PROCESS not in lacking)
+            self._pass_over(task, demand, lacking)
             return False
         if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent else 0) <= 0:
             return False
@@ -103,6 +110,7 @@ class ModelClaim:
         self._slots -= 1
         for name, amount in demand.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
+        self._shares.append(demand.cost)
         if task.id == self.request.kept_for:
             self._held = {}
         return True
@@ -118,10 +126,18 @@ class ModelClaim:
         is_exempt = room.is_brief or task_id == self.request.kept_for
         return free if is_exempt else free - self._held.get(name, 0)
 
-    def _pass_over(self, task: ModelTask, *, is_big: bool) -> None:
-        """Only the first of those that demand the same may have room kept for it, if it has a child process."""
-        lane = task.task.kind, task.task.queue, task.task.demand
-        is_patient = self.request.patience == 0 and self.request.kept_for is None
-        if is_big and lane not in self._lanes and is_patient and self._may_keep(task.id):
-            self.claims.kept = task.id
+    def _pass_over(self, task: ModelTask, demand: Demand, lacking: set[str]) -> None:
+        """Only the first of those that demand the same may have room kept for it, if it has a child process; and of
+        those for which that might be, the first, if others may get what it waits for."""
+        lane, room = (task.task.kind, task.task.queue, task.task.demand), self.rooms[task.task.kind]
+        is_first = PROCESS not in lacking and lane not in self._lanes
+        if is_first and self._is_patient and self._may_keep(task.id):
+            holders = [share for share in self._shares if lacking & share.keys()]
+            if room.limits or not all(_covers(share, demand.cost) for share in holders):
+                self.claims.kept = task.id
+            self._is_patient = False
         self._lanes.add(lane)
+
+
+def _covers(share: Mapping[str, int], cost: Mapping[str, int]) -> bool:
+    return all(share.get(name, 0) >= amount for name, amount in cost.items())

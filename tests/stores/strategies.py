@@ -86,6 +86,10 @@ def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]
     )
 
 
+shares = st.sampled_from(
+    [(), (amounts(cpu=1),), (amounts(cpu=1),), (amounts(cpu=2),), (amounts(cpu=4, gpu=1), amounts(gpu=1))]
+)
+"""What might run on a node."""
 machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "labels": st.sampled_from([frozenset(), frozenset({"east"})]),
@@ -94,6 +98,7 @@ machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "yielding": st.sampled_from([{}, {SLOT: 1}, amounts(cpu=1), amounts(cpu=2) | {SLOT: 2, PROCESS: UNIT}]),
         "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2) | {PROCESS: UNIT}]),
         "patience": st.sampled_from([0, 0, 0, None, LATER]),
+        "shares": shares,
     }
 ).flatmap(with_processes)
 """What a node might say of itself; it need not be possible, only the same for the store and the model."""

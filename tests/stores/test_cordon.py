@@ -55,7 +55,7 @@ async def test_from_the_order_on_the_node_gets_nothing_until_it_is_uncordoned(
         Room(kind="stop", count=1, provider="gpu", is_command=True),
     )
     for asked in (rooms, (room(),)):
-        claims = await worker.claim_rooms(*asked, totals=amounts(cpu=2), patience=0)
+        claims = await worker.claim_rooms(*asked, totals=amounts(cpu=2), patience=0, shares=(amounts(cpu=1),))
         assert (ids_of(claims), claims.kept, claims.is_cordoned) == ([], None, True)
     assert (await read(store, big)).kept_by is None
     row = await node(store)

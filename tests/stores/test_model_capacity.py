@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stores.actions import amounts, demands
 from tests.stores.model import LATER
-from tests.stores.strategies import COSTLY_PROCESS, TEXTS, WAYS, details, machines, queues, requests, some_picks
+from tests.stores.strategies import COSTLY_PROCESS, TEXTS, WAYS, details, machines, queues, requests, shares, some_picks
 from tests.stores.test_model import DistributedMachine, MemoryMachine, PostgresMachine, SqliteMachine, StoreMachine
 
 from synergon.demands import A_PROCESS, NOTHING, PROCESS, UNIT
@@ -30,7 +30,7 @@ plain_tasks = st.builds(
 alive = st.tuples(st.just(True), st.integers(0, 5))
 ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(spared_for=LATER)])
 full_requests = st.builds(
-    lambda free, rank, patience, limit, processes, of_a, of_b: ClaimRequest(
+    lambda free, rank, patience, limit, processes, of_a, of_b, shares: ClaimRequest(
         node_id="",
         rooms=(Room(kind="a", count=9, rank=rank, demand=of_a), Room(kind="b", count=9, demand=of_b)),
         limit=limit,
@@ -39,6 +39,7 @@ full_requests = st.builds(
         held=amounts(cpu=min(free, 2)),
         patience=patience,
         keep_for=LATER,
+        shares=shares,
     ),
     free=st.sampled_from([0, 1, 2, 4]),
     rank=st.sampled_from([0, 1]),
@@ -47,6 +48,7 @@ full_requests = st.builds(
     processes=st.sampled_from([2, 1, 0]),
     of_a=st.sampled_from([NOTHING, A_PROCESS]),
     of_b=st.sampled_from([NOTHING, A_PROCESS, COSTLY_PROCESS]),
+    shares=shares,
 )
 """Of a node that is often too full for the bigger tasks, and keeps what it has for the one that it was told."""
 

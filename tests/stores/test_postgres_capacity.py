@@ -113,7 +113,12 @@ async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> Non
     workers = [await Worker.start(store, f"node-{number}") for number in range(8)]
     big = await add(store, demand=demands(cpu=8))
     small = await add_many(store, 30, demand=demands(cpu=1))
-    state: dict[str, Any] = {"totals": amounts(cpu=8), "free": amounts(cpu=2), "patience": 0}
+    state: dict[str, Any] = {
+        "totals": amounts(cpu=8),
+        "free": amounts(cpu=2),
+        "patience": 0,
+        "shares": (amounts(cpu=1),),
+    }
     found = await asyncio.gather(*(worker.claim_rooms(room(), limit=2, **state) for worker in workers))
     assert [claims.kept.id for claims in found if claims.kept is not None].count(big) == 1
     assert sorted(task_id for claims in found for task_id in ids_of(claims)) == small[:14]

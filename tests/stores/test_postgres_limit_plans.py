@@ -65,8 +65,8 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     ),
     "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_lanes": (
-        "text, text[], text[], bigint, bigint, integer",
-        ("'lined'", DEMANDS, "NULL", "1", "7", "100"),
+        "text, text[], text[], bigint, bigint, integer, text[], text[]",
+        ("'lined'", DEMANDS, "NULL", "1", "7", "100", TEXTS, TEXTS),
         {"task_ready", "task_pkey"},
     ),
     "place_of": ("bigint", ("7",), {"task_pkey"}),

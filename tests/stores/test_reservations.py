@@ -30,8 +30,9 @@ BIG, SMALL = demands(cpu=8), demands(cpu=1)
 
 
 async def keep(worker: Worker, free: float = 3, **more: Any) -> Claims:
-    """What a node of 8 processors takes, of which so many are free, and which has been patient enough."""
-    state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "patience": 0}
+    """What a node of 8 processors takes, of which so many are free and tasks use one each of the others, and which has
+    been patient enough."""
+    state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "patience": 0, "shares": (amounts(cpu=1),)}
     rooms = more.pop("rooms", (room(),))
     return await worker.claim_rooms(*rooms, **{**state, **more})
 
@@ -335,6 +336,74 @@ async def test_room_is_kept_for_the_next_of_the_lane_of_which_the_last_slot_was_
     assert ids_of(claims) == [first]
     assert claims.kept is not None
     assert claims.kept.id == second
+
+
+async def test_room_is_kept_for_none_of_a_backlog_of_equals(store: Store, worker: Worker) -> None:
+    """Each of them starts when one that runs has ended: nobody can get the room before it."""
+    backlog = await add_many(store, 20, demand=demands(cpu=2))
+    claims = await keep(worker, free=8, shares=())
+    for number in range(4, 20):
+        assert (ids_of(claims)[-1:], claims.kept) == ([backlog[number - 1]], None)
+        claims = await keep(worker, free=2, shares=(amounts(cpu=2),))
+    assert {(await read(store, task_id)).kept_by for task_id in backlog} == {None}
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_kept"),
+    [
+        ([{"cpu": 4, "ram": 2}], False),
+        ([{"cpu": 8, "ram": 4}], False),
+        ([{"cpu": 8, "ram": 4}, {"ram": 1}], False),  # that one has nothing of what the task is short of
+        ([{"cpu": 8, "ram": 4}, {"license": 1}], False),
+        ([{"cpu": 4}], True),  # so it gets its processors from one, and waits for another's memory
+        ([{"cpu": 4, "ram": 1}], True),
+        ([{"cpu": 8, "ram": 4}, {"cpu": 1}], True),
+    ],
+)
+async def test_room_is_kept_if_what_the_task_waits_for_comes_back_bit_by_bit(
+    store: Store, worker: Worker, shares: list[dict[str, float]], is_kept: bool
+) -> None:
+    task_id = await add(store, demand=demands(cpu=4, ram=2))
+    claims = await worker.claim_rooms(
+        room(),
+        totals=amounts(cpu=16, ram=8, license=1),
+        free=amounts(cpu=2, ram=3),
+        patience=0,
+        shares=tuple(amounts(**share) for share in shares),
+    )
+    assert (claims.kept is not None and claims.kept.id == task_id) == is_kept
+
+
+async def test_what_is_taken_in_the_same_claim_may_overtake_the_next(store: Store, worker: Worker) -> None:
+    first, second = await add(store, demand=demands(cpu=1)), await add(store, demand=demands(cpu=8))
+    claims = await keep(worker, free=8, shares=())
+    assert (ids_of(claims), claims.kept and claims.kept.id) == ([first], second)
+
+
+async def test_a_task_for_which_no_room_is_kept_is_not_made_to_wait_for_one_behind_it(
+    store: Store, worker: Worker
+) -> None:
+    """All that runs is as big as the first, and smaller than the second: kept for that, it would be kept from both."""
+    first, second = await add(store, demand=demands(cpu=4)), await add(store, demand=BIG)
+    small = await add(store, demand=SMALL)
+    claims = await keep(worker, shares=(amounts(cpu=4),))
+    assert (ids_of(claims), claims.kept) == ([small], None)
+    await store.cancel([first])
+    claims = await keep(worker, shares=(amounts(cpu=4),))
+    assert claims.kept is not None
+    assert claims.kept.id == second
+
+
+async def test_one_that_could_not_start_anyway_does_not_stand_in_the_way_of_the_next(
+    store: Store, worker: Worker
+) -> None:
+    await declare_limit(store, "license", 0)
+    await add(store, kind="held", demand=demands(cpu=4))
+    big = await add(store, demand=BIG)
+    rooms = (room("held", limits=("license",)), room())
+    claims = await keep(worker, rooms=rooms, shares=(amounts(cpu=4),))
+    assert claims.kept is not None
+    assert claims.kept.id == big
 
 
 async def test_no_room_is_kept_for_what_fits_and_has_no_slot(store: Store, worker: Worker) -> None:

@@ -36,6 +36,7 @@ NODE: Final[dict[str, Any]] = {
     "labels": frozenset({"here"}),
     "totals": amounts(cpu=8),
     "free": amounts(cpu=2),
+    "shares": (amounts(cpu=1),),
 }
 
 

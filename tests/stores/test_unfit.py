@@ -28,7 +28,7 @@ async def test_what_does_not_fit_because_room_is_kept_for_another_fits_later(sto
     big = await add(store, kind="big", demand=demands(cpu=4))
     await add(store, kind="small", demand=demands(cpu=1))
     rooms = [room("big"), room("small")]
-    full: dict[str, Any] = {"totals": amounts(cpu=4), "free": amounts(cpu=3)}
+    full: dict[str, Any] = {"totals": amounts(cpu=4), "free": amounts(cpu=3), "shares": (amounts(cpu=1),)}
     first = await worker.claim_rooms(*rooms, patience=0, **full)
     assert first.kept is not None
     assert first.kept.id == big

@@ -24,12 +24,13 @@ def causes_on(node: Standpoint, task: TaskRecord, now: datetime) -> list[Cause]:
         return [Cause(why=Why.UNSAID)]
     room = node.room(task.kind)
     demand = demand_of(room, task.demand)
+    full = [*_places(node, task), *_scarce(node, task, room, demand)]
     causes = [
         *_closed(node),
         *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
         *_unsuitable(node, demand),
-        *_places(node, task),
-        *_scarce(node, task, room, demand),
+        *full,
+        *(_unyielding(node, task.kind, now) if full else ()),
         *_unasked(node, task, now),
     ]
     return list(dict.fromkeys(causes))
@@ -87,6 +88,13 @@ def _scarce(node: Standpoint, task: TaskRecord, room: Room, demand: Demand) -> I
         )
     if is_kept_from_it:
         yield Cause(why=Why.KEEPS_ROOM, subject=str(state.kept_for))
+
+
+def _unyielding(node: Standpoint, kind: str, now: datetime) -> Iterator[Cause]:
+    """Others have been asked to make room for it, and did not."""
+    seconds = node.state.resting.get(kind)
+    if seconds is not None:
+        yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
 
 def _unasked(node: Standpoint, task: TaskRecord, now: datetime) -> Iterator[Cause]:

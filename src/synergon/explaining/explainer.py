@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from synergon.explaining.admitting import causes_on
 from synergon.explaining.records import FARTHEST, NEVER, SHARED, Cause, Explanation, NodeOutlook, Why
-from synergon.explaining.rehearsing import is_taken
+from synergon.explaining.rehearsing import rehearsed
 from synergon.explaining.shared import Shared
 from synergon.explaining.standpoints import Standpoint, standpoint
 from synergon.explaining.stories import ended, running
@@ -37,7 +39,7 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
         store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
     )
     runners = [standpoint(record, here) for record in nodes if task.kind in record.kinds]
-    shared = Shared(limits, servers, queues, now)
+    shared = Shared(limits, servers, queues, now, nodes)
     view = _View(store, task, runners, shared, ahead, now)
     match task.state:
         case State.SCHEDULED:
@@ -151,7 +153,8 @@ class _View:
         outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
         sentence = (
-            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}{self._kept_words()}"
+            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}"
+            f"{self._kept_words(outlooks)}"
         )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
 
@@ -165,11 +168,19 @@ class _View:
         )
 
     async def _rehearsed(self, node: Standpoint, outlook: NodeOutlook) -> NodeOutlook:
-        if not outlook.can_start or await is_taken(self._store, node, self._task, self._shared):
+        """What comes of it in the node's next claim, if it is looked at there."""
+        is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
+        if not outlook.can_start and not (is_short and self._shared.may_be_kept(self._task, node.request([]))):
             return outlook
-        return NodeOutlook(
-            id=outlook.id, name=outlook.name, can_start=False, causes=(Cause(why=Why.BEHIND),), age=outlook.age
-        )
+        found = await rehearsed(self._store, node, self._task, self._shared)
+        if is_short:
+            return replace(outlook, will_keep_room=found.kept == self._task.id)
+        if found.is_taken:
+            return outlook
+        behind = Cause(why=Why.BEHIND)
+        if found.kept is not None:
+            behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.kept))
+        return replace(outlook, can_start=False, causes=(behind,))
 
     def _expiry(self) -> list[Cause]:
         moment = self._task.expires_at
@@ -208,9 +219,15 @@ class _View:
         told = some([on_node(called[outlook.id], outlook, self._now) for outlook in outlooks])
         return f"{plural(count, 'node')} {verb} `{self._task.kind}`: {told}"
 
-    def _kept_words(self) -> str:
-        keeper = self._keeper()
-        return "" if keeper is None else f"; {keeper.name} keeps room for it"
+    def _kept_words(self, outlooks: list[NodeOutlook]) -> str:
+        keeper, called = self._keeper(), names(outlooks)
+        if keeper is not None:
+            return f"; {keeper.name} keeps room for it"
+        willing = [called[outlook.id] for outlook in outlooks if outlook.will_keep_room]
+        if not willing:
+            return ""
+        who = willing[0] if len(willing) == 1 else f"one of {some(willing)}"
+        return f"; {who} is about to keep room for it"
 
     def _keeper(self) -> NodeRecord | None:
         """The live node that keeps room for it. What the row says may be over by now: the node knows."""
@@ -261,4 +278,4 @@ def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:
 
 def _without(outlook: NodeOutlook, causes: list[Cause]) -> NodeOutlook:
     left = tuple(cause for cause in outlook.causes if cause not in causes)
-    return NodeOutlook(id=outlook.id, name=outlook.name, can_start=outlook.can_start, causes=left, age=outlook.age)
+    return replace(outlook, causes=left)

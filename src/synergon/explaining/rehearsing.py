@@ -1,16 +1,18 @@
 """Whether other tasks go first: a node's next claim, without taking anything.
 
-It is asked only where nothing else stands in the way. Of each kind not many more are looked at than the node could
-start, and nothing that does not fit there by then: its cost follows from the slots of the node, not from the backlog.
+It is asked only where nothing else stands in the way, or where room may be kept. Of each kind not many more are looked
+at than the node could start, and of what demands the same and does not fit there by then, the first alone: its cost
+follows from the slots of the node, not from the backlog.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from synergon.demands import Demand
 from synergon.explaining.shared import Shared, candidate
 from synergon.explaining.standpoints import Standpoint
 from synergon.lifecycle import State
@@ -24,19 +26,30 @@ Counts = Mapping[tuple[str, str, State], int]
 LOOKS: Final = 20
 """So often more tasks of a kind are looked at, if those before could not be taken."""
 
+FIRST: Final = 50
+"""So many at least are looked at while room may be kept for one that does not fit."""
+
 COMMANDS_AT_A_TIME: Final = 1000
 """So many commands are read at a time."""
 
 
-async def is_taken(store: Store, node: Standpoint, task: TaskRecord, shared: Shared) -> bool:
+class Rehearsed(NamedTuple):
+    """What comes of a task in a claim."""
+
+    is_taken: bool
+    kept: int | None = None
+    """The claim ends at this task, which has waited for long and does not fit: room is kept for it from then on."""
+
+
+async def rehearsed(store: Store, node: Standpoint, task: TaskRecord, shared: Shared) -> Rehearsed:
     """Whether the next claim of the node, for all kinds of which something is ready, takes this task."""
     request = node.request(_wanted(node, task, await store.counts()))
     if all(room.kind != task.kind for room in request.rooms):
-        return False
+        return Rehearsed(False)
     rehearsal = _Rehearsal(store, request, shared)
     if node.state.kept_for is not None and node.state.kept_kind is not None:
         await rehearsal.keep_on(node.state.kept_for, node.room(node.state.kept_kind))
-    return await rehearsal.takes(task)
+    return await rehearsal.of(task)
 
 
 def _wanted(node: Standpoint, task: TaskRecord, counts: Counts) -> list[str]:
@@ -59,72 +72,77 @@ class _Rehearsal:
         self._left = {room.kind: room.count for room in request.rooms}
         self._scales = Scales(request)
         self._places = shared.allotment()
-        self._kept: TaskRecord | None = None
-        """The task that room is kept for, if it may be taken."""
+        self._closed: set[tuple[str, str, str]] = set()
+        """Lanes, by kind, queue and demand, whose first could not be taken: nor could any behind it."""
+        self._kept: int | None = None
+        self._kept_for: TaskRecord | None = None
+        """The task that the node keeps room for already, if it may be taken."""
 
     async def keep_on(self, task_id: int, room: Room) -> None:
-        """Leave to a task of the room what the claim leaves to it, beside resources."""
-        (found,) = await self._store.get([task_id])
-        if found is None:
+        """Leave to a task of the room what the claim leaves to it, beside resources. It may be taken if it is what is
+        found just behind the place before its own."""
+        queues = self._request.queues
+        (task,) = await self._store.get([task_id])
+        if task is None or not (queues is None or task.queue in queues):
             return
-        just_before = found.priority, found.id - 1
-        look = replace(self._look(room, just_before, 1), totals=self._request.totals)
-        if [task.id for task in await self._store.look(look)] == [found.id]:
-            self._kept = found
-            self._places.hold(room, candidate(found))
+        look = self._look(room, (task.priority, task.id - 1), 1)
+        look = replace(look, queues=frozenset({task.queue}), totals=self._request.totals)
+        if any(found.id == task.id for found in await self._store.look(look)):
+            self._kept_for = task
+            self._places.hold(room, candidate(task))
 
-    async def takes(self, task: TaskRecord) -> bool:
-        """Whether it takes this one."""
+    async def of(self, task: TaskRecord) -> Rehearsed:
+        """What comes of this one."""
         async for room, first in self._in_order():
             is_taken = self._take(room, first)
-            if first.id == task.id:
-                return is_taken
-        return False
+            if first.id == task.id or self._kept is not None:
+                return Rehearsed(is_taken, self._kept)
+        return Rehearsed(False)
 
     async def _in_order(self) -> AsyncIterator[tuple[Room, TaskRecord]]:
         """The tasks that may be taken, of all kinds, in the order of a claim."""
-        lanes = {room.kind: self._candidates(room) for room in self._request.rooms}
-        heads = {room.kind: (room, await anext(lanes[room.kind], None)) for room in self._request.rooms}
-        while waiting := [(room, first) for room, first in heads.values() if first is not None]:
-            room, first = min(waiting, key=lambda head: self._place(*head))
-            yield room, first
-            heads[room.kind] = room, await anext(lanes[room.kind], None)
-
-    def _place(self, room: Room, task: TaskRecord) -> tuple[bool, bool, int, int, int]:
-        return place(room, task.priority, task.id, self._request.kept_for)
+        rooms, kept_for = self._request.rooms, self._request.kept_for
+        lines = [(room, line) for room in rooms for line in (self._candidates(room), self._kept_of(room))]
+        heads = [(room, line, await anext(line, None)) for room, line in lines]
+        while waiting := [(room, line, first) for room, line, first in heads if first is not None]:
+            room, line, first = min(waiting, key=lambda head: place(head[0], head[2].priority, head[2].id, kept_for))
+            if _lane(first) not in self._closed or first.id == kept_for:
+                yield room, first
+            waiting.remove((room, line, first))
+            heads = [*waiting, (room, line, await anext(line, None))]
 
     async def _candidates(self, room: Room) -> AsyncIterator[TaskRecord]:
-        """The tasks of a kind in order; not those that do not even fit when it comes to them."""
+        """The tasks of a kind in order, without the one that room is kept for."""
         if room.is_command:
             for command in await self._commands(room.kind):
                 yield command
             return
-        if self._kept is not None and self._kept.kind == room.kind:
-            yield self._kept
-        async for task in self._by_priority(room):
-            if task.id != self._request.kept_for and (room.only is None or task.id in room.only):
-                yield task
-
-    async def _by_priority(self, room: Room) -> AsyncIterator[TaskRecord]:
         after: tuple[int, int] | None = None
         for _ in range(LOOKS):
             limit = self._left[room.kind]
             if limit <= 0 or not (found := await self._store.look(self._look(room, after, limit))):
                 return
             for task in found:
-                yield task
+                if task.id != self._request.kept_for and (room.only is None or task.id in room.only):
+                    yield task
             after = found[-1].priority, found[-1].id
 
     def _look(self, room: Room, after: tuple[int, int] | None, limit: int) -> Look:
-        request = self._request
+        """What would fit later is looked at only as long as room may be kept for it."""
+        request, may_keep = self._request, self._scales.may_keep
         return Look(
             room=room,
             queues=request.queues,
             labels=request.labels,
-            totals=self._scales.left(room),  # so that what would fit later is not even looked at
+            totals=request.totals if may_keep else self._scales.left(room),
             after=after,
-            limit=limit,
+            without=frozenset((queue, demand) for kind, queue, demand in self._closed if kind == room.kind),
+            limit=max(limit, FIRST) if may_keep else limit,
         )
+
+    async def _kept_of(self, room: Room) -> AsyncIterator[TaskRecord]:
+        if self._kept_for is not None and self._kept_for.kind == room.kind:
+            yield self._kept_for
 
     async def _commands(self, kind: str) -> list[TaskRecord]:
         """Those that are ready; there are not many, and they come from every queue."""
@@ -137,10 +155,14 @@ class _Rehearsal:
         return sorted((task for task in found if not self._shared.is_expired(task)), key=lambda task: task.id)
 
     def _take(self, room: Room, task: TaskRecord) -> bool:
-        if self._left[room.kind] <= 0 or self._scales.slots(room) <= 0:
+        if self._left[room.kind] <= 0:
             return False
         demand = demand_of(room, task.demand)
-        if self._scales.fit(room, demand, task.id) is not Fit.NOW:
+        fit = self._scales.fit(room, demand, task.id)
+        if fit is not Fit.NOW or self._scales.slots(room) <= 0:
+            self._closed.add(_lane(task))
+            if fit is Fit.LATER and self._is_to_be_kept(room, task, demand):
+                self._kept = task.id
             return False
         if self._places.take(room, candidate(task)) is None:
             if task.target is None:
@@ -149,3 +171,14 @@ class _Rehearsal:
         self._scales.take(room, demand, task.id)
         self._left[room.kind] -= 1
         return True
+
+    def _is_to_be_kept(self, room: Room, task: TaskRecord, demand: Demand) -> bool:
+        """Whether the claim ends here, and the node keeps room for the task."""
+        may_be_kept = self._scales.may_keep and self._shared.may_be_kept(task, self._request)
+        if not may_be_kept or not self._places.has_place(room, candidate(task)):
+            return False
+        return self._scales.is_worth_keeping(room, demand, task.id)
+
+
+def _lane(task: TaskRecord) -> tuple[str, str, str]:
+    return task.kind, task.queue, task.demand

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from synergon.explaining.records import Cause, Why
 from synergon.limit_records import LimitRecord, ServerRecord
-from synergon.records import QueueRecord, Room, TaskRecord
+from synergon.records import ClaimRequest, NodeRecord, QueueRecord, Room, TaskRecord
 from synergon.stores.allotting import Allotment, Candidate, PooledServer
 
 
@@ -20,11 +20,14 @@ class Shared:
         servers: Sequence[ServerRecord],
         queues: Sequence[QueueRecord],
         now: datetime,
+        nodes: Sequence[NodeRecord] = (),
     ) -> None:
         self._limits = {limit.name: limit for limit in limits}
         self._servers = {(server.provider, server.address): server for server in servers if not server.is_removed}
         self._paused = {queue.name: queue.paused_at for queue in queues if queue.is_paused}
         self._now = now
+        self._keepers = {node.id for node in nodes if node.lease_left > 0 and not node.is_cordoned}
+        """Nodes that may keep room for a task."""
 
     def allotment(self) -> Allotment:
         """The places that are left."""
@@ -50,6 +53,15 @@ class Shared:
     def is_expired(self, task: TaskRecord) -> bool:
         """Whether nobody may start it any more."""
         return task.expires_at is not None and task.expires_at <= self._now
+
+    def may_be_kept(self, task: TaskRecord, request: ClaimRequest) -> bool:
+        """Whether the node that would ask this may choose the task, which does not fit, to keep room for it: that has
+        waited for long enough, and no other node does."""
+        if request.kept_for is not None or request.patience is None:
+            return False
+        if self._now - task.run_at < timedelta(microseconds=request.patience):
+            return False
+        return task.kept_by in (None, request.node_id) or task.kept_by not in self._keepers
 
     def causes(self, task: TaskRecord, room: Room) -> list[Cause]:
         """Why there is no place for the task where its kind needs what the room says; none, if there is one."""

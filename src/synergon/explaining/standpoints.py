@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from synergon.durations import microseconds
 from synergon.node.acceptance import Acceptance
 from synergon.node.asking import Asking, sparing_one
 from synergon.node.node import Node
@@ -57,17 +60,21 @@ class Standpoint(NamedTuple):
         """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
         asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _SlotsSaid(state), self.room)
+        rooms = asking.rooms(wanted)
+        is_any_resting = any(room.kind in state.resting for room in rooms)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(map(self._spared, asking.rooms(wanted))),
+            rooms=tuple(map(self._spared, rooms)),
             limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
             totals=state.totals,
             free=state.free,
-            yielding=state.yielding,
+            yielding={} if is_any_resting else state.yielding,
             kept_for=state.kept_for,
             held=state.held,
+            patience=None if state.patience is None else microseconds(state.patience),
+            shares=state.shares,
         )
 
     def _spared(self, room: Room) -> Room:
@@ -94,4 +101,11 @@ def standpoint(record: NodeRecord, here: Node | None) -> Standpoint:
     """What the node says; the one of this process is asked, of the others it is read."""
     if here is not None and record.id == here.id:
         return Standpoint(record, here.state(), 0.0, here.acceptance)
-    return Standpoint(record, record.state, record.published_ago)
+    return Standpoint(record, _aged(record.state, record.published_ago), record.published_ago)
+
+
+def _aged(state: NodeState, seconds: float) -> NodeState:
+    """Rests that were over since it was said are over."""
+    if not state.resting:
+        return state
+    return replace(state, resting={kind: left - seconds for kind, left in state.resting.items() if left > seconds})

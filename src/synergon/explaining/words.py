@@ -181,6 +181,10 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
     Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
     Why.KEEPS_ROOM: lambda cause, _: f"keeps room for task {cause.subject}",
+    Why.WILL_KEEP_ROOM: lambda cause, _: f"is about to keep room for task {cause.subject}",
+    Why.UNYIELDING: lambda cause, now: (
+        f"has asked others in vain to yield to `{cause.subject}`, and asks again {when(cause.until, now)}"
+    ),
     Why.ASKS: lambda _cause, _now: "asks before it takes one",
     Why.REFUSED: lambda cause, now: f"has refused it, and asks again {when(cause.until, now)}",
     Why.BEHIND: lambda _cause, _now: "has room, and others go first",

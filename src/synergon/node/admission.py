@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -65,19 +65,21 @@ class Admission:
             totals=self._ledger.totals,
             free=self._ledger.unpromised,
             yielding=self._yielding(rooms),
+            shares=self._ledger.shares,
         )
         if self._reservation is None:
             return request
         return self._reservation.honoured(request, self._counted, self.places)
 
     def _yielding(self, rooms: Collection[Room]) -> dict[str, int]:
-        """What running tasks would yield to those of the rooms that are urgent. Of the slots that they would, those are
-        spoken for that were promised to others before."""
+        """What running tasks would yield to those of the rooms that are urgent."""
         if self._preemption is None:
             return {}
         offers = [self._preemption.yielding(room.kind) for room in rooms if room.is_urgent]
-        if not offers:
-            return {}
+        return self._unpromised_of(offers) if offers else {}
+
+    def _unpromised_of(self, offers: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """What is in all of the offers. Of the slots those are spoken for that were promised to others before."""
         found = {name: min(offer[name] for offer in offers) for name in (SLOT, *self._ledger.totals)}
         found[SLOT] = max(found[SLOT] + min(self._ledger.free, 0), 0)
         return found
@@ -143,14 +145,29 @@ class Admission:
             self._reservation.forget()
 
     @property
+    def is_letting_go(self) -> bool:
+        """Whether the next request says that it keeps room no longer; none is begun to be kept by that one."""
+        return self._reservation is not None and self._reservation.is_letting_go
+
+    @property
     def held(self) -> dict[str, int]:
         """How much of what is free must be left to the task that room is kept for."""
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent ones: slots, child processes, and of each resource."""
-        return self._yielding(self._rooms.values())
+        """What running tasks would yield to urgent ones that do not rest: slots, child processes, resources."""
+        if self._preemption is None or not any(room.is_urgent for room in self._rooms.values()):
+            return {}
+        return self._unpromised_of([self._preemption.offered])
+
+    @property
+    def resting(self) -> dict[str, float]:
+        """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
+        if self._preemption is None:
+            return {}
+        left = {kind: self._preemption.resting_for(kind) for kind, room in self._rooms.items() if room.is_urgent}
+        return {kind: seconds for kind, seconds in left.items() if seconds}
 
     @property
     def brief(self) -> list[str]:
@@ -168,6 +185,11 @@ class Admission:
     def patience_seconds(self) -> float:
         """For how long a task that does not fit lets others pass."""
         return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
+
+    @property
+    def patience(self) -> float | None:
+        """The same; None: for ever, since no room is kept."""
+        return None if self._reservation is None else self._reservation.patience_seconds
 
     @property
     def returns(self) -> int:

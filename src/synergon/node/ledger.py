@@ -23,6 +23,8 @@ class Tally:
         self.commands_in_use = 0
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
+        self.by_cost: Counter[tuple[tuple[str, int], ...]] = Counter()
+        """Without those that use nothing."""
         self.taken = 0
         """How many have ever started."""
         self.returns = 0
@@ -36,6 +38,8 @@ class Tally:
         self.taken += 1
         for name, amount in cost.items():
             self.used[name] = self.used.get(name, 0) + amount
+        if cost:
+            self.by_cost[tuple(cost.items())] += 1
 
     def release(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt has really ended."""
@@ -46,7 +50,12 @@ class Tally:
         for name, amount in cost.items():
             self.used[name] -= amount
             assert self.used[name] >= 0, f"{name} was given back twice"
-        self.returns += bool(cost)
+        if cost:
+            share = tuple(cost.items())
+            self.by_cost[share] -= 1
+            if not self.by_cost[share]:
+                del self.by_cost[share]
+            self.returns += 1
 
 
 class Ledger(Tally):
@@ -85,6 +94,11 @@ class Ledger(Tally):
         """The same without what is promised; less than nothing, while others have to yield for that."""
         promised = self.promised.used
         return {name: amount - promised.get(name, 0) for name, amount in self.available.items()}
+
+    @property
+    def shares(self) -> tuple[dict[str, int], ...]:
+        """What single attempts use that run, or are promised to; of those that use the same, one."""
+        return tuple(map(dict, dict.fromkeys([*self.by_cost, *self.promised.by_cost])))
 
     def count(self, kind: str) -> int:
         """How many of the kind run, or are promised to."""

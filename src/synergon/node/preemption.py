@@ -51,9 +51,16 @@ class Preemption:
 
     def yielding(self, kind: str) -> Counter[str]:
         """What running tasks would yield to a task of this kind: slots, child processes, resources."""
-        if self._resting.get(kind, 0.0) > self._clock.monotonic():
-            return Counter()
+        return Counter() if self.resting_for(kind) else self.offered
+
+    @property
+    def offered(self) -> Counter[str]:
+        """What they would yield to one whose kind does not rest."""
         return _sum(self._victims())
+
+    def resting_for(self, kind: str) -> float:
+        """For how many seconds nobody is asked to yield to this kind, because somebody did not; 0: it does not rest."""
+        return max(self._resting.get(kind, 0.0) - self._clock.monotonic(), 0.0)
 
     def _victims(self) -> list[Attempt]:
         """Those who would yield, the cheapest first: least work is lost with who began last."""

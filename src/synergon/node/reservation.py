@@ -63,7 +63,7 @@ class Reservation:
         """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
         longer, if the node will not have it."""
         patience = microseconds(self.patience_seconds)
-        if self.kept is not None and self._is_refused(self.kept.kind, self.kept.id):
+        if self.is_letting_go:
             self.forget()
         kept = self.kept
         if kept is None:
@@ -78,6 +78,13 @@ class Reservation:
         return msgspec.structs.replace(
             request, rooms=tuple(rooms), kept_for=kept.id, held=held, patience=patience, keep_for=self._keep_for
         )
+
+    @property
+    def is_letting_go(self) -> bool:
+        """Whether the next request says that it keeps room no longer."""
+        if self.kept is None:
+            return self._let_go is not None
+        return self._is_refused(self.kept.kind, self.kept.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""

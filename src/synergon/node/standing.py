@@ -16,6 +16,7 @@ def state_of(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
 ) -> NodeState:
     """From any thread: what changes meanwhile is told the next time."""
+    is_keeping = not admission.is_letting_go
     kinds = {room.kind: kind_state(room, task_type) for room, task_type in admission.kinds()}
     return NodeState(
         is_said=True,
@@ -23,10 +24,13 @@ def state_of(
         totals=dict(ledger.totals),
         free=ledger.unpromised,
         yielding=admission.yielding,
-        held=admission.held,
-        kept_for=None if admission.kept is None else admission.kept.id,
-        kept_kind=None if admission.kept is None else admission.kept.kind,
-        brief=tuple(admission.brief),
+        resting=admission.resting,
+        shares=ledger.shares,
+        held=admission.held if is_keeping else {},
+        kept_for=admission.kept.id if is_keeping and admission.kept is not None else None,
+        kept_kind=admission.kept.kind if is_keeping and admission.kept is not None else None,
+        patience=admission.patience if is_keeping else None,
+        brief=tuple(admission.brief) if is_keeping else (),
         slots_free=max(ledger.free, 0),
         commands_free=ledger.commands_free,
         taken=ledger.taken,

@@ -233,6 +233,12 @@ class Allotment:
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
+    def has_place(self, room: Room, candidate: Candidate) -> bool:
+        """Whether `take` would find one for this task."""
+        if self.full(room.limits):
+            return False
+        return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
+
     def hold(self, room: Room, candidate: Candidate) -> None:
         """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
         and urgent tasks, which go before it, may still have that."""

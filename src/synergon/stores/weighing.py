@@ -37,6 +37,10 @@ class Scales:
         self._free = dict(request.free)
         self._slots = request.limit
         self._held = request.held
+        self._shares = list(request.shares)
+        """What each of those gives back that run there, or are taken now."""
+        self.may_keep = may_keep(request)
+        """Whether room may be kept for a task that comes next in order and does not fit."""
         self.unfit: set[str] = set()
         """Kinds of which a task was weighed that fits later and not now."""
 
@@ -63,6 +67,18 @@ class Scales:
         is_exempt = self._is_exempt(room, demand, task_id)
         return [name for name, amount in demand.cost.items() if amount > self._available(name, room, is_exempt)]
 
+    def is_worth_keeping(self, room: Room, demand: Demand, task_id: int) -> bool:
+        """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
+        bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
+        them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
+        not kept for it, it is for none behind it: that would be kept from this one, too."""
+        short = self.short_of(room, demand, task_id)
+        holders = (share for share in self._shares if not share.keys().isdisjoint(short))
+        is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in demand.cost.items())
+        is_worth = is_worth or bool(room.limits) or room.provider is not None
+        self.may_keep = self.may_keep and is_worth
+        return is_worth
+
     def left(self, room: Room) -> dict[str, int]:
         """What a task of the kind finds of each resource, if nothing is held from it."""
         return {name: self._available(name, room, is_exempt=True) for name in self._request.totals}
@@ -80,6 +96,8 @@ class Scales:
         self._slots -= not room.is_command
         for name, amount in demand.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
+        if demand.cost:
+            self._shares.append(demand.cost)
         if task_id is not None and task_id == self._request.kept_for:
             self._held = {}
 

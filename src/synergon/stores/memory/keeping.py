@@ -15,7 +15,6 @@ def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
     """Whether the node may choose this task, which it could run and has no room for."""
     return (
         request.patience is not None
-        and request.kept_for is None
         and now - row.run_at >= request.patience
         and not _is_another_s(tables, request, row, now)
     )

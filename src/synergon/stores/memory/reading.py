@@ -71,7 +71,8 @@ def look(tables: Tables, look: Look, now: int) -> list[TaskRecord]:
     suitable = (
         lane.rows(after)
         for lane in open_lanes(tables, look.room.kind, look.queues)
-        if is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals)
+        if (lane.queue, lane.demand) not in look.without
+        and is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals)
     )
     fresh = (row for row in merge(*suitable, key=_place) if row.expires_at is None or row.expires_at > now)
     return [record_of(row) for row in islice(fresh, look.limit)]

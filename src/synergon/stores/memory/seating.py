@@ -8,7 +8,6 @@ from typing import Final
 
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Kept, Room
-from synergon.stores import weighing
 from synergon.stores.allotting import Allotment, Seat
 from synergon.stores.memory.keeping import candidate, hold_place, keep, may_keep
 from synergon.stores.memory.lanes import Lane
@@ -115,13 +114,15 @@ class Seating:
     def _may_take_or_keep(self, room: Room) -> bool:
         """One that does not fit may have room kept for it although all slots are gone: they come back one by one, and
         what it waits for comes back only if it is kept."""
-        return self._left[room.kind] > 0 and (self._scales.slots(room) > 0 or weighing.may_keep(self._request))
+        return self._left[room.kind] > 0 and (self._scales.slots(room) > 0 or self._scales.may_keep)
 
     def _fits(self, room: Room, lane: Lane, row: Row) -> bool:
         demand = demand_of(room, lane.demand)
         fit = self._scales.fit(room, demand, row.id)
-        is_old = fit is Fit.LATER and may_keep(self._tables, self._request, row, self._now)
-        if is_old and self.places.take(room, candidate(row)) is not None:
+        may_be_kept = fit is Fit.LATER and self._scales.may_keep
+        may_be_kept = may_be_kept and may_keep(self._tables, self._request, row, self._now)
+        may_be_kept = may_be_kept and self.places.has_place(room, candidate(row))
+        if may_be_kept and self._scales.is_worth_keeping(room, demand, row.id):
             self.kept = keep(row, self._request, demand, self._now)
         return fit is Fit.NOW
 

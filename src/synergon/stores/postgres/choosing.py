@@ -48,14 +48,16 @@ def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
     rooms = {room.kind: room for room in request.rooms}
     by_kind = Counter(row["kind"] for row in rows)
     free = dict(request.free)
-    for row in rows:
-        for name, amount in demand_of(rooms[row["kind"]], row["demand"]).cost.items():
+    costs = [demand_of(rooms[row["kind"]], row["demand"]).cost for row in rows]
+    for cost in costs:
+        for name, amount in cost.items():
             free[name] = free.get(name, 0) - amount
     return replace(
         request,
         rooms=tuple(replace(room, count=room.count - by_kind[room.kind]) for room in request.rooms),
         limit=request.limit - sum(by_kind[room.kind] for room in request.rooms if not room.is_command),
         free=free,
+        shares=(*request.shares, *filter(None, costs)),
         held={} if any(row["id"] == request.kept_for for row in rows) else request.held,
     )
 
@@ -80,7 +82,6 @@ class Choosing:
         self.allotment = allotment
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
-        self._keeps = may_keep(request)
 
     @property
     def unfit(self) -> set[str]:
@@ -112,24 +113,31 @@ class Choosing:
             has_slot = self._scales.slots(room) > 0
             # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
             # and what it waits for comes back only if it is kept.
-            if left[room.kind] <= 0 or not (has_slot or self._keeps):
+            if left[room.kind] <= 0 or not (has_slot or self._scales.may_keep):
                 continue
             lane = (candidate.kind, contender.queue, contender.demand)
             if lane in passed and candidate.id != self.request.kept_for:
                 continue
-            match self._scales.fit(room, demand_of(room, contender.demand), candidate.id):
+            demand = demand_of(room, contender.demand)
+            match self._scales.fit(room, demand, candidate.id):
                 case Fit.NOW if has_slot:
                     seat = self.allotment.take(room, candidate)
                     if seat is not None:
-                        self._scales.take(room, demand_of(room, contender.demand), candidate.id)
+                        self._scales.take(room, demand, candidate.id)
                         left[room.kind] -= 1
                         taken.append(Taken(contender, seat))
                 case Fit.LATER | Fit.IN_TURN as fit:
                     passed.add(lane)  # of what does not fit nothing but the first is looked at
-                    may_be_kept = fit is Fit.LATER and self._keeps and contender.may_be_kept
-                    if may_be_kept and self.allotment.take(room, candidate) is not None:
+                    if fit is Fit.LATER and self._is_to_be_kept(room, contender):
                         return Choice(taken, contender)
         return Choice(taken, None)
+
+    def _is_to_be_kept(self, room: Room, contender: Contender) -> bool:
+        candidate, demand = contender.candidate, demand_of(room, contender.demand)
+        may_be_kept = self._scales.may_keep and contender.may_be_kept
+        if not may_be_kept or not self.allotment.has_place(room, candidate):
+            return False
+        return self._scales.is_worth_keeping(room, demand, candidate.id)
 
     def _place(self, contender: Contender) -> tuple[Any, ...]:
         candidate = contender.candidate

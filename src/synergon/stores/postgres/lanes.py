@@ -64,7 +64,8 @@ async def look(session: Session, look: Look) -> list[TaskRecord]:
     if not demands:
         return []
     after = look.after or BEFORE_ALL
-    rows = await session.rows("first_in_lanes", room.kind, demands, queues, *after, look.limit)
+    passed_over = [queue for queue, _ in look.without], [text for _, text in look.without]
+    rows = await session.rows("first_in_lanes", room.kind, demands, queues, *after, look.limit, *passed_over)
     records = [record_of(row) for row in rows]
     return sorted(records, key=lambda record: (-record.priority, record.id))
 

@@ -13,8 +13,8 @@ from synergon.stores.weighing import demand_of
 
 
 def may_keep(transaction: Transaction, request: ClaimRequest, task_id: int) -> bool:
-    """Whether the node may begin to keep room for a ready task: for no other yet, this has waited, nobody else does."""
-    if request.patience is None or request.kept_for is not None:
+    """Whether the node may begin to keep room for a ready task: this has waited, and nobody else does."""
+    if request.patience is None:
         return False
     run_at, kept_by, kept_until = transaction.row("keeping", task_id)
     return run_at <= transaction.now - request.patience and not _is_kept(transaction, request, kept_by, kept_until)

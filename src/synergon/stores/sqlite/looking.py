@@ -29,7 +29,8 @@ def look(transaction: Transaction, look: Look) -> list[TaskRecord]:
     lists = [
         _behind(transaction, lane, look)
         for lane in Lanes(transaction, look.queues).of([look.room])
-        if is_suitable(demand_of(lane.room, lane.demand), look.labels, look.totals)
+        if (lane.queue, lane.demand) not in look.without
+        and is_suitable(demand_of(lane.room, lane.demand), look.labels, look.totals)
     ]
     return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
 

@@ -89,7 +89,7 @@ class _Choice:
         for row in candidates:
             room = self._rooms[row[KIND]]
             has_slot = self._scales.slots(room) > 0
-            if self._left[room.kind] <= 0 or not (has_slot or may_keep(self._request)):
+            if self._left[room.kind] <= 0 or not (has_slot or self._scales.may_keep):
                 continue
             # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
             # and what it waits for comes back only if it is kept.
@@ -113,8 +113,8 @@ class _Choice:
         fit = self._scales.fit(room, demand_of(room, row[DEMAND]), task_id)
         if fit is not Fit.NOW and not is_kept:
             self._closed.add(lane)
-            if fit is Fit.LATER and keeping.may_keep(self._transaction, self._request, task_id):
-                self._keep(room, row)
+            if fit is Fit.LATER and self._scales.may_keep:
+                self._consider(room, row)
         return fit is Fit.NOW
 
     def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
@@ -124,10 +124,13 @@ class _Choice:
             self._scales.take(room, demand, row[0])
         return seat
 
-    def _keep(self, room: Room, row: tuple[Any, ...]) -> None:
-        """Keep room for the task, unless it could not start anyway for want of a place elsewhere."""
-        if self._allotment.take(room, candidate(row)) is not None:
-            kept = Kept(id=row[0], kind=room.kind, demand=demand_of(room, row[DEMAND]))
+    def _consider(self, room: Room, row: tuple[Any, ...]) -> None:
+        """Keep room for the task if it may be overtaken; not, if it could not start anyway for want of a place."""
+        task_id, demand = row[0], demand_of(room, row[DEMAND])
+        if not keeping.may_keep(self._transaction, self._request, task_id):
+            return
+        if self._allotment.has_place(room, candidate(row)) and self._scales.is_worth_keeping(room, demand, task_id):
+            kept = Kept(id=task_id, kind=room.kind, demand=demand)
             self.kept = keeping.keep(self._transaction, self._request, kept)
 
 

@@ -179,8 +179,9 @@ WITH RECURSIVE lane (queue, demand) AS (
 SELECT DISTINCT demand FROM lane WHERE demand IS NOT NULL
 
 -- name: first_in_lanes
--- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues. Two
--- questions, because the index is in order of the one down and of the other up.
+-- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues; without
+-- those that stand in the queues $7 and demand $8. Two questions, because the index is in order of the one down and of
+-- the other up.
 SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
     CASE WHEN kept_until > now() THEN kept_by END AS keeper
 FROM {schema}.task
@@ -204,6 +205,10 @@ WHERE id = ANY (ARRAY(
         )
     ) AS found
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest($7::text[], $8::text[]) AS passed (queue, demand)
+            WHERE passed.queue = queue.name AND passed.demand = lane.demand
+        )
     ORDER BY found.priority DESC, found.id LIMIT $6
 ))
 
