@@ -84,3 +84,15 @@ async def test_a_place_is_left_to_others_when_the_node_lets_go_of_the_task(store
     assert ids_of(await keeping(worker, big, *rooms)) == []
     claims = await keeping(worker, big, *rooms, keep_for=0, held={})
     assert (ids_of(claims), claims.kept) == ([other], None)
+
+
+@pytest.mark.parametrize("needed", [LICENSED, SERVED])
+async def test_room_is_kept_for_one_of_equals_whose_place_others_may_take(
+    store: Store, worker: Worker, needed: dict[str, Any]
+) -> None:
+    """It starts when one that costs the same has ended; but only if there is a place for it at that moment, too."""
+    await share(store, 1)
+    big = await add(store, demand=BIG, provider=needed.get("provider"))
+    state: dict[str, Any] = {"totals": amounts(cpu=8), "free": {}, "patience": 0, "shares": (amounts(cpu=8),)}
+    claims = await worker.claim_rooms(room(**needed), **state)
+    assert (ids_of(claims), claims.kept and claims.kept.id) == ([], big)
