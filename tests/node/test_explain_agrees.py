@@ -350,7 +350,7 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
 )
 def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
     nothing = frozenset[str]()
-    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, False, len(before))
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
     tasks = {kind: TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in KINDS}
     world = World(
         nodes=[node],
