@@ -77,6 +77,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: dict[str, int] = {}
     """What of the free others must leave to the task that room is kept for."""
     kept_for: int | None = None
+    kept_kind: str | None = None
+    """The kind of that task: of its `max_running`, one place is left to it, too."""
     patience: float | None = None
     """Seconds after which it keeps room for a task that does not fit; None: it keeps none."""
     brief: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from tests.node import process_bodies
 from synergon import Command, Engine, Resources, State, Why
 from synergon.durations import microseconds
 from synergon.node.admission import Admission
+from synergon.node.attempt import Attempt
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
 from synergon.node.reservation import Reservation
@@ -26,7 +27,7 @@ from synergon.node.standing import state_of
 from synergon.node.timeouts import Timeouts
 from synergon.node_state import encode_state
 from synergon.providers.commands import ANY
-from synergon.records import NewNode
+from synergon.records import Claim, NewNode, Room, Settlement, Succeeded
 from synergon.stores.weighing import demand_of
 from synergon.task import AnyTask
 from synergon.this_process import this_process
@@ -37,11 +38,19 @@ SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
 KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
-COSTLY: Final = ("costly", "end", "plain")
-THEMES: Final = (KINDS, SERVED, (*SERVED, "plain"), (*URGENT[:2], "plain"), (*CHILDREN, "plain"), COSTLY)
+THEMES: Final = (
+    KINDS,
+    SERVED,
+    (*SERVED, "plain"),
+    (*URGENT[:2], "plain"),
+    (*CHILDREN, "plain"),
+    ("costly", "end", "plain"),
+)
 """Of which kinds the tasks of a world are: rules for a few kinds show where there is little else."""
+COSTLY: Final = ("costly", "end", "plain", "few", "limited", "served", "child")
 QUEUES: Final = ("mail", "night")
 LABELS: Final = ("east", "spot")
+NOW: Final = 100.0
 
 
 class NodePlan(NamedTuple):
@@ -54,10 +63,14 @@ class NodePlan(NamedTuple):
     queues: frozenset[str] | None
     kinds: frozenset[str]
     is_cordoned: bool
-    keeps_room: bool
-    """Whether it keeps room for a task that does not fit, however young."""
     starts_first: int
-    """How many tasks it has when the question comes."""
+    """How many tasks it has taken when the question comes."""
+    keeps_room: bool = False
+    """Whether it keeps room for a task that does not fit, however young."""
+    starts_later: int | None = None
+    """How many it has taken after that, if it has claimed again."""
+    ends: int = 0
+    """How many of all these have ended since."""
 
 
 class TaskPlan(NamedTuple):
@@ -83,8 +96,10 @@ nodes = st.builds(
     queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
     kinds=st.frozensets(st.sampled_from(KINDS), max_size=5).map(lambda lacking: frozenset(KINDS) - lacking),
     is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
-    keeps_room=st.booleans(),
     starts_first=st.integers(0, 3),
+    keeps_room=st.booleans(),
+    starts_later=st.none() | st.integers(0, 2),
+    ends=st.integers(0, 3),
 )
 
 
@@ -114,7 +129,7 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
         "few": {"max_running": 1, "limits": ["shared"]},
         "limited": {"limits": ["shared"]},
         "global_one": {"max_running_global": 1},
-        "costly": {"cost": Resources(cpu=1)},
+        "costly": {"cost": Resources(cpu=1), "timeout": 5},
         "urgent": {"urgent": True, "priority": 1},
         "also_urgent": {"urgent": True},
         "end": {"downstream_of": ["plain"], "cost": Resources(cpu=2)},
@@ -143,22 +158,23 @@ class Stand:
         self.id = f"node-{number}"
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
-        timeouts = Timeouts(None, None, NodeLogger(logging.getLogger("synergon"), {}))
-        reservation = Reservation(self.kinds, lambda: (), timeouts, lambda: 0.0, keep_seconds=3600)
-        reservation.patience_seconds = 0
+        self.running: dict[int, Attempt] = {}
+        self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
+        self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=3600)
+        self.reservation.patience_seconds = 0
         self.admission = Admission(
             self.kinds,
             self.ledger,
             plan.queues,
             labels=plan.labels,
-            reservation=reservation if plan.keeps_room else None,
+            reservation=self.reservation if plan.keeps_room else None,
         )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
     async def register(self) -> None:
         """With what it says of itself now."""
         plan = self.plan
-        state = state_of(self.admission, self.ledger, {}, self.scheduler, None)
+        state = state_of(self.admission, self.ledger, self.running, self.scheduler, None)
         await self.engine.store.register(
             NewNode(
                 id=self.id,
@@ -184,12 +200,34 @@ class Stand:
         self.admission.note(claims)
         rooms = {room.kind: room for room in request.rooms}
         for claim in claims:
-            self.ledger.take(
-                claim.kind,
-                is_command=rooms[claim.kind].is_command,
-                cost=demand_of(rooms[claim.kind], claim.demand).cost,
-            )
+            self._start(claim, rooms[claim.kind])
         return {claim.id for claim in claims}
+
+    async def live_on(self) -> None:
+        """Perhaps keep room for the first of those that do not fit, and take some more; end some."""
+        if self.plan.starts_later is not None:
+            await self.claim(0)
+            await self.claim(self.plan.starts_later)
+        for attempt in list(self.running.values())[: self.plan.ends]:
+            await self._end(attempt)
+
+    def _start(self, claim: Claim, room: Room) -> None:
+        attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
+        attempt.cost = demand_of(room, claim.demand).cost
+        attempt.timeout = self._timeouts.of_kind(attempt.task_type)
+        self.ledger.take(claim.kind, **self._places_of(attempt))
+
+    async def _end(self, attempt: Attempt) -> None:
+        claim = attempt.claim
+        del self.running[claim.id]
+        self.ledger.release(claim.kind, **self._places_of(attempt))
+        await self.engine.store.finish([Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
+
+    def _places_of(self, attempt: Attempt) -> dict[str, Any]:
+        return {
+            "is_command": attempt.task_type.is_command,
+            "cost": attempt.cost,
+        }
 
     async def _ready(self) -> list[str]:
         """The kinds of which something is ready here."""
@@ -240,7 +278,40 @@ def worlds_of(kinds: tuple[str, ...]) -> st.SearchStrategy[World]:
     )
 
 
-worlds = st.sampled_from(THEMES).flatmap(worlds_of)
+keepers = st.builds(
+    NodePlan,
+    concurrency=st.integers(2, 3),
+    processes=st.integers(1, 2),
+    cpu=st.just(3),
+    labels=st.just(frozenset[str]()),
+    queues=st.none(),
+    kinds=st.just(frozenset(KINDS)),
+    is_cordoned=st.just(False),
+    starts_first=st.integers(1, 2),
+    keeps_room=st.just(True),
+    starts_later=st.integers(0, 2),
+    ends=st.integers(0, 3),
+)
+
+
+def costly(cpu: st.SearchStrategy[int | None]) -> st.SearchStrategy[TaskPlan]:
+    nothing = st.just(frozenset[str]())
+    kinds, queue = st.sampled_from(COSTLY), st.sampled_from(QUEUES)
+    return st.builds(TaskPlan, kinds, queue, priority=st.integers(0, 1), cpu=cpu, needs=nothing, forbids=nothing)
+
+
+keeping_worlds = st.builds(
+    World,
+    nodes=st.lists(keepers, min_size=1, max_size=2),
+    before=st.lists(costly(st.integers(1, 3)), min_size=3, max_size=5),
+    after=st.lists(costly(st.none() | st.integers(0, 3)), min_size=1, max_size=6),
+    limit=st.integers(1, 2),
+    capacity=st.integers(1, 2),
+    paused=st.sampled_from([None, None, None, "night"]),
+    asked=st.integers(0, 1),
+)
+"""Where nodes are full of what costs something, and often keep room for a task."""
+worlds = keeping_worlds | st.sampled_from(THEMES).flatmap(worlds_of)
 
 
 async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
@@ -279,7 +350,7 @@ def test_a_task_can_start_on_a_node_exactly_if_its_next_claim_takes_it(world: Wo
 )
 def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: list[str], processes: int) -> None:
     nothing = frozenset[str]()
-    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, False, len(before))
+    node = NodePlan(4, processes, 4, nothing, None, frozenset(KINDS), False, len(before))
     tasks = {kind: TaskPlan(kind, "mail", 0, None, nothing, nothing) for kind in KINDS}
     world = World(
         nodes=[node],
@@ -291,6 +362,30 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
         asked=0,
     )
     asyncio.run(in_world(world, agree))
+
+
+def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
+    """Whatever the priority of the others: there is one slot left when it fits."""
+    nothing = frozenset[str]()
+    node = NodePlan(2, 0, 3, nothing, None, frozenset(KINDS), False, 1, keeps_room=True, starts_later=1, ends=1)
+    plain = TaskPlan("plain", "mail", 0, None, nothing, nothing)
+    small, big = plain._replace(kind="end", cpu=1), plain._replace(kind="costly", cpu=3)
+    world = World(
+        nodes=[node],
+        before=[small, big],
+        after=[plain, plain._replace(priority=1), small._replace(priority=1)],
+        limit=1,
+        capacity=2,
+        paused=None,
+        asked=0,
+    )
+
+    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+        assert chosen.reservation.kept is not None
+        assert [bool((await engine.explain(task_id)).can_start_on) for task_id in ids] == [True, False, False]
+        await agree(engine, stands, chosen, ids)
+
+    asyncio.run(in_world(world, check))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +402,7 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
 )
 def test_what_is_said_of_a_claim_that_keeps_room(before: list[int], ready: list[int]) -> None:
     nothing = frozenset[str]()
-    node = NodePlan(8, 0, 3, nothing, None, frozenset(KINDS), False, True, 9)
+    node = NodePlan(8, 0, 3, nothing, None, frozenset(KINDS), False, 9, keeps_room=True)
     tasks = {cpu: TaskPlan("plain", "mail", 0, cpu, nothing, nothing) for cpu in (1, 2, 3)}
     world = World(
         nodes=[node],
@@ -349,20 +444,22 @@ async def in_world(world: World, check: Check) -> None:
         for stand in stands:
             await stand.register()
             await stand.claim(stand.plan.starts_first)
-        ids = await enqueue(engine, order, world.after)
+        half = len(world.after) // 2
+        await enqueue(engine, order, world.after[:half])
+        for stand in stands:
+            await stand.live_on()
+        await enqueue(engine, order, world.after[half:])
         await settle(engine, stands, world.paused)
+        ids = sorted(task.id for task in await engine.tasks(state=State.READY, limit=100))
         await check(engine, stands, stands[world.asked % len(stands)], ids)
 
 
-async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> list[int]:
-    ids: list[int] = []
+async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> None:
     for plan in plans:
         if plan.kind == COMMAND:
-            sent = await order.enqueue(to="http://a" if plan.priority else ANY)
-            ids += [handle.id for handle in sent.values()]
+            await order.enqueue(to="http://a" if plan.priority else ANY)
         else:
-            ids += [handle.id for handle in await engine.enqueue([call(engine, plan)])]
-    return ids
+            await engine.enqueue([call(engine, plan)])
 
 
 async def settle(engine: Engine, stands: list[Stand], paused: str | None) -> None:

@@ -330,58 +330,6 @@ async def test_room_is_not_kept_for_a_task_that_the_node_refuses_by_now(new_engi
         await handle.result(timeout=8)
 
 
-async def test_room_is_not_kept_for_a_task_whose_kind_may_not_run_more(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, resources=Resources(cpu=8))
-    kept, is_running = Kept(engine), Gate()
-
-    @engine.task(cost=Resources(cpu=8), max_running=1, timeout=60)
-    async def job(name: str) -> None:
-        if name == "light":
-            await is_running.hold()
-
-    async with engine.worker():
-        handle = await kept.begin(job, "heavy")
-        await job.with_options(cost=Resources(cpu=0)).enqueue("light")
-        await is_running.until_reached()
-        await kept.let_others_start(handle)
-        kept.gate.open()
-        is_running.open()
-        await handle.result(timeout=8)
-
-
-async def test_room_is_kept_on_while_those_run_that_it_waits_for(new_engine: NewEngine, url: str) -> None:
-    """They use up the places of its kind, and give those back together with what it waits for."""
-    engine = new_engine(url, resources=Resources(cpu=8))
-    gate, ran = Gate(), list[str]()
-
-    @engine.task(cost=Resources(cpu=4), max_running=2, timeout=60)
-    async def job(name: str) -> None:
-        if name == "light":
-            await gate.hold()
-        ran.append(name)
-
-    @engine.task(cost=Resources(cpu=1), timeout=600)
-    async def small() -> None:
-        ran.append("small")
-
-    async with engine.worker():
-        await job.enqueue("light")
-        await gate.until_reached()
-        heavy = await job.with_options(cost=Resources(cpu=8)).enqueue("heavy")
-        await until(lambda: node_of(engine).reservation.kept is not None)
-        await job.with_options(cost=Resources(cpu=0)).enqueue("light")
-        await until(lambda: len(node_of(engine).runner.running) == 2)
-        last = await small.enqueue()
-        for _ in range(20):
-            node_of(engine).scheduler.wake_all()
-            await asyncio.sleep(0.005)
-        assert node_of(engine).reservation.kept is not None
-        gate.open()
-        await heavy.result(timeout=8)
-        await last.result(timeout=8)
-    assert ran == ["light", "light", "heavy", "small"]
-
-
 async def test_better_ones_that_take_every_slot_do_not_starve_a_big_one(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, resources=Resources(cpu=8), concurrency=8)
     stream = Stream(engine, priority=9)

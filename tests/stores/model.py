@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from tests.stores.model_claim import ModelClaim, ModelClaims
 
@@ -27,6 +28,7 @@ from synergon.records import (
     Outcome,
     Report,
     Retrying,
+    Room,
     Settlement,
     Snoozed,
     Succeeded,
@@ -264,15 +266,25 @@ class Model:
             keeper = self.tasks[task_id].kept_by
             return keeper in (None, request.node_id) or keeper not in self.nodes - self.cordoned
 
-        claim = ModelClaim(request, self._has_room, may_keep)
-        claim.choose(self.claimable(request.queues), start)
         kept_for = self.tasks.get(request.kept_for or 0)
+
+        def room_for_kept() -> Room | None:
+            """If it may be kept on, and has a place in its limits."""
+            if kept_for is None or request.keep_for <= 0:
+                return None
+            if kept_for not in self.claimable(request.queues) or not may_keep(kept_for.id):
+                return None
+            rooms = [room for room in request.rooms if room.kind == kept_for.task.kind]
+            return next((room for room in rooms if all(self._places(name) > 0 for name in room.limits)), None)
+
+        room = room_for_kept()
+        left_to_kept = frozenset[str]() if room is None else frozenset(room.limits)
+        claim = ModelClaim(request, self._places, may_keep, left_to_kept)
+        claim.choose(self.claimable(request.queues), start)
         if kept_for is not None and kept_for.kept_by == request.node_id:
             kept_for.kept_by = None
-        if kept_for is not None and kept_for in self.claimable(request.queues) and may_keep(kept_for.id):
-            room = claim.rooms.get(kept_for.task.kind)
-            is_kept = room is not None and request.keep_for > 0 and all(map(self._has_room, room.limits))
-            claim.claims.kept = kept_for.id if is_kept else None
+        if kept_for is not None and room_for_kept() is not None:
+            claim.claims.kept = kept_for.id
         if claim.claims.kept is not None:
             self.tasks[claim.claims.kept].kept_by = request.node_id
         return claim.claims
@@ -306,9 +318,9 @@ class Model:
             self.cordoned.add(node_id)
         return node_id in self.nodes
 
-    def _has_room(self, name: str) -> bool:
+    def _places(self, name: str) -> float:
         value = self.limits.get(name)
-        return value is None or self.in_use(name) < value
+        return inf if value is None else value - self.in_use(name)
 
     def _start(self, task: ModelTask, node_id: str) -> None:
         task.move(State.RUNNING)

@@ -56,12 +56,16 @@ class ModelClaim:
     """One claim."""
 
     def __init__(
-        self, request: ClaimRequest, has_place: Callable[[str], bool], may_keep: Callable[[int], bool]
+        self,
+        request: ClaimRequest,
+        places: Callable[[str], float],
+        may_keep: Callable[[int], bool],
+        left_to_kept: frozenset[str],
     ) -> None:
         self.request = request
         self.rooms = {room.kind: room for room in request.rooms}
         self.claims = ModelClaims()
-        self._has_place = has_place
+        self._places = places
         self._may_keep = may_keep
         self._left = {room.kind: room.count for room in request.rooms}
         self._slots = request.limit
@@ -71,6 +75,8 @@ class ModelClaim:
         self._is_patient = request.patience == 0 and request.kept_for is None
         self._lanes: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
+        self._left_to_kept = left_to_kept
+        """In each of these limits one place is the kept task's, unless something urgent takes one of them."""
 
     def choose(self, tasks: Iterable[ModelTask], start: Callable[[ModelTask, frozenset[str]], None]) -> None:
         """Of tasks that may be claimed, in order."""
@@ -79,6 +85,8 @@ class ModelClaim:
             if self.claims.kept is None and self._takes(task):
                 self.claims.taken.append(task)
                 start(task, frozenset(self.rooms[task.task.kind].limits))
+                if task.id == self.request.kept_for or any(self._places(name) < 1 for name in self._left_to_kept):
+                    self._left_to_kept = frozenset()
 
     def _place(self, task: ModelTask) -> tuple[bool, bool, Place]:
         """The one that room is kept for goes first, but for what is urgent."""
@@ -90,7 +98,7 @@ class ModelClaim:
         demand = demand_of(room, task.task.demand)
         if self._left[room.kind] <= 0 or (room.only is not None and task.id not in room.only):
             return False
-        if not suits(demand, self.request.labels, self.request.totals) or not all(map(self._has_place, room.limits)):
+        if not suits(demand, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
             return False
         lacking = {name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)}
         if lacking:
@@ -107,6 +115,10 @@ class ModelClaim:
             self._held = {}
         return True
 
+    def _has_places(self, room: Room, task_id: int) -> bool:
+        is_first = room.is_urgent or task_id == self.request.kept_for
+        return all(self._places(name) > (name in self._left_to_kept and not is_first) for name in room.limits)
+
     def _available(self, name: str, room: Room, task_id: int) -> int:
         free = self._free.get(name, 0)
         if room.is_urgent:
@@ -117,10 +129,11 @@ class ModelClaim:
     def _pass_over(self, task: ModelTask, demand: Demand, lacking: set[str]) -> None:
         """Only the first of those that demand the same may have room kept for it, if it has a child process; and of
         those for which that might be, the first, if others may get what it waits for."""
-        lane = task.task.kind, task.task.queue, task.task.demand
-        is_big = PROCESS not in lacking
-        if is_big and lane not in self._lanes and self._is_patient and self._may_keep(task.id):
-            if any(lacking & share.keys() and not _covers(share, demand.cost) for share in self._shares):
+        lane, room = (task.task.kind, task.task.queue, task.task.demand), self.rooms[task.task.kind]
+        is_first = PROCESS not in lacking and lane not in self._lanes
+        if is_first and self._is_patient and self._may_keep(task.id):
+            holders = [share for share in self._shares if lacking & share.keys()]
+            if room.limits or not all(_covers(share, demand.cost) for share in holders):
                 self.claims.kept = task.id
             self._is_patient = False
         self._lanes.add(lane)

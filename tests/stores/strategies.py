@@ -77,11 +77,6 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
 limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
-shares = st.sampled_from(
-    [(), (amounts(cpu=1),), (amounts(cpu=1),), (amounts(cpu=2),), (amounts(cpu=4, gpu=1), amounts(gpu=1))]
-)
-"""What might run on a node."""
-
 
 def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     """The same, with two child processes, of which so many are free."""
@@ -91,6 +86,10 @@ def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]
     )
 
 
+shares = st.sampled_from(
+    [(), (amounts(cpu=1),), (amounts(cpu=1),), (amounts(cpu=2),), (amounts(cpu=4, gpu=1), amounts(gpu=1))]
+)
+"""What might run on a node."""
 machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "labels": st.sampled_from([frozenset(), frozenset({"east"})]),

@@ -100,7 +100,7 @@ async def test_room_is_kept_for_a_big_task_with_the_child_process_that_it_takes(
     big = await add(store, kind="a", demand=demands(cpu=4))
     small = await add(store, kind="b")
     rooms = (child("a"), child("b"))
-    kept = (await worker.claim_rooms(*rooms, patience=0, shares=(amounts(cpu=2),), **node(1, cpu=2))).kept
+    kept = (await worker.claim_rooms(*rooms, patience=0, shares=(amounts(cpu=1),), **node(1, cpu=2))).kept
     assert kept is not None
     assert (kept.id, kept.demand) == (big, weighed(parse_demand(demands(cpu=4)), is_process=True))
     held: dict[str, Any] = {"kept_for": big, "held": kept.demand.cost}

@@ -10,17 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stores.actions import amounts, demands
 from tests.stores.model import LATER
-from tests.stores.strategies import (
-    COSTLY_PROCESS,
-    TEXTS,
-    WAYS,
-    details,
-    machines,
-    queues,
-    requests,
-    shares,
-    some_picks,
-)
+from tests.stores.strategies import COSTLY_PROCESS, TEXTS, WAYS, details, machines, queues, requests, shares, some_picks
 from tests.stores.test_model import DistributedMachine, MemoryMachine, PostgresMachine, SqliteMachine, StoreMachine
 
 from synergon.demands import A_PROCESS, NOTHING, PROCESS, UNIT

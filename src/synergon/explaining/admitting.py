@@ -24,8 +24,8 @@ def causes_on(node: Standpoint, task: TaskRecord, now: datetime) -> list[Cause]:
         return [Cause(why=Why.UNSAID)]
     room = node.room(task.kind)
     demand = demand_of(room, task.demand)
-    full = [*_places(node, task.kind), *_scarce(node, task, room, demand)]
-    return [
+    full = [*_places(node, task), *_scarce(node, task, room, demand)]
+    causes = [
         *_closed(node),
         *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
         *_unsuitable(node, demand),
@@ -33,6 +33,7 @@ def causes_on(node: Standpoint, task: TaskRecord, now: datetime) -> list[Cause]:
         *(_unyielding(node, task.kind, now) if full else ()),
         *_unasked(node, task, now),
     ]
+    return list(dict.fromkeys(causes))
 
 
 def _closed(node: Standpoint) -> Iterator[Cause]:
@@ -53,13 +54,16 @@ def _unsuitable(node: Standpoint, demand: Demand) -> Iterator[Cause]:
         yield Cause(why=Why.TOO_SMALL, subject=name, of=total, needed=needed)
 
 
-def _places(node: Standpoint, kind: str) -> Iterator[Cause]:
-    places, said = places_on(node.state, kind), node.state.kind(kind)
+def _places(node: Standpoint, task: TaskRecord) -> Iterator[Cause]:
+    kind, state = task.kind, node.state
+    places, said = places_on(state, kind), state.kind(kind)
     if places.slots <= 0:
         most = COMMANDS_AT_ONCE if said.is_command else node.record.concurrency
         yield Cause(why=Why.SLOTS, in_use=most - max(places.slots, 0), of=most)
     if places.of_kind is not None and places.of_kind <= 0:
-        yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=node.state.running.get(kind, 0), of=said.max_running)
+        yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=state.running.get(kind, 0), of=said.max_running)
+    if places.of_kind == 1 and state.kept_kind == kind and state.kept_for != task.id:
+        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.kept_for))
 
 
 def _scarce(node: Standpoint, task: TaskRecord, room: Room, demand: Demand) -> Iterator[Cause]:

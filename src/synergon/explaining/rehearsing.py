@@ -46,7 +46,10 @@ async def rehearsed(store: Store, node: Standpoint, task: TaskRecord, shared: Sh
     request = node.request(_wanted(node, task, await store.counts()))
     if all(room.kind != task.kind for room in request.rooms):
         return Rehearsed(False)
-    return await _Rehearsal(store, request, shared).of(task)
+    rehearsal = _Rehearsal(store, request, shared)
+    if node.state.kept_for is not None and node.state.kept_kind is not None:
+        await rehearsal.keep_on(node.state.kept_for, node.room(node.state.kept_kind))
+    return await rehearsal.of(task)
 
 
 def _wanted(node: Standpoint, task: TaskRecord, counts: Counts) -> list[str]:
@@ -72,6 +75,21 @@ class _Rehearsal:
         self._closed: set[tuple[str, str, str]] = set()
         """Lanes, by kind, queue and demand, whose first could not be taken: nor could any behind it."""
         self._kept: int | None = None
+        self._kept_for: TaskRecord | None = None
+        """The task that the node keeps room for already, if it may be taken."""
+
+    async def keep_on(self, task_id: int, room: Room) -> None:
+        """Leave to a task of the room what the claim leaves to it, beside resources. It may be taken if it is what is
+        found just behind the place before its own."""
+        queues = self._request.queues
+        (task,) = await self._store.get([task_id])
+        if task is None or not (queues is None or task.queue in queues):
+            return
+        look = self._look(room, (task.priority, task.id - 1), 1)
+        look = replace(look, queues=frozenset({task.queue}), totals=self._request.totals)
+        if any(found.id == task.id for found in await self._store.look(look)):
+            self._kept_for = task
+            self._places.hold(room, candidate(task))
 
     async def of(self, task: TaskRecord) -> Rehearsed:
         """What comes of this one."""
@@ -84,7 +102,7 @@ class _Rehearsal:
     async def _in_order(self) -> AsyncIterator[tuple[Room, TaskRecord]]:
         """The tasks that may be taken, of all kinds, in the order of a claim."""
         rooms, kept_for = self._request.rooms, self._request.kept_for
-        lines = [(room, line) for room in rooms for line in (self._candidates(room), self._kept_for(room))]
+        lines = [(room, line) for room in rooms for line in (self._candidates(room), self._kept_of(room))]
         heads = [(room, line, await anext(line, None)) for room, line in lines]
         while waiting := [(room, line, first) for room, line, first in heads if first is not None]:
             room, line, first = min(waiting, key=lambda head: place(head[0], head[2].priority, head[2].id, kept_for))
@@ -105,7 +123,7 @@ class _Rehearsal:
             if limit <= 0 or not (found := await self._store.look(self._look(room, after, limit))):
                 return
             for task in found:
-                if task.id != self._request.kept_for:
+                if task.id != self._request.kept_for and (room.only is None or task.id in room.only):
                     yield task
             after = found[-1].priority, found[-1].id
 
@@ -122,17 +140,9 @@ class _Rehearsal:
             limit=max(limit, FIRST) if may_keep else limit,
         )
 
-    async def _kept_for(self, room: Room) -> AsyncIterator[TaskRecord]:
-        """The task that the node keeps room for, if it is of this kind and may be taken: then it is what is found just
-        behind the place before its own."""
-        queues, kept_for = self._request.queues, self._request.kept_for
-        (task,) = (None,) if kept_for is None else await self._store.get([kept_for])
-        if task is None or task.kind != room.kind or not (queues is None or task.queue in queues):
-            return
-        look = self._look(room, (task.priority, task.id - 1), 1)
-        for found in await self._store.look(replace(look, queues=frozenset({task.queue}), without=frozenset())):
-            if found.id == kept_for:
-                yield found
+    async def _kept_of(self, room: Room) -> AsyncIterator[TaskRecord]:
+        if self._kept_for is not None and self._kept_for.kind == room.kind:
+            yield self._kept_for
 
     async def _commands(self, kind: str) -> list[TaskRecord]:
         """Those that are ready; there are not many, and they come from every queue."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from synergon.durations import microseconds
 from synergon.node.acceptance import Acceptance
-from synergon.node.asking import Asking
+from synergon.node.asking import Asking, sparing_one
 from synergon.node.node import Node
 from synergon.node_state import NodeState, places_on
 from synergon.records import ClaimRequest, NodeRecord, Room
@@ -64,7 +64,7 @@ class Standpoint(NamedTuple):
         is_any_resting = any(room.kind in state.resting for room in rooms)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(rooms),
+            rooms=tuple(map(self._spared, rooms)),
             limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
@@ -76,6 +76,12 @@ class Standpoint(NamedTuple):
             patience=None if state.patience is None else microseconds(state.patience),
             shares=state.shares,
         )
+
+    def _spared(self, room: Room) -> Room:
+        state = self.state
+        if state.kept_for is None or room.kind != state.kept_kind:
+            return room
+        return sparing_one(room, places_on(state, room.kind).of_kind, state.kept_for)
 
 
 class _SlotsSaid:

@@ -16,7 +16,7 @@ from synergon.clock import Clock
 from synergon.node.admission import Admission
 from synergon.node.callbacks import Callbacks
 from synergon.node.inquiry import Inquiry
-from synergon.records import ClaimRequest, Claims
+from synergon.records import ClaimRequest, Claims, Room
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 
@@ -29,6 +29,8 @@ class Acceptance:
     def __init__(self, inquiries: Mapping[str, Inquiry] = NONE) -> None:
         self._inquiries = inquiries
         """By kind."""
+        self._offered: dict[str, tuple[int, ...]] = {}
+        """What of each kind was accepted when the last request was made."""
 
     @property
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -49,26 +51,30 @@ class Acceptance:
         """The same request, for nothing but what was accepted."""
         if not self._inquiries:
             return request
-        rooms = tuple(
-            msgspec.structs.replace(room, only=self._inquiries[room.kind].offers())
-            if room.kind in self._inquiries
-            else room
-            for room in request.rooms
-        )
-        return msgspec.structs.replace(request, rooms=rooms)
+        self._offered = {kind: inquiry.offers() for kind, inquiry in self._inquiries.items()}
+        return msgspec.structs.replace(request, rooms=tuple(map(self._narrowed, request.rooms)))
+
+    def _narrowed(self, room: Room) -> Room:
+        if room.kind not in self._inquiries:
+            return room
+        offered = self._offered[room.kind]
+        only = offered if room.only is None else tuple(task_id for task_id in offered if task_id in room.only)
+        return msgspec.structs.replace(room, only=only)
 
     def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
         """What the claim took; the kinds of which it may be worth to look at more. Of the `leftover` ones there may be
         more than there was room for."""
+        # A claim that begins to keep room looks at nothing behind that task; one that goes on to do so looks at all.
+        was_cut_short = claims.kept is not None and claims.kept.id != request.kept_for
         return {
             room.kind
             for room in request.rooms
             if room.kind in self._inquiries
             and self._inquiries[room.kind].tried(
-                room.only or (),
+                self._offered[room.kind],
                 [claim.id for claim in claims if claim.kind == room.kind],
-                was_enough=room.kind not in leftover and claims.kept is None,
-                is_any_unfit=room.kind in claims.unfit,
+                was_enough=room.kind not in leftover and not was_cut_short,
+                is_any_unfit=room.kind in claims.unfit or room.only != self._offered[room.kind],
             )
         }
 

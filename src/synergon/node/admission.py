@@ -147,8 +147,7 @@ class Admission:
     @property
     def is_letting_go(self) -> bool:
         """Whether the next request says that it keeps room no longer; none is begun to be kept by that one."""
-        reservation = self._reservation
-        return reservation is not None and reservation.is_letting_go(self._ledger.unpromised, self.places)
+        return self._reservation is not None and self._reservation.is_letting_go
 
     @property
     def held(self) -> dict[str, int]:

@@ -45,6 +45,16 @@ class Asking:
         return msgspec.structs.replace(room, count=min(room.count, share))
 
 
+def sparing_one(room: Room, of_kind: int | None, kept_for: int) -> Room:
+    """What to ask for of the kind of a task that room is kept for, if so many more of it may run: one place is left to
+    that task."""
+    if of_kind is None or room.count < of_kind:
+        return room
+    if of_kind > 1:
+        return msgspec.structs.replace(room, count=of_kind - 1)
+    return msgspec.structs.replace(room, only=(kept_for,))
+
+
 def kind_state(room: Room, task_type: AnyTask) -> KindState:
     """What a node says of one of its kinds."""
     return KindState(

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from synergon.durations import microseconds
+from synergon.node.asking import sparing_one
 from synergon.node.attempt import Attempt, Stop
 from synergon.node.timeouts import Timeouts
 from synergon.node_state import Places
@@ -60,27 +61,30 @@ class Reservation:
         self, request: ClaimRequest, room_of: Callable[[str], Room], places_of: Callable[[str], Places]
     ) -> ClaimRequest:
         """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
-        longer, if the node itself has no place for it."""
+        longer, if the node will not have it."""
         patience = microseconds(self.patience_seconds)
-        if self.is_letting_go(request.free, places_of):
+        if self.is_letting_go:
             self.forget()
         kept = self.kept
         if kept is None:
             keep_for = self._keep_for if self._let_go is None else 0
             return msgspec.structs.replace(request, patience=patience, kept_for=self._let_go, keep_for=keep_for)
-        moment, held, _ = self._prospect(kept, request.free)
+        moment, held = self._prospect(kept, request.free)
         rooms = [msgspec.structs.replace(room, is_brief=self._is_brief(room, moment)) for room in request.rooms]
+        of_kind = places_of(kept.kind).of_kind
+        rooms = [sparing_one(room, of_kind, kept.id) if room.kind == kept.kind else room for room in rooms]
         if all(room.kind != kept.kind for room in rooms):  # the store looks at it, and takes none
             rooms.append(msgspec.structs.replace(room_of(kept.kind), count=0))
         return msgspec.structs.replace(
             request, rooms=tuple(rooms), kept_for=kept.id, held=held, patience=patience, keep_for=self._keep_for
         )
 
-    def is_letting_go(self, free: Mapping[str, int], places_of: Callable[[str], Places]) -> bool:
+    @property
+    def is_letting_go(self) -> bool:
         """Whether the next request says that it keeps room no longer."""
         if self.kept is None:
             return self._let_go is not None
-        return self._is_hopeless(self.kept, free, places_of(self.kept.kind))
+        return self._is_refused(self.kept.kind, self.kept.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
@@ -104,36 +108,25 @@ class Reservation:
         """Kinds whose tasks end before the kept one starts."""
         if self.kept is None:
             return []
-        moment, _, _ = self._prospect(self.kept, free)
+        moment, _ = self._prospect(self.kept, free)
         return [room.kind for room in rooms if self._is_brief(room, moment)]
 
     # ------------------------------------------------------------ when it can start
 
-    def _is_hopeless(self, kept: Kept, free: Mapping[str, int], places: Places) -> bool:
-        """Whether it could not start even when all have ended that it waits for: this node will not have it, or others
-        have what there is of `max_running`."""
-        _, _, ended = self._prospect(kept, free)
-        of_kind = sum(attempt.claim.kind == kept.kind for attempt in ended)
-        is_full = places.of_kind is not None and places.of_kind + of_kind <= 0
-        return is_full or self._is_refused(kept.kind, kept.id)
-
-    def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int], list[Attempt]]:
-        """By which moment it can start at the latest, how much of what is free now must be left for that, and who will
-        have ended by then."""
+    def _prospect(self, kept: Kept, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
+        """By which moment it can start at the latest, and how much of what is free now must be left for that."""
         cost = kept.demand.cost
         released: Counter[str] = Counter()
-        ended: list[Attempt] = []
         moment = self._now()
         for ends, attempt in self._ends():
             is_enough = all(free.get(name, 0) + released[name] >= amount for name, amount in cost.items())
             if is_enough and ends > moment:
                 break
             moment = ends
-            ended.append(attempt)
             released.update({name: attempt.cost[name] for name in cost.keys() & attempt.cost.keys()})
         if math.isinf(moment):  # nobody can say when; so all of it is put aside, bit by bit
-            return moment, dict(cost), ended
-        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}, ended
+            return moment, dict(cost)
+        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
 
     def _ends(self) -> Iterable[tuple[float, Attempt]]:
         users = [attempt for attempt in list(self._running()) if attempt.cost]

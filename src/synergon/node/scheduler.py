@@ -217,7 +217,8 @@ class Scheduler:
         self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _crowded(request, taken)
         # The request that has been answered knew nothing of what was given back or let go of meanwhile.
         if self._admission.note(claims):
-            self._dirty |= asked | self._unfit
+            # Where room is kept no longer, what was left to that task may be for any kind: a place in a limit, too.
+            self._dirty |= self._kinds if claims.kept is None else asked | self._unfit
         elif self._admission.returns != self._returns:
             self._dirty |= self._unfit
         if self._unfit or self._admission.kept is not None:

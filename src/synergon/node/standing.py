@@ -28,6 +28,7 @@ def state_of(
         shares=ledger.shares,
         held=admission.held if is_keeping else {},
         kept_for=admission.kept.id if is_keeping and admission.kept is not None else None,
+        kept_kind=admission.kept.kind if is_keeping and admission.kept is not None else None,
         patience=admission.patience if is_keeping else None,
         brief=tuple(admission.brief) if is_keeping else (),
         slots_free=max(ledger.free, 0),

@@ -88,6 +88,11 @@ class PooledServer:
         self.slots.add(slot)
         return slot
 
+    def give_back(self, slot: int) -> None:
+        """Nobody has it any more."""
+        self.slots.discard(slot)
+        self._lowest = min(self._lowest, slot)
+
 
 class Pool:
     """The servers of one provider, while a claim fills them: none gets emptier, so a heap finds the least loaded."""
@@ -105,6 +110,11 @@ class Pool:
     def find(self, address: str) -> PooledServer | None:
         """The one with this address."""
         return self._by_address.get(address)
+
+    def give_back(self, address: str, slot: int) -> None:
+        """A server is emptier than it was."""
+        self._by_address[address].give_back(slot)
+        self._heap = None
 
     def choose(self, candidate: Candidate, is_open: Callable[[PooledServer], bool]) -> PooledServer | None:
         """Free first, then one that has not just failed it, then the least loaded, then in turn."""
@@ -150,6 +160,8 @@ class Allotment:
         for server in servers:
             server.begin()
             self._pools[server.provider].add(server)
+        self._kept: tuple[Room, Candidate, Seat] | None = None
+        """The task that room is kept for, and what is left to it."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
         for holding in holdings:
@@ -176,11 +188,11 @@ class Allotment:
         if server is not None:
             server.slots.add(holding.slot)
 
-    def _use(self, limits: tuple[str, ...], server: str | None) -> None:
+    def _use(self, limits: tuple[str, ...], server: str | None, number: int = 1) -> None:
         above = () if server is None else self._prefixes(server)
         # A name may stand twice: given twice, or held by name and a prefix of the server. It is one task all the same.
         for name in {*limits, *above} if above or len(limits) > 1 else limits:
-            self._used[name] += 1
+            self._used[name] += number
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
         """The limits that cover a server."""
@@ -227,8 +239,33 @@ class Allotment:
             return False
         return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
 
+    def hold(self, room: Room, candidate: Candidate) -> None:
+        """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
+        and urgent tasks, which go before it, may still have that."""
+        seat = self._take(room, candidate)
+        self._kept = None if seat is None else (room, candidate, seat)
+
     def take(self, room: Room, candidate: Candidate) -> Seat | None:
         """A place in every limit and on a server, for this task; None: there is none."""
+        if self._kept is None:
+            return self._take(room, candidate)
+        kept_room, kept, seat = self._kept
+        if candidate.id == kept.id:
+            self._kept = None
+            return seat
+        found = self._take(room, candidate)
+        if found is None and (room.is_urgent or room.is_command):
+            self._give_back(seat)
+            found = self._take(room, candidate)
+            self.hold(kept_room, kept)
+        return found
+
+    def _give_back(self, seat: Seat) -> None:
+        self._use(seat.limits, seat.server, -1)
+        if seat.provider is not None and seat.server is not None and seat.slot is not None:
+            self._pools[seat.provider].give_back(seat.server, seat.slot)
+
+    def _take(self, room: Room, candidate: Candidate) -> Seat | None:
         if self.full(room.limits):
             return None
         if room.provider is None:

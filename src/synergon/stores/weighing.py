@@ -70,10 +70,12 @@ class Scales:
     def is_worth_keeping(self, room: Room, demand: Demand, task_id: int) -> bool:
         """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
         bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
-        them ends. Nor is room kept for any behind it, then: that would be kept from this one, too."""
+        them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
+        not kept for it, it is for none behind it: that would be kept from this one, too."""
         short = self.short_of(room, demand, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
         is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in demand.cost.items())
+        is_worth = is_worth or bool(room.limits) or room.provider is not None
         self.may_keep = self.may_keep and is_worth
         return is_worth
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synergon.demands import Demand
 from synergon.lifecycle import State
-from synergon.records import ClaimRequest, Kept
+from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
@@ -27,17 +27,29 @@ def keep(row: Row, request: ClaimRequest, demand: Demand, now: int) -> Kept:
     return Kept(id=row.id, kind=row.task.kind, demand=demand)
 
 
+def hold_place(tables: Tables, request: ClaimRequest, places: Allotment, now: int) -> None:
+    """Others leave to the task that room is kept for what it needs of that which all nodes share."""
+    row = tables.rows.get(request.kept_for or 0)
+    room = None if row is None else _room_of(request, row)
+    if row is not None and room is not None and row.state is State.READY and _may_keep_on(tables, request, row, now):
+        places.hold(room, candidate(row))
+
+
 def keep_on(tables: Tables, request: ClaimRequest, places: Allotment, now: int) -> Kept | None:
     """The node keeps room for the same task as before, or lets go of it if that could not start anyway."""
     row = tables.rows.get(request.kept_for or 0)
     if row is None or row.state is not State.READY:
         return None
-    room = next((room for room in request.rooms if room.kind == row.task.kind), None)
+    room = _room_of(request, row)
     if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, candidate(row)) is not None:
         return keep(row, request, demand_of(room, row.task.demand), now)
     if row.kept_by == request.node_id:
         row.kept_by = None
     return None
+
+
+def _room_of(request: ClaimRequest, row: Row) -> Room | None:
+    return next((room for room in request.rooms if room.kind == row.task.kind), None)
 
 
 def _may_keep_on(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment, Seat
-from synergon.stores.memory.keeping import candidate, keep, may_keep
+from synergon.stores.memory.keeping import candidate, hold_place, keep, may_keep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
 from synergon.stores.memory.row import Row
@@ -37,6 +37,8 @@ class Seating:
         self._now = now
         self._left = {room.kind: room.count for room in request.rooms}
         self.places = _places(tables, request, now)
+        if request.kept_for is not None:
+            hold_place(tables, request, self.places, now)
         self._scales = Scales(request)
         self._aside: list[tuple[Lane, Row]] = []
         self.kept: Kept | None = None

@@ -97,6 +97,11 @@ class Choosing:
         """Whether one of the lane could be taken now."""
         return self._scales.fit(room, demand_of(room, text)) is Fit.NOW
 
+    def hold(self, contender: Contender) -> None:
+        """Others leave to the task that room is kept for what it needs of that which all nodes share."""
+        if self.request.keep_for > 0:
+            self.allotment.hold(self._rooms[contender.candidate.kind], contender.candidate)
+
     def choose(self, contenders: Iterable[Contender]) -> Choice:
         """Take in order what has a place in everything; or keep room for the first that has one later."""
         left = Counter({room.kind: room.count for room in self.request.rooms})

@@ -331,6 +331,9 @@ async def _named(session: Session, choosing: Choosing, without: set[int]) -> lis
     rows = await session.rows(
         "ready_among", sorted(ids), queues_of(request), sorted(without), request.patience, request.node_id
     )
+    for row in rows:
+        if row["id"] == request.kept_for and row["kind"] in only:
+            choosing.hold(_contender(row))
     return [_contender(row) for row in rows if _is_wanted(row, only)]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from synergon.records import ClaimRequest, Kept
+from typing import Any
+
+from synergon.records import ClaimRequest, Kept, Room
 from synergon.stores.allotting import Allotment
 from synergon.stores.sqlite.lanes import DEMAND, KIND, Lanes, candidate
 from synergon.stores.sqlite.nodes import standing
@@ -32,26 +34,32 @@ def keep(transaction: Transaction, request: ClaimRequest, kept: Kept) -> Kept:
     return kept
 
 
+def hold_place(transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> None:
+    """Others leave to the task that the node has named what it needs of that which all nodes share."""
+    found = _found(transaction, request)
+    if found is not None and any(room.limits or room.provider is not None for room in request.rooms):
+        allotment.hold(found[0], candidate(found[1]))
+
+
 def renew(transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> Kept | None:
     """Go on keeping room for the task that the node has named, or let go of it if it could not start anyway."""
     if request.kept_for is None:
         return None
-    kept = _still_to_be_kept(transaction, request, request.kept_for, allotment)
-    if kept is None:
+    found = _found(transaction, request)
+    if found is None or allotment.take(found[0], candidate(found[1])) is None:
         transaction.run("let_go", request.kept_for, request.node_id)
         return None
-    return keep(transaction, request, kept)
+    room, row = found
+    return keep(transaction, request, Kept(id=request.kept_for, kind=room.kind, demand=demand_of(room, row[DEMAND])))
 
 
-def _still_to_be_kept(
-    transaction: Transaction, request: ClaimRequest, task_id: int, allotment: Allotment
-) -> Kept | None:
+def _found(transaction: Transaction, request: ClaimRequest) -> tuple[Room, tuple[Any, ...]] | None:
+    """The task that the node has named, if it is ready and the node may keep room for it."""
+    if request.kept_for is None or request.keep_for <= 0:
+        return None
     rooms = {room.kind: room for room in request.rooms}
-    rows = Lanes(transaction, request.queues).among(rooms, [task_id])
-    if request.keep_for <= 0 or not rows:
+    rows = Lanes(transaction, request.queues).among(rooms, [request.kept_for])
+    if not rows:
         return None
-    row, room = rows[0], rooms[rows[0][KIND]]
-    _, kept_by, kept_until = transaction.row("keeping", task_id)
-    if _is_kept(transaction, request, kept_by, kept_until) or allotment.take(room, candidate(row)) is None:
-        return None
-    return Kept(id=task_id, kind=room.kind, demand=demand_of(room, row[DEMAND]))
+    _, kept_by, kept_until = transaction.row("keeping", request.kept_for)
+    return None if _is_kept(transaction, request, kept_by, kept_until) else (rooms[rows[0][KIND]], rows[0])

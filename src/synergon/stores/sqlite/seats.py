@@ -42,7 +42,9 @@ def take(
     the one that the node keeps room for, and the kinds of which something fits later."""
     allotment = _allotment(transaction, _rooms(request, found))
     choice = _Choice(transaction, request, allotment)
-    taken = list(choice.of(_Candidates(request, lanes, allotment).of(found)))
+    candidates = _Candidates(request, lanes, allotment).of(found)
+    keeping.hold_place(transaction, request, allotment)
+    taken = list(choice.of(candidates))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
