@@ -142,7 +142,7 @@ def _figures(reckoning: Reckoning) -> Table:
         "run again after an error": (reckoning.again_after_error(), "as their retry policy says"),
         "run again after a death": (
             reckoning.again_after_death(),
-            "of their process" + (f"; {unrecorded} had ended, but not been recorded" if unrecorded else ""),
+            "of their process" + (f"; {unrecorded} had ended unrecorded" if unrecorded else ""),
         ),
         "most in one second": (reckoning.peak(), "finished bodies; every commit is synced"),
     }
