@@ -49,6 +49,8 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     """Of its tasks, unless they are enqueued with another."""
     is_urgent: bool = False
+    is_resting: bool = False
+    """Nobody yields to its tasks for a while, although they are urgent."""
     is_asking: bool = False
     """It looks at each task before it takes it (`can_accept`)."""
     is_command: bool = False
@@ -127,7 +129,7 @@ def places_on(state: NodeState, kind: str) -> Places:
     slots, processes = state.slots_free, state.processes_free
     if said.is_command:
         slots = state.commands_free
-    elif said.is_urgent:
+    elif said.is_urgent and not said.is_resting:
         slots, processes = slots + state.slots_yielding, processes + state.processes_yielding
     return Places(
         slots,

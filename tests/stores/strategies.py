@@ -90,6 +90,7 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "rank": st.sampled_from([0, 0, 1]),
         "demand": st.sampled_from([NOTHING, NOTHING, *(parse_demand(text) for text in TEXTS)]),
         "is_urgent": st.sampled_from([False, False, False, True]),
+        "is_resting": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
     }
 )

@@ -51,6 +51,7 @@ class Standpoint(NamedTuple):
             demand=parse_demand(said.demand) if said.demand else NOTHING,
             rank=said.rank,
             is_urgent=said.is_urgent,
+            is_resting=said.is_resting,
             is_brief=kind in self.state.brief,
         )
 

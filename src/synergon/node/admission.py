@@ -49,7 +49,7 @@ class Admission:
 
     def kinds(self) -> Iterator[tuple[Room, AnyTask]]:
         """What there is to say of each kind; how much room there is for it is not in there."""
-        return ((self._rooms[kind], task_type) for kind, task_type in self._kinds.items())
+        return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any."""
@@ -71,11 +71,13 @@ class Admission:
         return self._reservation.honoured(request, self._counted, self.places)
 
     def _yielding(self, rooms: list[Room]) -> dict[str, int]:
-        """What running tasks would yield to those of the rooms that are urgent."""
-        if self._preemption is None:
+        """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
+        the others: its own room says that it is offered nothing."""
+        urgent = next((room.kind for room in rooms if room.is_urgent and not room.is_resting), None)
+        if self._preemption is None or urgent is None:
             return {}
-        offers = [self._preemption.yielding(room.kind) for room in rooms if room.is_urgent]
-        return {} if not offers else {name: min(offer[name] for offer in offers) for name in self._ledger.totals}
+        offer = self._preemption.yielding(urgent)  # to all of them the same
+        return {name: offer[name] for name in self._ledger.totals}
 
     def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> Look:
         """The same for a node that wants to see candidates of a kind before it claims them."""
@@ -89,7 +91,13 @@ class Admission:
         )
 
     def _counted(self, kind: str) -> Room:
-        return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
+        return msgspec.structs.replace(self._said(kind), count=max(self.room(kind), 0))
+
+    def _said(self, kind: str) -> Room:
+        room = self._rooms[kind]
+        if room.is_urgent and self._preemption is not None and self._preemption.is_resting(kind):
+            return msgspec.structs.replace(room, is_resting=True)
+        return room
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""
@@ -150,7 +158,7 @@ class Admission:
     @property
     def yielding(self) -> dict[str, int]:
         """What running tasks would yield to urgent ones, of each resource."""
-        return self._yielding([room for room in self._rooms.values() if room.is_urgent])
+        return self._yielding([room for room, _ in self.kinds()])
 
     @property
     def slots_yielding(self) -> int:
@@ -163,10 +171,11 @@ class Admission:
         return self._yielding_of(PROCESS)
 
     def _yielding_of(self, what: str) -> int:
-        urgent = [kind for kind, room in self._rooms.items() if room.is_urgent]
-        if self._preemption is None or not urgent:
+        if self._preemption is None:
             return 0
-        return min(self._preemption.yielding(kind)[what] for kind in urgent)
+        return max(
+            (self._preemption.yielding(room.kind)[what] for room, _ in self.kinds() if room.is_urgent), default=0
+        )
 
     @property
     def brief(self) -> list[str]:

@@ -91,6 +91,7 @@ def kind_state(room: Room, task_type: AnyTask) -> KindState:
         rank=room.rank,
         priority=task_type.policy.priority,
         is_urgent=room.is_urgent,
+        is_resting=room.is_resting,
         is_asking=task_type.acceptor is not None,
         is_command=room.is_command,
         limits=room.limits,

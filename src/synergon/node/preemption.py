@@ -54,9 +54,11 @@ class Preemption:
 
     def yielding(self, kind: str) -> Counter[str]:
         """What running tasks would yield to a task of this kind: slots, child processes, resources."""
-        if self._resting.get(kind, 0.0) > self._clock.monotonic():
-            return Counter()
-        return _sum(self._victims())
+        return Counter() if self.is_resting(kind) else _sum(self._victims())
+
+    def is_resting(self, kind: str) -> bool:
+        """Whether nobody yields to a task of this kind now."""
+        return self._resting.get(kind, 0.0) > self._clock.monotonic()
 
     def _victims(self) -> list[Attempt]:
         """Those who would yield, the cheapest first: least work is lost with who began last."""

@@ -77,7 +77,7 @@ class Scales:
 
     def _available(self, name: str, room: Room, is_exempt: bool) -> int:
         available = self._free.get(name, 0)
-        if room.is_urgent:
+        if room.is_urgent and not room.is_resting:
             available += self._request.yielding.get(name, 0)
         return available if is_exempt else available - self._held.get(name, 0)
 
