@@ -4,6 +4,9 @@ Transactions commit in another order than they begin in, so no number that a row
 whether all before it can be seen already. A snapshot does: it names the transactions that were under way when it was
 taken. What is visible in one and was not in the one before is what has been committed in between, all of it, however
 long a transaction took. So a reading goes from snapshot to snapshot, and nobody's long transaction holds it up.
+
+What was pruned is known by its greatest number only. So a transaction that was under way, has ended since, and has a
+number below that may have ended tasks which are gone: then something may be lost, and is said to be.
 """
 
 from __future__ import annotations
@@ -62,8 +65,8 @@ class SnapshotEndings:
         """From behind a cursor."""
         reading = cls(run, states)
         if after == NOW:
+            reading._floor = Floor(await run(_pruned, reading._states))
             reading._seen = await run(_snapshot)
-            reading._floor = Floor(reading._seen.end)
         elif after is not None:
             reading._begin(after)
         return reading
@@ -125,15 +128,22 @@ class SnapshotEndings:
             self._place[1],
             limit,
         )
-        self._floor.check(pruned, max(self._seen.end - 1, self._place[0]))
+        self._floor.check(pruned, self._read_up_to(until))
         if rows:
             self._place = (rows[-1]["number"], rows[-1]["id"])
         return list(rows)
 
+    def _read_up_to(self, until: Snapshot) -> int:
+        """Below this number there was nothing more to give, except to those that are still under way."""
+        late = [number for number in self._seen.open if number not in until.open and number >= self._place[0]]
+        return min([max(self._seen.end - 1, self._place[0]), *(number - 1 for number in late)])
+
     def _event(self, row: Any) -> Event:
-        number = row["number"]
-        cursor = f"{self._seen}/{self._until}/{number}-{row['id']}{self._floor.suffix(max(self._seen.end, number))}"
-        return event_of(row, cursor)
+        number, until = row["number"], self._until or self._seen
+        # Whoever resumes comes to those, too, that are still under way in the later snapshot.
+        late = (under_way - 1 for under_way in (*self._seen.open, *until.open))
+        floor = self._floor.suffix(min([max(self._seen.end, number), *late]))
+        return event_of(row, f"{self._seen}/{self._until}/{number}-{row['id']}{floor}")
 
 
 def event_of(row: Any, cursor: str) -> Event:
@@ -171,7 +181,12 @@ async def _page(
 ) -> tuple[int, list[Any]]:
     # What was pruned is asked afterwards: what goes between the two is noticed then.
     rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, limit)
-    return await session.value("pruned", states), rows
+    return await _pruned(session, states), rows
+
+
+async def _pruned(session: Session, states: list[State]) -> int:
+    number: int = await session.value("pruned", states)
+    return number
 
 
 async def note_pruned(session: Session, state: State, numbers: Collection[int]) -> None:
