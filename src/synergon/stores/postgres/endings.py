@@ -12,7 +12,7 @@ number below that may have ended tasks which are gone: then something may be los
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from synergon.errors import OptionError
@@ -50,9 +50,10 @@ class SnapshotEndings:
     """Gives each end once. Ends that were committed between two looks come in the order in which their transactions
     began to write."""
 
-    def __init__(self, run: Run, states: Collection[State]) -> None:
+    def __init__(self, run: Run, states: Collection[State], kinds: Collection[str] | None) -> None:
         self._run = run
         self._states = sorted(states)
+        self._kinds = None if kinds is None else sorted(kinds)
         self._seen = NOTHING
         """All of this was given."""
         self._until: Snapshot | None = None
@@ -61,11 +62,13 @@ class SnapshotEndings:
         self._floor = Floor(None)
 
     @classmethod
-    async def open(cls, run: Run, after: str | None, states: Collection[State], _seconds: float) -> SnapshotEndings:
+    async def open(
+        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, _seconds: float
+    ) -> SnapshotEndings:
         """From behind a cursor."""
-        reading = cls(run, states)
+        reading = cls(run, states, kinds)
         if after == NOW:
-            reading._floor = Floor(await run(_pruned, reading._states))
+            reading._floor = Floor(await run(pruned, reading._states, reading._kinds))
             reading._seen = await run(_snapshot)
         elif after is not None:
             reading._begin(after)
@@ -116,9 +119,10 @@ class SnapshotEndings:
 
     async def _rest_of(self, until: Snapshot, limit: int) -> list[Any]:
         number, task_id = max((self._seen.end, -1), self._place)
-        pruned, rows = await self._run(
+        gone, rows = await self._run(
             _page,
             self._states,
+            self._kinds,
             [str(number) for number in self._seen.open],
             str(number),
             task_id,
@@ -128,7 +132,7 @@ class SnapshotEndings:
             self._place[1],
             limit,
         )
-        self._floor.check(pruned, self._read_up_to(until))
+        self._floor.check(gone, self._read_up_to(until))
         if rows:
             self._place = (rows[-1]["number"], rows[-1]["id"])
         return list(rows)
@@ -170,6 +174,7 @@ async def _snapshot(session: Session) -> Snapshot:
 async def _page(
     session: Session,
     states: list[State],
+    kinds: list[str] | None,
     late: list[str],
     number: str,
     task_id: int,
@@ -181,15 +186,20 @@ async def _page(
 ) -> tuple[int, list[Any]]:
     # What was pruned is asked afterwards: what goes between the two is noticed then.
     rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, limit)
-    return await _pruned(session, states), rows
+    return await pruned(session, states, kinds), rows
 
 
-async def _pruned(session: Session, states: list[State]) -> int:
-    number: int = await session.value("pruned", states)
+async def pruned(session: Session, states: list[State], kinds: list[str] | None) -> int:
+    """The greatest number that is gone; of any kind, if none are given."""
+    number: int = await session.value("pruned", states, kinds)
     return number
 
 
-async def note_pruned(session: Session, state: State, numbers: Collection[int]) -> None:
-    """Ends up to the greatest of these are gone."""
-    if numbers:
-        await session.run("note_pruned", state, max(numbers))
+async def note_pruned(session: Session, state: State, gone: Iterable[tuple[str, int]]) -> None:
+    """Ends of these kinds, with these numbers, are gone."""
+    greatest: dict[str, int] = {}
+    for kind, number in gone:
+        greatest[kind] = max(number, greatest.get(kind, number))
+    if greatest:
+        kinds = sorted(greatest)  # so that nobody who does the same beside waits for us, and we for them
+        await session.run("note_pruned", state, kinds, [greatest[kind] for kind in kinds])
