@@ -52,7 +52,10 @@ class Admission:
         return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
-        """What to claim of the wanted kinds; None: there is no room for any."""
+        """What to claim of the wanted kinds; None: there is no room for any, or whoever has yielded is to have its
+        place back first."""
+        if self._preemption is not None and self._preemption.is_anybody_returning:
+            return None
         rooms = self._asking.rooms(wanted)
         if not rooms:
             return None
