@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.test_explain import crew_of, node_of
@@ -358,18 +359,22 @@ async def test_a_body_that_cannot_be_stopped_is_overdue(memory_url: str, new_eng
         await until_state(handle, State.FAILED)
 
 
-async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(memory_url: str, new_engine: NewEngine) -> None:
-    engine = new_engine(memory_url)
+@pytest.mark.parametrize("is_lease_over", [True, False])
+async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(
+    url: str, new_engine: NewEngine, is_lease_over: bool
+) -> None:
+    engine = new_engine(url)
+    process = this_process()
     async with engine:
         await engine.store.register(
             NewNode(
                 id="ghost",
                 name="ghost",
-                process=this_process(),
+                process=process if is_lease_over else replace(process, started=process.started - 1),
                 kinds=("quick",),
                 queues=None,
                 concurrency=1,
-                lease=microseconds(0.2),
+                lease=microseconds(0.2 if is_lease_over else 60),
                 version="1",
             )
         )

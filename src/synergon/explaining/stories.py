@@ -8,6 +8,12 @@ from datetime import datetime
 from synergon.explaining.words import clock_time, lasting, plural
 from synergon.lifecycle import State
 from synergon.records import NodeRecord, TaskRecord
+from synergon.this_process import is_gone
+
+
+def is_silent(node: NodeRecord) -> bool:
+    """Whether it is dead, as far as anybody can see."""
+    return node.lease_left <= 0 or is_gone(node.process)
 
 
 def running(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> str:
@@ -18,7 +24,7 @@ def running(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> str
     odd = [
         "overdue: its body could not be stopped at its deadline" if task.overdue else "",
         "somebody has asked to cancel it" if task.cancel_requested else "",
-        "" if node is not None and node.lease_left > 0 else "its node has not been heard from, and loses it soon",
+        "" if node is not None and not is_silent(node) else "its node has not been heard from, and loses it soon",
     ]
     return "; ".join([f"running{where}{server} {lasting(task.started_at, now)}, {_attempt(task)}", *filter(None, odd)])
 
