@@ -173,7 +173,10 @@ class Engine(Observing):
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
         if task_type.policy.downstream_of:
-            refuse_circle({**self.kinds, task_type.kind: task_type})
+            together = {**self.kinds, task_type.kind: task_type}
+            refuse_circle(together)
+            if self._node is not None:  # which has asked already whether all of them are there
+                refuse_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
