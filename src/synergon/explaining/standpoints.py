@@ -6,12 +6,12 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from synergon.demands import NOTHING, parse_demand
-from synergon.explaining.stories import is_silent
 from synergon.node.acceptance import Acceptance
 from synergon.node.asking import Asking
 from synergon.node.node import Node
 from synergon.node_state import NodeState, places_on
 from synergon.records import ClaimRequest, NodeRecord, Room
+from synergon.this_process import is_gone
 
 
 class Standpoint(NamedTuple):
@@ -27,7 +27,7 @@ class Standpoint(NamedTuple):
     @property
     def is_silent(self) -> bool:
         """Whether it is dead, as far as anybody can see."""
-        return is_silent(self.record)
+        return self.record.lease_left <= 0 or is_gone(self.record.process)
 
     @property
     def is_cordoned(self) -> bool:
