@@ -398,13 +398,13 @@ async def test_that_nobody_could_ever_run_it_is_said_before_its_time_has_come(ur
 
     never = "; 1 node runs `work`: node-a could never carry it \\(it needs cpu 9, and 1 is all there is\\)"
     never += "; no live node could ever run it"
-    costly = {"cost": Resources(cpu=9)}
+    cost = Resources(cpu=9)
     async with engine, engine.worker():
-        later = await work.with_options(delay=100, **costly).enqueue()
+        later = await work.with_options(delay=100, cost=cost).enqueue()
         explanation = await said(later, rf"scheduled: its time comes in \d+ s{never}")
         assert [cause.why for cause in explanation.nodes[0].causes] == [Why.TOO_SMALL]
         members = [work.with_options(delay=100).call()]
-        await engine.group("all", members, then=work.with_options(**costly).call())
+        await engine.group("all", members, then=work.with_options(cost=cost).call())
         (follower,) = await engine.tasks(state=State.WAITING)
         found = await engine.explain(follower.id)
         assert re.fullmatch(rf"waits: group \d+ has not ended: 1 task open{never}", str(found)), found
