@@ -100,8 +100,8 @@ class ModelClaim:
 
     def _available(self, name: str, room: Room, task_id: int) -> int:
         free = self._free.get(name, 0)
-        if room.is_urgent and not room.is_resting:
-            return free + self.request.yielding.get(name, 0)
+        if room.is_urgent:
+            return free + (0 if room.is_resting else self.request.yielding.get(name, 0))
         is_exempt = room.is_brief or task_id == self.request.kept_for
         return free if is_exempt else free - self._held.get(name, 0)
 
