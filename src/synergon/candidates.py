@@ -42,11 +42,23 @@ class Acceptor:
     def __init__(self, function: Callable[..., Any], kind: str, *, holds_for: Duration, timeout: Duration) -> None:
         if not callable(function):
             raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
+        _refuse_misfit(function, kind)
         is_coroutine = inspect.iscoroutinefunction(function)
         self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
         self.name = name_of(function)
         self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
         self.timeout_seconds = seconds(timeout, "timeout", positive=True)
+
+
+def _refuse_misfit(function: Callable[..., Any], kind: str) -> None:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"can_accept of {kind!r} takes a function of the candidates, {function!r} is not: {error}"
+        ) from None
+    except ValueError:  # something built in, which does not tell
+        pass
 
 
 def _looked_through(function: Callable[..., Any], candidates: list[Candidate]) -> Any:

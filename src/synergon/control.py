@@ -203,8 +203,9 @@ class Control(Operations):
                 then=_follower(tasks) if then is not None else None,
             )
         )
-        self._announce(tasks, [*opened.insertions, *([opened.then] if opened.then is not None else [])])
-        await self.outlook.consider(self.store, tasks)
+        inserted = [*opened.insertions, *([opened.then] if opened.then is not None else [])]
+        self._announce(tasks, inserted)
+        await self.outlook.consider(self.store, tasks, inserted)
         return Group(cast("Engine", self), opened.id, name, together, opened)
 
 

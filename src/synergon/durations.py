@@ -15,7 +15,7 @@ LONGEST_SECONDS: Final = 100 * 366 * 86400.0
 """A century: no delay that anybody means is longer, and every store can add it to a date."""
 
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_WORD: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
+_WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d)?\s*")
 
 
 def seconds(value: Duration, option: str, *, positive: bool = False) -> float:

@@ -179,7 +179,10 @@ class Engine(Observing):
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
         if task_type.policy.downstream_of:
-            refuse_circle({**self.kinds, task_type.kind: task_type})
+            together = {**self.kinds, task_type.kind: task_type}
+            refuse_circle(together)
+            if self._node is not None:  # which has asked already whether all of them are there
+                refuse_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
@@ -472,7 +475,7 @@ class Engine(Observing):
             self._let_watch()
         else:
             inserted = await self._insert(tasks) if tasks else []
-        await self.outlook.consider(self.store, tasks)
+        await self.outlook.consider(self.store, tasks, inserted)
         pairs = list(zip(listed, inserted, strict=True))
         return await made_in_turns(lambda pair: self._handle(*pair), pairs)
 
@@ -494,7 +497,7 @@ class Engine(Observing):
         else:
             self._announce((task,), inserted)
         if task.demand or call.task_type is None:
-            await self.outlook.consider(self.store, (task,))
+            await self.outlook.consider(self.store, (task,), inserted)
         return self._handle(call, inserted[0])
 
     async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -510,7 +513,7 @@ class Engine(Observing):
         """Store what is not made from a call alone."""
         await self._declare()
         inserted = await self._insert(tasks)
-        await self.outlook.consider(self.store, tasks)
+        await self.outlook.consider(self.store, tasks, inserted)
         return [
             Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
             for found in inserted
@@ -526,13 +529,14 @@ class Engine(Observing):
         self.portal.call(lambda: self._announce_queues(tasks, watch=True))
         # The caller's connection belongs to the caller's thread, so this happens here.
         inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
+        if any(map(self.outlook.is_of_interest, tasks)):
+            self.portal.call(lambda: self.outlook.consider(self.store, tasks, inserted))
         return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
 
     async def _announce_queues(self, tasks: Sequence[NewTask], *, watch: bool = False) -> None:
         await self.store.announce_queues({task.queue for task in tasks})
         if watch:
             self._let_watch()
-            await self.outlook.consider(self.store, tasks)
 
     def _let_watch(self) -> None:
         """Tasks come when the caller commits, and not every store tells then: nodes should look often for a while."""

@@ -87,6 +87,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commands_free: int = 0
     taken: int = 0
     """How many tasks have ever started there; so it is known whose turn it is."""
+    promised: tuple[int, ...] = ()
+    """Urgent tasks that it has claimed, and that wait for others to yield."""
     running: dict[str, int] = {}
     """How many run, or are about to, by kind, without zeros."""
     is_cordoned: bool = False

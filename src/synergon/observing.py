@@ -74,7 +74,7 @@ class Observing(Results):
     ) -> AsyncGenerator[Event, None]:
         store, waiters = self.store, self.waiters
         mark = await _mark_of(store)
-        reading = await store.endings(_position(after, mark), states)
+        reading = await store.endings(_position(after, mark), states, kinds)
         follower = Follower(
             self.logger,
             sweep_seconds=self.settings.sweep,

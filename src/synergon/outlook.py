@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Final
 
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
 from synergon.lacking import demand_words, lacking
 from synergon.node_state import NodeState, could_run, demanded_of, read_state
-from synergon.records import NewTask, NodeRecord
+from synergon.records import Insertion, NewTask, NodeRecord
 from synergon.stores.base import Store
 from synergon.turns import made_in_turns
 
 DEMANDS_KEPT: Final = 10_000
-"""So many different ones are remembered, so that each is spoken of once."""
+"""So many different ones are remembered, so that none is spoken of again and again."""
 
 SHOWN_NODES: Final = 5
 
 
 class Outlook:
-    """Looks at the node table when a demand is new, and warns once if there are nodes and none of them will do.
+    """Looks at the node table where something is demanded, and warns if there are nodes and none of them will do: once,
+    and once more if there was one that would in between.
 
     A warning and nothing else: a node that can may be started at any time. It costs nothing for tasks of `known` kinds
-    that demand nothing, and one look at the table for each new demand, but not more often than nodes say something new.
-    What kinds demand that are not known here is what the nodes say that run them.
+    that demand nothing, and for others a look at the table, but not more often than nodes say something new. What kinds
+    demand that are not known here is what the nodes say that run them.
     """
 
     def __init__(
@@ -37,16 +38,25 @@ class Outlook:
         self._refresh_seconds = refresh_seconds
         self._known = known
         self._judged: set[tuple[str, str]] = set()
+        """By the last look."""
+        self._hopeless: set[tuple[str, str]] = set()
+        """Those that were spoken of."""
         self._nodes: list[NodeRecord] = []
         self._read_at: float | None = None
 
-    async def consider(self, store: Store, tasks: Iterable[NewTask]) -> None:
-        """Warn of those that nobody could run; never raises because of it."""
-        new = {(task.kind, task.demand) for task in tasks if self.is_of_interest(task)} - self._judged
+    async def consider(
+        self, store: Store, tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None = None
+    ) -> None:
+        """Warn of those that nobody could run; never raises because of it. `inserted` says what became of them:
+        whatever gave way to a live task with its key does not count."""
+        wanted = {(task.kind, task.demand) for task in _stored(tasks, inserted) if self.is_of_interest(task)}
+        if not wanted:
+            return
+        if self._is_stale() or len(self._judged) > DEMANDS_KEPT:
+            self._judged.clear()
+        new = wanted - self._judged
         if not new:
             return
-        if len(self._judged) > DEMANDS_KEPT:
-            self._judged.clear()
         self._judged |= new
         try:
             nodes = await self._live_nodes(store)
@@ -61,20 +71,32 @@ class Outlook:
         return task.demand != AS_THE_KIND_SAYS or task.kind not in self._known
 
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
-        now = self._monotonic()
-        if self._read_at is None or now - self._read_at > self._refresh_seconds:
+        if self._is_stale():
+            now = self._monotonic()
             self._nodes = [node for node in await store.nodes() if node.lease_left > 0]
             self._read_at = now
         return self._nodes
 
-    def _judge(self, kind: str, text: str, states: Mapping[str, NodeState]) -> None:
+    def _is_stale(self) -> bool:
+        return self._read_at is None or self._monotonic() - self._read_at > self._refresh_seconds
+
+    def _judge(self, kind: str, text: str, states: Sequence[tuple[str, NodeState]]) -> None:
         if not states:  # somebody may be about to start
             self._judged.discard((kind, text))
             return
-        if any(could_run(state, kind, text) for state in states.values()):
+        if any(could_run(state, kind, text) for _, state in states):
+            self._hopeless.discard((kind, text))
             return
+        if (kind, text) in self._hopeless:
+            return
+        if len(self._hopeless) > DEMANDS_KEPT:
+            self._hopeless.clear()
+        self._hopeless.add((kind, text))
+        self._warn(kind, text, states)
+
+    def _warn(self, kind: str, text: str, states: Sequence[tuple[str, NodeState]]) -> None:
         reasons: list[str] = []
-        for name, state in states.items():
+        for name, state in states:
             demand = demanded_of(state, kind, text)
             reasons.append(f"{name} {' and '.join(lacking(demand, frozenset(state.labels), state.totals))}")
         if len(reasons) > SHOWN_NODES:
@@ -82,15 +104,23 @@ class Outlook:
         self._logger.warning(
             "no live node could ever run this task of kind %r (%s): %s; it waits for one that can",
             kind,
-            demand_words(demanded_of(next(iter(states.values())), kind, text)),
+            demand_words(demanded_of(states[0][1], kind, text)),
             ", ".join(reasons),
             extra={"kind": kind},
         )
 
 
-def _states(nodes: Iterable[NodeRecord]) -> dict[str, NodeState]:
-    """What they say of themselves, by name and in order."""
-    return {node.name: read_state(bytes(node.published)) for node in sorted(nodes, key=lambda node: node.name)}
+def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> Iterable[NewTask]:
+    """Those that stand in the store as they were asked for."""
+    if inserted is None:
+        return tasks
+    pairs = zip(tasks, inserted, strict=True)
+    return (task for task, found in pairs if found.created or task.on_conflict == "replace")
+
+
+def _states(nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeState]]:
+    """What they say of themselves, in the order of their names; several may have the same."""
+    return [(node.name, read_state(bytes(node.published))) for node in sorted(nodes, key=lambda node: node.name)]
 
 
 class Afterthought:

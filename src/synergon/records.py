@@ -116,6 +116,8 @@ class Room(Record, frozen=True, kw_only=True):
     """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
     """These go first, and count what others would yield as free, slots beyond `ClaimRequest.limit` included."""
+    is_resting: bool = False
+    """Nobody yields to these for a while, however urgent they are."""
     is_brief: bool = False
     """They end before the task starts for which room is kept, and may use that room until then."""
     only: tuple[int, ...] | None = None

@@ -21,7 +21,7 @@ _UNITS: Final = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_WORD: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def size_bytes(value: Size, option: str) -> int:

@@ -472,6 +472,10 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(new_engine: NewEngin
 
     with pytest.raises(ConfigurationError, match="can_accept of 'note' decorates a function, got 7"):
         note.can_accept(7)  # type: ignore[call-overload]
+    misfits: list[Any] = [lambda: 1, lambda candidates, more: candidates]
+    for misfit in misfits:
+        with pytest.raises(ConfigurationError, match="can_accept of 'note' takes a function of the candidates"):
+            note.can_accept(misfit)
     with pytest.raises(OptionError, match="holds_for"):
         note.can_accept(holds_for=0)(lambda candidates: candidates)
     with pytest.raises(OptionError, match="timeout"):

@@ -310,6 +310,22 @@ async def test_only_what_was_asked_for(engine: Engine) -> None:
         assert (await asyncio.wait_for(waiting, PATIENCE_SECONDS)).task_id == last.id
 
 
+async def test_a_stream_of_a_rare_kind_may_resume_although_others_were_pruned(engine: Engine) -> None:
+    work = double(engine)
+
+    @engine.task
+    async def rare() -> None: ...
+
+    async with engine, engine.worker():
+        await ended(await rare.enqueue())
+        (event,) = await take(engine.events(kinds="rare"), 1)
+        await ended(await work.enqueue(1))
+        await asyncio.sleep(0.002)
+        assert await engine.store.prune(Cutoffs(succeeded=0), 10) == 2
+        last = await rare.enqueue()
+        assert [found.task_id for found in await take(engine.events(event.cursor, kinds="rare"), 1)] == [last.id]
+
+
 async def test_a_stream_elsewhere_is_told_without_a_sweep(new_engine: NewEngine, sqlite_url: str) -> None:
     """These engines sweep once a minute; the stream's engine has neither enqueued the tasks nor a node."""
     runner, watcher = new_engine(sqlite_url), new_engine(sqlite_url)
@@ -474,7 +490,7 @@ async def test_a_damaged_moment_is_refused(cursor: str) -> None:
         raise AssertionError("nothing is asked")
 
     with pytest.raises(OptionError, match="is no cursor"):
-        await ClockEndings.open(run, cursor, FINAL, 1.0)
+        await ClockEndings.open(run, cursor, FINAL, None, 1.0)
 
 
 async def test_a_task_that_nobody_waits_for_still_reaches_a_stream_of_the_past(engine: Engine) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.test_explain import crew_of, node_of
-from tests.support import Gate, make_troubled, until, until_state
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why
 from synergon.durations import microseconds
@@ -23,6 +24,7 @@ from synergon.explaining.records import Cause, Explanation
 from synergon.explaining.shared import Shared
 from synergon.explaining.words import clause, reasons
 from synergon.limit_records import ServerRecord
+from synergon.node import preemption
 from synergon.records import ClaimRequest, NewNode, Room, TaskRecord
 from synergon.this_process import this_process
 
@@ -358,18 +360,73 @@ async def test_a_body_that_cannot_be_stopped_is_overdue(memory_url: str, new_eng
         await until_state(handle, State.FAILED)
 
 
-async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(memory_url: str, new_engine: NewEngine) -> None:
-    engine = new_engine(memory_url)
+async def test_an_urgent_task_that_waits_for_others_to_yield_does_not_run_yet(
+    url: str, new_engine: NewEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preemption, "YIELD_SECONDS", PATIENCE_SECONDS)
+    engine, elsewhere = new_engine(url, name="node-a", concurrency=1, lease=1.5), new_engine(url)
+    gate = ThreadGate()
+
+    @engine.task(preemptible=True)
+    def deaf() -> None:
+        gate.hold()
+
+    @engine.task(urgent=True)
+    async def alarm() -> None: ...
+
+    async with engine, elsewhere, engine.worker(grace=0), AsyncExitStack() as stack:
+        stack.callback(gate.open)
+        await deaf.enqueue()
+        await gate.until_reached()
+        handle = await alarm.enqueue()
+        pattern = r"claimed by node-a, waits for others to yield to it for \d+ s, attempt 1 of \d+"
+        await said(handle, pattern)
+        await until(lambda: is_said_of(elsewhere, handle.id, pattern))  # a heartbeat later
+        gate.open()
+        await until_state(handle, State.SUCCEEDED)
+
+
+async def is_said_of(engine: Engine, task_id: int, pattern: str) -> bool:
+    return re.fullmatch(pattern, str(await engine.explain(task_id))) is not None
+
+
+async def test_that_nobody_could_ever_run_it_is_said_before_its_time_has_come(url: str, new_engine: NewEngine) -> None:
+    engine = new_engine(url, name="node-a", resources=Resources(cpu=1))
+
+    @engine.task
+    async def work() -> None: ...
+
+    never = "; 1 node runs `work`: node-a could never carry it \\(it needs cpu 9, and 1 is all there is\\)"
+    never += "; no live node could ever run it"
+    cost = Resources(cpu=9)
+    async with engine, engine.worker():
+        later = await work.with_options(delay=100, cost=cost).enqueue()
+        explanation = await said(later, rf"scheduled: its time comes in \d+ s{never}")
+        assert [cause.why for cause in explanation.nodes[0].causes] == [Why.TOO_SMALL]
+        members = [work.with_options(delay=100).call()]
+        await engine.group("all", members, then=work.with_options(cost=cost).call())
+        (follower,) = await engine.tasks(state=State.WAITING)
+        found = await engine.explain(follower.id)
+        assert re.fullmatch(rf"waits: group \d+ has not ended: 1 task open{never}", str(found)), found
+        assert (await (await work.with_options(delay=100).enqueue()).explain()).nodes == ()
+
+
+@pytest.mark.parametrize("is_lease_over", [True, False])
+async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(
+    url: str, new_engine: NewEngine, is_lease_over: bool
+) -> None:
+    engine = new_engine(url)
+    process = this_process()
     async with engine:
         await engine.store.register(
             NewNode(
                 id="ghost",
                 name="ghost",
-                process=this_process(),
+                process=process if is_lease_over else replace(process, started=process.started - 1),
                 kinds=("quick",),
                 queues=None,
                 concurrency=1,
-                lease=microseconds(0.2),
+                lease=microseconds(0.2 if is_lease_over else 60),
                 version="1",
             )
         )

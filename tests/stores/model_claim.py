@@ -104,7 +104,7 @@ class ModelClaim:
         if lacking:
             self._pass_over(task, demand, lacking)
             return False
-        if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent else 0) <= 0:
+        if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent and not room.is_resting else 0) <= 0:
             return False
         self._left[room.kind] -= 1
         self._slots -= 1
@@ -122,7 +122,7 @@ class ModelClaim:
     def _available(self, name: str, room: Room, task_id: int) -> int:
         free = self._free.get(name, 0)
         if room.is_urgent:
-            return free + self.request.yielding.get(name, 0)
+            return free + (0 if room.is_resting else self.request.yielding.get(name, 0))
         is_exempt = room.is_brief or task_id == self.request.kept_for
         return free if is_exempt else free - self._held.get(name, 0)
 

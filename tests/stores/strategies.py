@@ -109,6 +109,7 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
             [NOTHING, NOTHING, A_PROCESS, A_PROCESS, *(parse_demand(text) for text in TEXTS), COSTLY_PROCESS]
         ),
         "is_urgent": st.sampled_from([False, False, False, True]),
+        "is_resting": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
     }
 )

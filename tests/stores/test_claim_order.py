@@ -71,6 +71,18 @@ async def test_what_others_yield_is_for_nobody_else(store: Store, worker: Worker
     assert await worker.claim_rooms(room(), totals=amounts(cpu=1), yielding=amounts(cpu=1)) == []
 
 
+async def test_what_others_yield_is_not_for_kinds_that_rest_and_these_take_nothing_from_other_urgent_ones(
+    store: Store, worker: Worker
+) -> None:
+    resting = await add_many(store, 2, kind="resting", priority=5, demand=demands(cpu=1))
+    urgent = await add(store, kind="urgent", demand=demands(cpu=2))
+    rooms = (room("resting", is_urgent=True, is_resting=True), room("urgent", is_urgent=True))
+    state: dict[str, Any] = {"totals": amounts(cpu=4), "yielding": amounts(cpu=2)}
+    claims = await worker.claim_rooms(*rooms, free=amounts(cpu=1), **state)
+    assert ids_of(claims) == [resting[0], urgent]
+    assert await worker.claim_rooms(*rooms, free=amounts(cpu=0), **state) == []
+
+
 async def test_urgency_opens_no_limit(store: Store, worker: Worker) -> None:
     await declare_limit(store, "license", 1)
     ids = await add_many(store, 2)

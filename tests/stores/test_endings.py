@@ -181,6 +181,28 @@ async def test_what_was_gone_before_a_reading_began_is_no_loss_also_after_a_resu
     assert [event.task_id for event in await all_events(store, first.cursor)][-1:] == kept[1:]
 
 
+async def test_what_was_pruned_of_other_kinds_is_no_loss_to_those_who_follow_one(store: Store) -> None:
+    rare, *common = [await add(store, kind=kind) for kind in ("rare", "common", "common")]
+    for task_id in (rare, *common):
+        await store.cancel([task_id])
+    reading = await store.endings(None, FINAL, ["rare"])
+    (event,) = [event for event in await rest(reading) if event.kind == "rare"]
+    await pass_time(store, MILLISECOND)
+    assert await store.prune(EVERYTHING, 10) == 3
+    late = await add(store, kind="rare")
+    await store.cancel([late])
+    assert await rest_ids(reading) == [late]
+    if repeats(store):  # a cursor there begins further back, where something of its own kind is gone
+        return
+    assert await rest_ids(await store.endings(event.cursor, FINAL, ["rare"])) == [late]
+    with pytest.raises(EventsLost):
+        await (await store.endings(event.cursor, FINAL, ["rare", "common"])).read(10)
+    await pass_time(store, MILLISECOND)
+    await store.prune(EVERYTHING, 10)
+    with pytest.raises(EventsLost):
+        await (await store.endings(event.cursor, FINAL, ["rare"])).read(10)
+
+
 async def test_what_is_no_cursor_is_refused(store: Store) -> None:
     for cursor in ("", "x", "1-2-3", "1:/2:/", "nowhere", "-1--1", "1-2~"):
         with pytest.raises(OptionError, match="is no cursor"):

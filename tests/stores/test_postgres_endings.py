@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
 from tests.stores.actions import add_many
-from tests.stores.test_endings import rest_ids
+from tests.stores.test_endings import EVERYTHING, rest, rest_ids
 
-from synergon.errors import OptionError
+from synergon.errors import EventsLost, OptionError
 from synergon.lifecycle import FINAL
+from synergon.stores.endings import NOW
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD
 
@@ -85,6 +86,41 @@ async def test_a_cursor_knows_what_was_open_when_it_was_given(store: PostgresSto
         await held[0].commit()
         await held[1].rollback()
     assert await rest_ids(await store.endings(event.cursor, FINAL)) == [slow]
+
+
+@pytest.mark.parametrize("after", [None, NOW])
+async def test_what_was_committed_late_and_pruned_before_it_was_read_does_not_go_unnoticed(
+    store: PostgresStore, after: str | None
+) -> None:
+    slow, quick, undone = await add_many(store, 3)
+    async with writers(2) as held:
+        await held[0].end(slow)
+        await held[1].end(undone)
+        reading = await store.endings(after, FINAL)
+        await store.cancel([quick])
+        (event,) = await rest(reading)
+        assert event.task_id == quick
+        await held[0].commit()
+        await store.prune(EVERYTHING, 10)
+        for interrupted in (reading, await store.endings(event.cursor, FINAL)):
+            with pytest.raises(EventsLost):
+                await interrupted.read(10)
+        await held[1].rollback()
+
+
+async def test_what_is_pruned_while_a_transaction_is_under_way_is_no_loss(store: PostgresStore) -> None:
+    gone, given, late = await add_many(store, 3)
+    async with writers(1) as held:
+        await held[0].end(late)
+        await store.cancel([gone])
+        await store.prune(EVERYTHING, 10)
+        reading = await store.endings(None, FINAL)
+        await store.cancel([given])
+        (event,) = await rest(reading)
+        assert event.task_id == given
+        await held[0].commit()
+    for goes_on in (reading, await store.endings(event.cursor, FINAL)):
+        assert await rest_ids(goes_on) == [late]
 
 
 async def test_writers_that_overlap_and_a_reader_that_resumes_at_random_lose_and_repeat_nothing(

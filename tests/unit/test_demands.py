@@ -61,6 +61,7 @@ def test_millionths_are_kept_exactly(millionths: int) -> None:
         ({"cpu": 1e10}, "Resources cpu must be a number"),
         ({"cpu": 10**400}, "Resources cpu must be a number from 0 to 1e\\+09, got 1000"),
         ({"cpu": 1e-7}, "Resources cpu must be 0 or at least a millionth, got 1e-07"),
+        ({"ram": "\u0663GiB"}, 'Resources ram must be bytes or a size like "512MB" or "2GiB", got \'\u0663GiB\''),
         ({"ram": "2 parsecs"}, 'Resources ram must be bytes or a size like "512MB" or "2GiB", got \'2 parsecs\''),
         ({"ram": -1}, "Resources ram must be bytes or a size"),
         ({"ram": 1.5}, "Resources ram must be bytes or a size"),
@@ -179,6 +180,15 @@ def test_a_circle_is_refused_when_it_is_closed(engine: Engine) -> None:
     engine.task(name="c")(body)
     with pytest.raises(OptionError, match="in a circle: 'self' after 'self'"):
         engine.task(name="self", downstream_of=["self"])(body)
+
+
+async def test_an_unknown_kind_is_refused_at_once_where_a_worker_runs_already(engine: Engine) -> None:
+    async with engine, engine.worker():
+        with pytest.raises(OptionError, match="task 'end' is downstream_of 'nowhere', which is no kind of this engine"):
+            engine.task(name="end", downstream_of=["nowhere"])(body)
+        assert "end" not in engine.kinds
+        engine.task(name="beginning")(body)
+        engine.task(name="end", downstream_of=["beginning"])(body)
 
 
 @pytest.mark.parametrize("value", ["beginning", None, 1, [""], [1]])

@@ -35,7 +35,7 @@ def test_a_duration_means_what_it_says(written: Any, meant: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "ms", "5 minutes", "1h30m", "-1s", "1e3", "0x10", "١s5", None, [], True, b"5s"]
+    "written", ["", "ms", "5 minutes", "1h30m", "-1s", "1e3", "0x10", "١s5", "٣s", None, [], True, b"5s"]
 )
 def test_what_is_no_duration_is_refused_with_the_name_of_the_option(written: Any) -> None:
     with pytest.raises(OptionError, match=r"^delay must be"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -34,7 +34,8 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
         return _told(task, ended(task, now))
     nodes = [record for record in await store.nodes() if record.concurrency]
     if task.state is State.RUNNING:
-        return _told(task, running(task, nodes, now))
+        found = next((standpoint(record, here) for record in nodes if record.id == task.node_id), None)
+        return _told(task, running(task, found, now))
     limits, servers, queues, ahead = await asyncio.gather(
         store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
     )
@@ -110,7 +111,7 @@ class _View:
         causes = [self._time(is_its_turn)]
         if all(node.is_silent for node in self._nodes):
             causes.append(Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind))
-        return self._explained(f"scheduled: {self._clauses(causes)}", causes)
+        return self._not_yet(f"scheduled: {self._clauses(causes)}", causes)
 
     def _time(self, is_its_turn: bool) -> Cause:
         task, until = self._task, self._task.run_at
@@ -134,14 +135,23 @@ class _View:
             (group,) = await self._store.groups([task.after_group])
             open_count = 0 if group is None else group.open
             causes = [Cause(why=Why.GROUP, subject=str(task.after_group), in_use=open_count)]
-            return self._explained(f"waits: {self._clauses(causes)}", causes)
+            return self._not_yet(f"waits: {self._clauses(causes)}", causes)
         causes = self._shared.pause(task)
         if not causes:
             limit = self._shared.limit(f"key:{task.kind}")
             value = None if limit is None else limit.value
             causes = [Cause(why=Why.LINE, subject=task.limit_key or "", of=value)]
         sentence = f"waits: {self._clauses(causes)}{behind(self._position)}"
-        return self._explained(sentence, causes, position=self._position)
+        return self._not_yet(sentence, causes, position=self._position)
+
+    def _not_yet(self, sentence: str, causes: list[Cause], *, position: int | None = None) -> Explanation:
+        """What nodes say of it matters later, unless they say that they could never run it."""
+        outlooks = [self._outlook(node, []) for node in self._nodes if not node.is_silent]
+        if not outlooks or not _is_hopeless(outlooks):
+            return self._explained(sentence, causes, position=position)
+        never = [_only(outlook, NEVER) for outlook in outlooks]
+        told = f"{sentence}; {self._node_words(never, names(never))}; no live node could ever run it"
+        return self._explained(told, causes, nodes=never, position=position)
 
     # ------------------------------------------------------------ ready
 
@@ -274,6 +284,10 @@ def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:
     """Whether every live node that knows the kind could never run it."""
     living = [outlook for outlook in outlooks if not _is_silent(outlook)]
     return all(any(cause.why in NEVER for cause in outlook.causes) for outlook in living)
+
+
+def _only(outlook: NodeOutlook, whys: Collection[Why]) -> NodeOutlook:
+    return _without(outlook, [cause for cause in outlook.causes if cause.why not in whys])
 
 
 def _without(outlook: NodeOutlook, causes: list[Cause]) -> NodeOutlook:

@@ -124,7 +124,7 @@ class Explanation(Record, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     """What stands in its way wherever it might run."""
     nodes: tuple[NodeOutlook, ...] = ()
-    """The nodes that know its kind; only while it is `ready`."""
+    """The nodes that know its kind; only while it is `ready`, or if none of them could ever run it."""
     position: int | None = None
     """Its place among tasks of its kind (and line) that wait for the same, from 1 on and exact up to 1000; 1001
     stands for any place after that. None: it waits for nothing of the sort."""

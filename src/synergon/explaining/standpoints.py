@@ -53,6 +53,7 @@ class Standpoint(NamedTuple):
             demand=said.weight,
             rank=said.rank,
             is_urgent=said.is_urgent,
+            is_resting=kind in self.state.resting,
             is_brief=kind in self.state.brief,
         )
 
@@ -60,17 +61,15 @@ class Standpoint(NamedTuple):
         """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
         asking = Asking({kind: state.kind(kind) for kind in self.record.kinds}, _SlotsSaid(state), self.room)
-        rooms = asking.rooms(wanted)
-        is_any_resting = any(room.kind in state.resting for room in rooms)
         return ClaimRequest(
             node_id=self.record.id,
-            rooms=tuple(map(self._spared, rooms)),
+            rooms=tuple(map(self._spared, asking.rooms(wanted))),
             limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
             totals=state.totals,
             free=state.free,
-            yielding={} if is_any_resting else state.yielding,
+            yielding=state.yielding,
             kept_for=state.kept_for,
             held=state.held,
             patience=None if state.patience is None else microseconds(state.patience),

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
+from synergon.explaining.standpoints import Standpoint
 from synergon.explaining.words import clock_time, lasting, plural
 from synergon.lifecycle import State
-from synergon.records import NodeRecord, TaskRecord
+from synergon.records import TaskRecord
 
 
-def running(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> str:
+def running(task: TaskRecord, node: Standpoint | None, now: datetime) -> str:
     """Where, for how long, and what is odd about it."""
-    node = next((node for node in nodes if node.id == task.node_id), None)
-    where = f" on {node.name if node is not None else task.node_id}"
+    where = node.record.name if node is not None else task.node_id
     server = f", on server {task.server}" if task.server is not None else ""
+    how = f"running on {where}{server}"
+    if node is not None and task.id in node.state.promised:
+        how = f"claimed by {where}{server}, waits for others to yield to it"
     odd = [
         "overdue: its body could not be stopped at its deadline" if task.overdue else "",
         "somebody has asked to cancel it" if task.cancel_requested else "",
-        "" if node is not None and node.lease_left > 0 else "its node has not been heard from, and loses it soon",
+        "" if node is not None and not node.is_silent else "its node has not been heard from, and loses it soon",
     ]
-    return "; ".join([f"running{where}{server} {lasting(task.started_at, now)}, {_attempt(task)}", *filter(None, odd)])
+    return "; ".join([f"{how} {lasting(task.started_at, now)}, {_attempt(task)}", *filter(None, odd)])
 
 
 def ended(task: TaskRecord, now: datetime) -> str:

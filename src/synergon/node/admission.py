@@ -49,10 +49,13 @@ class Admission:
 
     def kinds(self) -> Iterator[tuple[Room, AnyTask]]:
         """What there is to say of each kind; how much room there is for it is not in there."""
-        return ((self._rooms[kind], task_type) for kind, task_type in self._kinds.items())
+        return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
-        """What to claim of the wanted kinds; None: there is no room for any."""
+        """What to claim of the wanted kinds; None: there is no room for any, or whoever has yielded is to have its
+        place back first."""
+        if self._preemption is not None and self._preemption.is_anybody_returning:
+            return None
         rooms = self._asking.rooms(wanted)
         if not rooms:
             return None
@@ -72,9 +75,9 @@ class Admission:
         return self._reservation.honoured(request, self._counted, self.places)
 
     def _yielding(self, rooms: Collection[Room]) -> dict[str, int]:
-        """What running tasks would yield to those of the rooms that are urgent."""
-        urgent = [room.kind for room in rooms if room.is_urgent]
-        return {} if not urgent or any(map(self.resting.get, urgent)) else self._offered()
+        """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
+        the others: its own room says that it is offered nothing."""
+        return self._offered() if any(room.is_urgent and not room.is_resting for room in rooms) else {}
 
     def _offered(self) -> dict[str, int]:
         """Of the slots that running tasks would yield, those are spoken for that were promised to others before."""
@@ -96,7 +99,13 @@ class Admission:
         )
 
     def _counted(self, kind: str) -> Room:
-        return msgspec.structs.replace(self._rooms[kind], count=max(self.room(kind), 0))
+        return msgspec.structs.replace(self._said(kind), count=max(self.room(kind), 0))
+
+    def _said(self, kind: str) -> Room:
+        room = self._rooms[kind]
+        if room.is_urgent and self._preemption is not None and self._preemption.resting_for(kind):
+            return msgspec.structs.replace(room, is_resting=True)
+        return room
 
     def has_room(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""

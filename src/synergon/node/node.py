@@ -440,6 +440,7 @@ class Node:
     def _tell_ended(self, ids: Collection[int]) -> None:
         self._on_ended(ids)
         self._neighbours.ended(ids)
+        self.runner.preemption.returned(ids)
 
     def _tell_ended_unrun(self, ids: Collection[int]) -> None:
         if ids:  # with them a group may have ended for which something waits, now or until a later moment

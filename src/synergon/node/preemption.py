@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.clock import Clock
@@ -45,6 +45,8 @@ class Preemption:
         self._leaving: dict[Attempt, float] = {}
         """Who was asked to yield, and until when that is expected to happen."""
         self._resting: dict[str, float] = {}
+        self._returning: set[int] = set()
+        """Tasks that have yielded, and of which the store does not know yet that they are ready again."""
         self.on_rested: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------ what an urgent task may count on
@@ -128,6 +130,24 @@ class Preemption:
             )
             self._leaving[attempt] = until
             attempt.ask_to_stop(Stop.PREEMPTED)
+
+    # ------------------------------------------------------------ back to their places
+
+    def returning(self, attempt: Attempt) -> None:
+        """It has yielded, and is being given back."""
+        self._returning.add(attempt.claim.id)
+
+    def returned(self, ids: Collection[int]) -> None:
+        """The store knows what became of these."""
+        if self._returning:
+            self._returning.difference_update(ids)
+            if not self._returning:
+                self.on_rested()
+
+    @property
+    def is_anybody_returning(self) -> bool:
+        """Whether a claim would pass over somebody who keeps the place it had: then it has to wait a moment."""
+        return bool(self._returning)
 
     # ------------------------------------------------------------ until there is room
 

@@ -136,6 +136,8 @@ class Runner:
         self.running.pop(claim.id, None)
         self.preemption.release(attempt)
         if outcome is not None:
+            if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
+                self.preemption.returning(attempt)
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
 

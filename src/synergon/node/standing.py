@@ -34,6 +34,7 @@ def state_of(
         slots_free=max(ledger.free, 0),
         commands_free=ledger.commands_free,
         taken=ledger.taken,
+        promised=tuple(task_id for task_id, attempt in list(running.items()) if attempt.room is not None),
         running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,

@@ -382,9 +382,14 @@ class Store(Protocol):
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """Tasks that match, newest id first, one page."""
 
-    async def endings(self, after: str | None, states: Collection[State]) -> Endings:
+    async def endings(
+        self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
+    ) -> Endings:
         """Read the ends of tasks, by these final states, from behind the cursor of an event; None: from the oldest that
-        the history has, `stores.endings.NOW`: from now on. `OptionError` if it is no cursor of this kind of store."""
+        the history has, `stores.endings.NOW`: from now on. `OptionError` if it is no cursor of this kind of store.
+
+        `kinds`: the reader is after these. Others are given as well, so that it gets on, but are no loss if pruned.
+        """
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by (queue, kind, state), without zeros, from one snapshot; their cost does not grow with

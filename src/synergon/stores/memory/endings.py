@@ -15,14 +15,19 @@ from synergon.stores.memory.tables import Tables
 Found = tuple[int, list[tuple[Place, Event]]]
 
 
-def look(tables: Tables, place: Place, states: Collection[State], limit: int) -> Found:
+def look(tables: Tables, place: Place, states: Collection[State], kinds: Collection[str] | None, limit: int) -> Found:
     """What was pruned, and what follows the place."""
     found = [
         ((row.ended_no, row.id), _event(row))
         for state in states
         for row in islice(_after(tables.ended[state], place[0], tables.last_end), limit)
     ]
-    return max((tables.pruned[state] for state in states), default=0), first(found, limit)
+    pruned = (
+        number
+        for (state, kind), number in tables.pruned.items()
+        if state in states and (kinds is None or kind in kinds)
+    )
+    return max(pruned, default=0), first(found, limit)
 
 
 def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:

@@ -344,12 +344,14 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return reading.list_tasks(tables, query)
 
-    async def endings(self, after: str | None, states: Collection[State]) -> OrderedEndings:
+    async def endings(
+        self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
+    ) -> OrderedEndings:
         """Read the ends of tasks."""
 
         async def look(place: Place, limit: int) -> endings.Found:
             with self._transaction() as (tables, _):
-                return endings.look(tables, place, states, limit)
+                return endings.look(tables, place, states, kinds, limit)
 
         if after == NOW:
             with self._transaction() as (tables, _):

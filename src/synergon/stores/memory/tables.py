@@ -45,8 +45,8 @@ class Tables:
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
         """The history: ended tasks of each final state by the number of their end, and so in order."""
         self.last_end = 0
-        self.pruned: Final[dict[State, int]] = dict.fromkeys(FINAL, 0)
-        """The last ends of each final state that were pruned."""
+        self.pruned: Final[dict[tuple[State, str], int]] = {}
+        """The last ends of each final state and kind that were pruned."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
         self.ready: Final = ReadyTasks()

@@ -90,7 +90,7 @@ def _prune_state(tables: Tables, state: State, ended_before: int, limit: int) ->
     old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
     rows = list(islice(old, limit))
     for row in rows:
-        tables.pruned[state] = row.ended_no
+        tables.pruned[state, row.task.kind] = row.ended_no
         tables.remove(row)
         forget_if_bare(tables, row)
     return len(rows)

@@ -4,12 +4,15 @@ Transactions commit in another order than they begin in, so no number that a row
 whether all before it can be seen already. A snapshot does: it names the transactions that were under way when it was
 taken. What is visible in one and was not in the one before is what has been committed in between, all of it, however
 long a transaction took. So a reading goes from snapshot to snapshot, and nobody's long transaction holds it up.
+
+What was pruned is known by its greatest number only. So a transaction that was under way, has ended since, and has a
+number below that may have ended tasks which are gone: then something may be lost, and is said to be.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from synergon.errors import OptionError
@@ -47,9 +50,10 @@ class SnapshotEndings:
     """Gives each end once. Ends that were committed between two looks come in the order in which their transactions
     began to write."""
 
-    def __init__(self, run: Run, states: Collection[State]) -> None:
+    def __init__(self, run: Run, states: Collection[State], kinds: Collection[str] | None) -> None:
         self._run = run
         self._states = sorted(states)
+        self._kinds = None if kinds is None else sorted(kinds)
         self._seen = NOTHING
         """All of this was given."""
         self._until: Snapshot | None = None
@@ -58,12 +62,14 @@ class SnapshotEndings:
         self._floor = Floor(None)
 
     @classmethod
-    async def open(cls, run: Run, after: str | None, states: Collection[State], _seconds: float) -> SnapshotEndings:
+    async def open(
+        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, _seconds: float
+    ) -> SnapshotEndings:
         """From behind a cursor."""
-        reading = cls(run, states)
+        reading = cls(run, states, kinds)
         if after == NOW:
+            reading._floor = Floor(await run(pruned, reading._states, reading._kinds))
             reading._seen = await run(_snapshot)
-            reading._floor = Floor(reading._seen.end)
         elif after is not None:
             reading._begin(after)
         return reading
@@ -113,9 +119,10 @@ class SnapshotEndings:
 
     async def _rest_of(self, until: Snapshot, limit: int) -> list[Any]:
         number, task_id = max((self._seen.end, -1), self._place)
-        pruned, rows = await self._run(
+        gone, rows = await self._run(
             _page,
             self._states,
+            self._kinds,
             [str(number) for number in self._seen.open],
             str(number),
             task_id,
@@ -125,15 +132,22 @@ class SnapshotEndings:
             self._place[1],
             limit,
         )
-        self._floor.check(pruned, max(self._seen.end - 1, self._place[0]))
+        self._floor.check(gone, self._read_up_to(until))
         if rows:
             self._place = (rows[-1]["number"], rows[-1]["id"])
         return list(rows)
 
+    def _read_up_to(self, until: Snapshot) -> int:
+        """Below this number there was nothing more to give, except to those that are still under way."""
+        late = [number for number in self._seen.open if number not in until.open and number >= self._place[0]]
+        return min([max(self._seen.end - 1, self._place[0]), *(number - 1 for number in late)])
+
     def _event(self, row: Any) -> Event:
-        number = row["number"]
-        cursor = f"{self._seen}/{self._until}/{number}-{row['id']}{self._floor.suffix(max(self._seen.end, number))}"
-        return event_of(row, cursor)
+        number, until = row["number"], self._until or self._seen
+        # Whoever resumes comes to those, too, that are still under way in the later snapshot.
+        late = (under_way - 1 for under_way in (*self._seen.open, *until.open))
+        floor = self._floor.suffix(min([max(self._seen.end, number), *late]))
+        return event_of(row, f"{self._seen}/{self._until}/{number}-{row['id']}{floor}")
 
 
 def event_of(row: Any, cursor: str) -> Event:
@@ -160,6 +174,7 @@ async def _snapshot(session: Session) -> Snapshot:
 async def _page(
     session: Session,
     states: list[State],
+    kinds: list[str] | None,
     late: list[str],
     number: str,
     task_id: int,
@@ -171,10 +186,20 @@ async def _page(
 ) -> tuple[int, list[Any]]:
     # What was pruned is asked afterwards: what goes between the two is noticed then.
     rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, limit)
-    return await session.value("pruned", states), rows
+    return await pruned(session, states, kinds), rows
 
 
-async def note_pruned(session: Session, state: State, numbers: Collection[int]) -> None:
-    """Ends up to the greatest of these are gone."""
-    if numbers:
-        await session.run("note_pruned", state, max(numbers))
+async def pruned(session: Session, states: list[State], kinds: list[str] | None) -> int:
+    """The greatest number that is gone; of any kind, if none are given."""
+    number: int = await session.value("pruned", states, kinds)
+    return number
+
+
+async def note_pruned(session: Session, state: State, gone: Iterable[tuple[str, int]]) -> None:
+    """Ends of these kinds, with these numbers, are gone."""
+    greatest: dict[str, int] = {}
+    for kind, number in gone:
+        greatest[kind] = max(number, greatest.get(kind, number))
+    if greatest:
+        kinds = sorted(greatest)  # so that nobody who does the same beside waits for us, and we for them
+        await session.run("note_pruned", state, kinds, [greatest[kind] for kind in kinds])

@@ -17,7 +17,7 @@ from synergon.event_records import Event
 from synergon.lifecycle import State
 from synergon.records import EPOCH, from_datetime, to_datetime
 from synergon.stores.endings import NOW, NUMBER, Floor, numbers_of, unreadable
-from synergon.stores.postgres.endings import Run, event_of
+from synergon.stores.postgres.endings import Run, event_of, pruned
 from synergon.stores.postgres.session import Session
 
 MARGIN_SECONDS: Final = 60.0
@@ -34,9 +34,12 @@ _LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
 class ClockEndings:
     """Gives each end once, as long as no commit is later than a call may take; what comes late is out of order."""
 
-    def __init__(self, run: Run, states: Collection[State], stretch_seconds: float) -> None:
+    def __init__(
+        self, run: Run, states: Collection[State], kinds: Collection[str] | None, stretch_seconds: float
+    ) -> None:
         self._run = run
         self._states = sorted(states)
+        self._kinds = None if kinds is None else sorted(kinds)
         self._stretch = timedelta(seconds=stretch_seconds)
         self._place: tuple[datetime, int] = (EPOCH, 0)
         self._given: dict[tuple[int, datetime], None] = {}
@@ -45,9 +48,11 @@ class ClockEndings:
         self._looked_at = float("-inf")
 
     @classmethod
-    async def open(cls, run: Run, after: str | None, states: Collection[State], call_seconds: float) -> ClockEndings:
+    async def open(
+        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, call_seconds: float
+    ) -> ClockEndings:
         """From behind a cursor, less the stretch of time in which more may turn up."""
-        reading = cls(run, states, call_seconds + MARGIN_SECONDS)
+        reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
         if after == NOW:
             now = await run(_now)
             reading._place = (now, 0)
@@ -64,8 +69,8 @@ class ClockEndings:
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""
-        pruned, rows = await self._run(_page, self._states, *self._place, limit)
-        self._floor.check(pruned, from_datetime(self._place[0]))
+        gone, rows = await self._run(_page, self._states, self._kinds, *self._place, limit)
+        self._floor.check(gone, from_datetime(self._place[0]))
         late = await self._late(limit) if len(rows) < limit else []
         if rows:
             self._place = (rows[-1]["finished_at"], rows[-1]["id"])
@@ -112,10 +117,10 @@ async def _since(session: Session, states: list[State], since: datetime, until: 
 
 
 async def _page(
-    session: Session, states: list[State], moment: datetime, task_id: int, limit: int
+    session: Session, states: list[State], kinds: list[str] | None, moment: datetime, task_id: int, limit: int
 ) -> tuple[int, list[Any]]:
     rows = await session.rows("endings", states, moment, task_id, limit)
-    return await session.value("pruned", states), rows
+    return await pruned(session, states, kinds), rows
 
 
 async def _of(session: Session, states: list[State], ids: list[int]) -> list[Any]:

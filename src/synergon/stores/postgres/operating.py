@@ -215,7 +215,7 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
         if age is None or pruned >= limit:
             continue
         gone = await session.rows("prune", state, age, limit - pruned)
-        await note_pruned(session, state, [number for *_, number in gone])
+        await note_pruned(session, state, [(kind, number) for _, kind, number in gone])
         for queue, kind, _ in gone:
             session.count(queue, kind, state, -1)
             pruned += 1

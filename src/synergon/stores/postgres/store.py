@@ -383,9 +383,11 @@ class PostgresStore:
             await connection.execute(self._sql["plan_by_value"])
             return await reading.list_tasks(connection, self.address.schema, query)
 
-    async def endings(self, after: str | None, states: Collection[State]) -> Endings:
+    async def endings(
+        self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
+    ) -> Endings:
         """Read the ends of tasks."""
-        return await self._profile.endings(self._statement, after, states, self.address.call_seconds)
+        return await self._profile.endings(self._statement, after, states, kinds, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""

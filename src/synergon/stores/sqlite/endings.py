@@ -15,9 +15,11 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 Found = tuple[int, list[tuple[Place, Event]]]
 
 
-def look(transaction: Transaction, place: Place, states: Collection[State], limit: int) -> Found:
+def look(
+    transaction: Transaction, place: Place, states: Collection[State], kinds: Collection[str] | None, limit: int
+) -> Found:
     """What was pruned, and what follows the place."""
-    (pruned,) = transaction.row("pruned", as_json(states))
+    (pruned,) = transaction.row("pruned", as_json(states), None if kinds is None else as_json(kinds))
     rows = [row for state in states for row in transaction.rows("endings_at", state, *place, limit)]
     if len(rows) < limit:
         rows += [row for state in states for row in transaction.rows("endings", state, place[0], limit)]
@@ -30,9 +32,9 @@ def last_moment(transaction: Transaction) -> int:
     return moment
 
 
-def note_pruned(transaction: Transaction, state: State, moment: int) -> None:
-    """Ends up to this moment are gone."""
-    transaction.run("note_pruned", state, moment)
+def note_pruned(transaction: Transaction, state: State, kind: str, moment: int) -> None:
+    """Ends of the kind up to this moment are gone."""
+    transaction.run("note_pruned", state, kind, moment)
 
 
 def _entry(row: Any) -> tuple[Place, Event]:

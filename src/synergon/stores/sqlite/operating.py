@@ -195,8 +195,8 @@ def prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
 
 def _prune(transaction: Transaction, state: State, before: int, limit: int) -> int:
     old = transaction.rows("old", state, before, limit)
-    if old:
-        note_pruned(transaction, state, old[-1][3])
+    for kind, moment in {kind: moment for *_, kind, moment in old}.items():  # the last of each
+        note_pruned(transaction, state, kind, moment)
     transaction.run("prune", as_json(row[0] for row in old))
     for (queue, kind), count in Counter((row[1], row[2]) for row in old).items():
         transaction.run("untally", count, queue, kind, state)

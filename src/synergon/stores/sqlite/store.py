@@ -329,11 +329,13 @@ class SqliteStore:
         """One page, newest first."""
         return await self._read(reading.list_tasks, query)
 
-    async def endings(self, after: str | None, states: Collection[State]) -> OrderedEndings:
+    async def endings(
+        self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
+    ) -> OrderedEndings:
         """Read the ends of tasks."""
 
         def look(place: Place, limit: int) -> asyncio.Future[endings.Found]:
-            return self._read(endings.look, place, states, limit)
+            return self._read(endings.look, place, states, kinds, limit)
 
         if after == NOW:
             moment = await self._read(endings.last_moment)

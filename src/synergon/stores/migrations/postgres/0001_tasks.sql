@@ -116,10 +116,12 @@ CREATE INDEX history_unsuccessful ON {schema}.history (state, id) WHERE state <>
 CREATE INDEX history_ending ON {schema}.history (ended_in, id);
 CREATE INDEX history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
--- How far ended tasks were pruned: the transaction that had ended the last of them.
+-- How far ended tasks of each kind were pruned: the transaction that had ended the last of them.
 CREATE TABLE {schema}.pruned (
-    state  text   PRIMARY KEY,
-    number bigint NOT NULL
+    state  text   NOT NULL,
+    kind   text   NOT NULL,
+    number bigint NOT NULL,
+    PRIMARY KEY (state, kind)
 );
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.

@@ -112,10 +112,12 @@ CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at);
 CREATE INDEX IF NOT EXISTS history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
--- How far ended tasks were pruned: when the last of them had ended, in microseconds since 1970.
+-- How far ended tasks of each kind were pruned: when the last of them had ended, in microseconds since 1970.
 CREATE TABLE IF NOT EXISTS {schema}.pruned (
-    state  text   PRIMARY KEY,
-    number bigint NOT NULL
+    state  text   NOT NULL,
+    kind   text   NOT NULL,
+    number bigint NOT NULL,
+    PRIMARY KEY (state, kind)
 );
 
 -- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.

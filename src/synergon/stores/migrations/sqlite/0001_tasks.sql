@@ -205,6 +205,14 @@ CREATE TABLE synergon_node (
     published_at  INTEGER NOT NULL  -- by the same clock as leases
 ) WITHOUT ROWID;
 
+-- How far ended tasks of each kind were pruned: when the last of them had ended.
+CREATE TABLE synergon_pruned (
+    state  TEXT    NOT NULL,
+    kind   TEXT    NOT NULL,
+    moment INTEGER NOT NULL,
+    PRIMARY KEY (state, kind)
+) WITHOUT ROWID;
+
 -- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that
 -- counts from its boot.
 CREATE TABLE synergon_sequence (

@@ -28,8 +28,9 @@ ORDER BY number, id
 LIMIT $8
 
 -- name: note_pruned
-INSERT INTO {schema}.pruned (state, number) VALUES ($1, $2)
-ON CONFLICT (state) DO UPDATE SET number = greatest(pruned.number, excluded.number)
+INSERT INTO {schema}.pruned (state, kind, number) SELECT $1, * FROM unnest($2::text[], $3::bigint[])
+ON CONFLICT (state, kind) DO UPDATE SET number = greatest(pruned.number, excluded.number)
 
 -- name: pruned
-SELECT coalesce(max(number), 0) FROM {schema}.pruned WHERE state = ANY ($1)
+SELECT coalesce(max(number), 0) FROM {schema}.pruned
+WHERE state = ANY ($1) AND ($2::text[] IS NULL OR kind = ANY ($2::text[]))

@@ -16,8 +16,9 @@ LIMIT ?
 SELECT clock FROM synergon_sequence
 
 -- name: note_pruned
-INSERT INTO synergon_meta (name, value) VALUES ('pruned:' || ?, ?)
-ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
+INSERT INTO synergon_pruned (state, kind, moment) VALUES (?, ?, ?)
+ON CONFLICT (state, kind) DO UPDATE SET moment = max(moment, excluded.moment)
 
 -- name: pruned
-SELECT coalesce(max(value), 0) FROM synergon_meta WHERE name IN (SELECT 'pruned:' || value FROM json_each(?))
+SELECT coalesce(max(moment), 0) FROM synergon_pruned
+WHERE state IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR kind IN (SELECT value FROM json_each(?2)))
