@@ -124,6 +124,11 @@ class Room(Record, frozen=True, kw_only=True):
     """Only these tasks: the node has looked at them and accepts them."""
 
     @property
+    def is_yielded_to(self) -> bool:
+        """Whether its tasks may count on what others would yield."""
+        return self.is_urgent and not self.is_resting
+
+    @property
     def is_free(self) -> bool:
         """Whether its tasks, if their rows demand nothing, need nothing but a slot of the node, and perhaps one of its
         child processes."""

@@ -129,8 +129,8 @@ class Crew:
 
         async def is_said() -> bool:
             for engine in self.engines:
-                if engine.node is not None and engine.node._lease is not None:
-                    engine.node._lease.renew_soon()
+                if engine.node is not None:
+                    engine.node.membership.renew_soon()
             found[:] = [await self.first.explain(handle.id)]
             return re.fullmatch(pattern, found[0].sentence) is not None
 

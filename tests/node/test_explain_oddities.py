@@ -287,7 +287,7 @@ async def test_places_of_child_processes(count: int, memory_url: str, new_engine
             await until_state(one, State.RUNNING)
         handle: Handle[Any] = await kind.enqueue(str(tmp_path / "next"))
         for engine in engines:
-            lease = node_of(engine)._lease
+            lease = node_of(engine).membership.lease
             assert lease is not None
             lease.renew_soon()
         reasons = ", ".join(f"node-{number} has no free child process" for number in range(count))

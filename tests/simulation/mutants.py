@@ -14,7 +14,7 @@ from synergon.node.admission import Admission
 from synergon.node.attempt import Attempt
 from synergon.node.completer import Completer
 from synergon.node.lease import Lease
-from synergon.node.node import Node
+from synergon.node.membership import Membership
 from synergon.node.reaper import Reaper
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
@@ -69,10 +69,10 @@ def lease_renewed_too_late(patch: Patch) -> None:
 def node_never_fenced(patch: Patch) -> None:
     """A node that has lost its lease lets its bodies run on."""
 
-    def rejoin_only(self: Node, node_id: str) -> None:
-        self._rejoining = self.loop.create_task(self._join())
+    def rejoin_only(self: Membership, node_id: str) -> None:
+        self._rejoining = self._loop.create_task(self.join())
 
-    patch.setattr(Node, "_fence", rejoin_only)
+    patch.setattr(Membership, "_fence", rejoin_only)
 
 
 def cancel_forgotten_at_retry(patch: Patch) -> None:

@@ -77,7 +77,7 @@ class Admission:
     def _yielding(self, rooms: Collection[Room]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
         the others: its own room says that it is offered nothing."""
-        return self._offered() if any(room.is_urgent and not room.is_resting for room in rooms) else {}
+        return self._offered() if any(room.is_yielded_to for room in rooms) else {}
 
     def _offered(self) -> dict[str, int]:
         """Of the slots that running tasks would yield, those are spoken for that were promised to others before."""

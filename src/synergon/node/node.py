@@ -11,10 +11,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-from synergon.clock import Clock, new_id
+from synergon.clock import Clock
 from synergon.demands import AS_THE_KIND_SAYS
-from synergon.durations import microseconds
-from synergon.errors import StoreError, StoreUnavailable
+from synergon.errors import StoreUnavailable
 from synergon.idle import IdleHook
 from synergon.node.acceptance import Acceptance, inquiries
 from synergon.node.admission import Admission
@@ -27,14 +26,15 @@ from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
 from synergon.node.duty import Duty, pause_after
 from synergon.node.ending import Ending
-from synergon.node.executors import Executor, Keeper
+from synergon.node.executors import Executor
 from synergon.node.feed import Subscriber
 from synergon.node.freeing import Freeing
 from synergon.node.hooks import Hooks
 from synergon.node.idle import Idle
-from synergon.node.lease import PARTS, Lease
+from synergon.node.lease import PARTS
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
+from synergon.node.membership import Membership
 from synergon.node.neighbours import Neighbours
 from synergon.node.noticeboard import Noticeboard
 from synergon.node.orders import Orders
@@ -51,17 +51,15 @@ from synergon.node.slots import Slots
 from synergon.node.standing import state_of
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.node.watchdog import Watchdog
 from synergon.node_state import NodeState
 from synergon.outlook import Afterthought
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewNode, NewTask, NodeRecord
+from synergon.records import Claim, NewTask, NodeRecord
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask
-from synergon.version import VERSION
 
 
 class Node:
@@ -86,7 +84,6 @@ class Node:
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.id = ""
         self._store = store
         self._kinds = dict(kinds)
         self._settings = settings
@@ -105,13 +102,9 @@ class Node:
         self._sharing = Sharing(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
         self._pace = Pace(settings.sweep, clock)
-        self._address: str | None = None
-        self._lease: Lease | None = None
         self._build()
-        self._keeper: Keeper | None = None
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
-        self._rejoining: asyncio.Task[None] | None = None
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
@@ -220,6 +213,21 @@ class Node:
             doubt_seconds=settings.lease,
         )
         self._orders = Orders(store, self.presence, logger, on_stop=self._on_stop)
+        self.membership = Membership(
+            store,
+            self._kinds,
+            settings,
+            self._executor,
+            clock,
+            logger,
+            runner=self.runner,
+            scheduler=self.scheduler,
+            ending=self.ending,
+            board=self._board,
+            is_cordoned=lambda: self.presence.is_cordoned,
+            on_joined=lambda: self._peers.say_hello() if self._peers is not None else None,
+            before_rejoining=self._orders.obey,  # what nobody could tell it is meant for it, whatever its next id
+        )
         self.alarm = Alarm(
             store,
             clock,
@@ -259,15 +267,20 @@ class Node:
             steps["idle hooks"] = self._idle.step
         self._duties = [Duty(name, step, clock, logger) for name, step in steps.items()]
 
+    @property
+    def id(self) -> str:
+        """The one that it works under now."""
+        return self.membership.id
+
     # ------------------------------------------------------------ start
 
     async def start(self) -> None:
         """Find out what there is to work with, register, and begin to work."""
         self._ledger.totals |= await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
-            self._address = await self._peers.serve()
+            self.membership.address = await self._peers.serve()
             self._peers.resident = self
-        await self._join()
+        await self.membership.join()
         for duty in self._duties:
             duty.start()
         self._logger.info(
@@ -277,45 +290,6 @@ class Node:
             len(self._kinds),
             self._ledger.concurrency,
         )
-
-    async def _join(self) -> None:
-        """Become a node under a new id, with a lease of its own."""
-        node_id = self.id = new_id(self._clock)
-        settings = self._settings
-        asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
-        await self._store.register(
-            NewNode(
-                id=self.id,
-                name=settings.name,
-                process=self._executor.identity,
-                kinds=tuple(sorted(self._kinds)),
-                queues=tuple(sorted(settings.queues)) if settings.queues is not None else None,
-                concurrency=settings.concurrency,
-                lease=microseconds(settings.lease),
-                version=VERSION,
-                address=self._address,
-                is_cordoned=self.presence.is_cordoned,
-                published=self._board.write(),
-            )
-        )
-        if self._peers is not None:
-            self._peers.say_hello()
-        self.scheduler.node_id = self.runner.node_id = self.id
-        self._lease = Lease(
-            self._store.keeper,
-            self.id,
-            settings.lease,
-            self._clock,
-            self._logger,
-            asked_at=asked_at,
-            on_lost=self._fence,
-            # What runs after the node has joined again, under another id, is not this lease's business.
-            is_quiet=lambda: self.id != node_id or not self.runner.running,
-            exit_process=self._executor.exit_process,
-            board=self._board,
-        )
-        watchdog = Watchdog(self.loop, self._clock, self._logger, lambda: list(self.runner.running.values()))
-        self._keeper = self._executor.start_keeper(watchdog.beside(self._lease.keep))
 
     # ------------------------------------------------------------ work
 
@@ -340,7 +314,7 @@ class Node:
         self._neighbours.started(claims)
         if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
             self.alarm.look()  # the next one has its turn now
-        if self.scheduler.may_claim and self._lease is not None and not self._lease.is_over:
+        if self.scheduler.may_claim and self.membership.may_start:
             self._slots.submit(self.runner.admit(claims))
             self._canceller.claimed(claim.id for claim in claims)
         else:  # it was cordoned or told to stop, or lost its lease or stood still, while the claim was under way
@@ -397,15 +371,14 @@ class Node:
         if self.presence.is_cordoned:
             self.runner.stop_waiting(Stop.CORDON)
         self._board.write()
-        if self._lease is not None:
-            self._lease.renew_soon()
+        self.membership.renew_soon()
 
     def _may_go_on(self, attempt: Attempt) -> bool:
         """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
         told to leave, and goes back at no cost when it does."""
         if self.presence.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.ask_to_leave()
-        return self._lease is not None and not self._lease.is_lost and attempt.stop is None
+        return not self.membership.is_lost and attempt.stop is None
 
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
@@ -493,37 +466,6 @@ class Node:
         """If it runs here, ask its body to end, provided that the store says so too."""
         self._canceller.wish(task_id)
 
-    # ------------------------------------------------------------ the lease is lost
-
-    def _fence(self, node_id: str) -> None:
-        """Called from the lease's thread, also while the loop is blocked."""
-        self._logger.error("node %s has lost its lease: it stops its work, and joins again under a new id", node_id)
-        self.scheduler.close()
-        self._executor.kill_children()
-        self.loop.call_soon_threadsafe(self._leave)
-
-    def _leave(self) -> None:
-        self.runner.stop_all(Stop.LEASE_LOST)
-        if self._stopping is None:
-            self._rejoining = self.loop.create_task(self._rejoin())
-
-    async def _rejoin(self) -> None:
-        await self.scheduler.settled()
-        await self.ending.quiet.comes()
-        failures = 0
-        while True:
-            try:
-                await self._orders.obey(self.id)  # what nobody could tell it is meant for it, whatever its next id
-                await self._join()
-                break
-            except StoreError as error:
-                failures += 1
-                if failures == 1:
-                    self._logger.warning("the node waits for the store to join again: %s", error)
-                await self._clock.sleep(pause_after(failures))
-        self._logger.info("joined again as node %s", self.id)
-        self.scheduler.reopen()
-
     # ------------------------------------------------------------ stop
 
     async def drained(self) -> None:
@@ -564,8 +506,7 @@ class Node:
         await self._has_stopped.wait()
 
     async def _stop(self, grace: float | None) -> None:
-        if self._rejoining is not None:  # it would open the scheduler again
-            self._rejoining.cancel()
+        self.membership.close()
         self.presence.close()
         self.scheduler.close()
         self.acceptance.close()
@@ -585,15 +526,10 @@ class Node:
         await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:
-        if self._keeper is not None:
-            await self._keeper.stop()
         if self._peers is not None:
             self._peers.say_goodbye()
             self._peers.resident = None
-        try:
-            await self._store.unregister(self.id)
-        except StoreError as error:
-            self._logger.warning("the node's row could not be removed: %s", error)
+        await self.membership.resign()
         if not self.was_abandoned:
             await self._slots.close()
             await self._executor.close()

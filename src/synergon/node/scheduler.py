@@ -234,7 +234,8 @@ class Scheduler:
         leftover = {
             room.kind
             for room in request.rooms
-            if taken[room.kind] >= room.count or (slots_left + yielding * room.is_urgent <= 0 and not room.is_command)
+            if taken[room.kind] >= room.count
+            or (slots_left + yielding * room.is_yielded_to <= 0 and not room.is_command)
         }
         more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.

@@ -60,8 +60,7 @@ class Scales:
         """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
         if room.is_command:
             return ANY_NUMBER
-        is_offered_more = room.is_urgent and not room.is_resting
-        return self._slots + self._request.yielding.get(SLOT, 0) if is_offered_more else self._slots
+        return self._slots + self._request.yielding.get(SLOT, 0) if room.is_yielded_to else self._slots
 
     def short_of(self, room: Room, demand: Demand, task_id: int | None = None) -> list[str]:
         """The resources of which too little is left for it now."""
@@ -109,7 +108,7 @@ class Scales:
 
     def _available(self, name: str, room: Room, is_exempt: bool) -> int:
         available = self._free.get(name, 0)
-        if room.is_urgent and not room.is_resting:
+        if room.is_yielded_to:
             available += self._request.yielding.get(name, 0)
         return available if is_exempt else available - self._held.get(name, 0)
 
