@@ -113,7 +113,8 @@ SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 A
 -- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
 -- other.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at),
     overdue = false, kept_by = NULL, kept_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
     provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
     server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]
@@ -218,7 +219,8 @@ ended AS (
 {succeed.counted},
 taken AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6, started_at = now(),
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+        started_at = greatest(now(), enqueued_at),
         overdue = false, kept_by = NULL, kept_until = NULL, holds = $10, provider = coalesce($11, provider),
         server = coalesce($12, server), slot = $13
     WHERE state || '' = 'ready' AND id = ANY (ARRAY(SELECT next.id FROM next CROSS JOIN ended))
@@ -288,7 +290,8 @@ ended AS (
 {succeed.counted},
 taken AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6, started_at = now(),
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+        started_at = greatest(now(), enqueued_at),
         overdue = false
     WHERE state || '' = 'waiting' AND id = ANY (ARRAY(SELECT next.id FROM next CROSS JOIN ended))
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,

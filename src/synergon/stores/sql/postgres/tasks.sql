@@ -145,7 +145,8 @@ RETURNING state
 -- name: claim
 -- One index probe per kind and open queue, and one more for ready tasks that demand something of their own: if there are
 -- any, nothing is taken, and it is told of which kinds they are. Tasks that nobody asked for are never looked at. The
--- guard is the state in the UPDATE; skipping locked rows only keeps claimers out of each other's way.
+-- guard is the state in the UPDATE; skipping locked rows only keeps claimers out of each other's way. A statement may see
+-- a task that was stored after its own moment: nothing has started before it was there.
 -- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
 -- all rows in that state, which it likes to do when it believes that there are few.
 WITH lane AS MATERIALIZED (
@@ -187,7 +188,7 @@ lease AS MATERIALIZED (
 claimed AS (
     UPDATE {schema}.task
     SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
-        started_at = now(), overdue = false, kept_by = NULL, kept_until = NULL
+        started_at = greatest(now(), enqueued_at), overdue = false, kept_by = NULL, kept_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
         AND EXISTS (SELECT 1 FROM lease WHERE is_open)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,

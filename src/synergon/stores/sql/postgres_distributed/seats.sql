@@ -57,7 +57,8 @@ FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 -- name: take_seats
 -- A row that somebody holds is an error at once instead of a wait without end.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at),
     overdue = false, kept_by = NULL, kept_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
     provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
     server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]

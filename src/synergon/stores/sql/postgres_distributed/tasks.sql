@@ -58,7 +58,8 @@ FROM (SELECT 1) AS always LEFT JOIN picked ON true
 -- Takes those of the given tasks that are still ready. A row that somebody holds is an error at once instead of a wait
 -- without end. What the look has found true is asked again, because it was a statement of its own.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1, started_at = now(),
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at),
     overdue = false, kept_by = NULL, kept_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
