@@ -20,7 +20,12 @@ from synergon import State, TaskRecord
 from synergon.cli.demo_log import FILE_NAME, FOLDER_VARIABLE, BodyLog
 from synergon.cli.demo_reckoning import Reckoning, show
 
-PROGRAM = "from synergon.cli.demo import main; main(tasks=400, pace=4)"
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has ignored
+from synergon.cli.demo import main
+main(tasks=400, pace=4)
+"""
 PATIENCE_SECONDS = 60.0
 
 
