@@ -12,6 +12,7 @@ from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources
 from synergon.demands import PROCESS, UNIT
+from synergon.records import ClaimRequest, Claims
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
@@ -34,6 +35,34 @@ async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> 
         crowd.gate.open()
     assert crowd.most["small"] == 2
     assert crowd.most["hungry"] <= 4
+
+
+async def test_a_remote_database_looks_for_one_half_while_the_other_runs(
+    new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is the same processor that does both, all is asked for at once."""
+    engine = new_engine(url, concurrency=240)
+    asked: list[int] = []
+    crowd = Crowd()
+
+    @engine.task
+    async def work() -> None:
+        await crowd.join("work")
+
+    async with engine:
+        claim = engine.store.claim
+
+        async def noted(request: ClaimRequest) -> Claims:
+            asked.append(request.limit)
+            return await claim(request)
+
+        monkeypatch.setattr(engine.store, "claim", noted)
+        await work.enqueue_many([()] * 240)
+        async with engine.worker(drain=True):
+            await until(lambda: crowd.now == {"work": 240})
+            crowd.gate.open()
+        assert asked[0] == (120 if engine.store.capabilities.remote else 240)
+        assert max(asked) == asked[0]
 
 
 async def test_what_is_given_back_is_taken_again_at_once(new_engine: NewEngine, url: str) -> None:

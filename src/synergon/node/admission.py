@@ -31,6 +31,7 @@ class Admission:
         labels: frozenset[str] = frozenset(),
         reservation: Reservation | None = None,
         preemption: Preemption | None = None,
+        most_at_once: int | None = None,
     ) -> None:
         self._kinds = kinds
         self._ledger = ledger
@@ -38,6 +39,8 @@ class Admission:
         self.labels = labels
         self._reservation = reservation
         self._preemption = preemption
+        self._most_at_once = most_at_once
+        """No claim asks for more than this."""
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
         said = {kind: kind_state(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
@@ -62,7 +65,7 @@ class Admission:
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
-            limit=self._asking.limit,
+            limit=min(self._asking.limit, self._most_at_once or self._asking.limit),
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,

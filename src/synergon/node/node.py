@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from synergon.clock import Clock
 from synergon.demands import AS_THE_KIND_SAYS
@@ -60,6 +61,10 @@ from synergon.records import Claim, NewTask, NodeRecord
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask
+
+LEAST_AT_ONCE: Final = 100
+"""Where a database works on claims beside the node, each asks for half of the slots at the most, or for this many:
+while one half is looked for, the other runs."""
 
 
 class Node:
@@ -161,6 +166,7 @@ class Node:
             labels=settings.labels,
             reservation=self.reservation,
             preemption=self.runner.preemption,
+            most_at_once=max(settings.concurrency // 2, LEAST_AT_ONCE) if store.capabilities.remote else None,
         )
         self._neighbours = Neighbours(self._peers, self._admission)
         self.acceptance = Acceptance(
