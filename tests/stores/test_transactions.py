@@ -218,7 +218,7 @@ async def _is_over(body: BodyTransaction) -> bool:
         answer = body.connection.execute("SELECT 1")
         if isawaitable(answer):
             await answer
-    except (sqlite3.DatabaseError, asyncpg.InterfaceError):
+    except (sqlite3.DatabaseError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError):
         return True
     return False
 
