@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,6 +84,32 @@ async def test_what_has_no_answer_is_asked_again(stand: Stand, answer: Exception
             await stand.along()
     assert not stand.scheduler.is_at_rest("shared")
     await stand.scheduler.settled()
+
+
+async def test_who_waits_for_a_claim_waits_for_the_next_one_that_has_begun_meanwhile(stand: Stand) -> None:
+    """Else two of them would be given the same slot."""
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def ask(_: ClaimRequest) -> Claims:
+        await gates[len(stand.started)].wait()
+        return Claims([ONE])
+
+    async def one_after_the_other() -> None:
+        for _ in gates:
+            await stand.scheduler.claim_along({"shared"}, ask)
+
+    passing = asyncio.ensure_future(one_after_the_other())
+    await asyncio.sleep(0)
+    settled = asyncio.ensure_future(stand.scheduler.settled())
+    await asyncio.sleep(0)
+    gates[0].set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (len(stand.started), stand.scheduler.is_claiming, settled.done()) == (1, True, False)
+    gates[1].set()
+    await passing
+    await settled
+    assert not stand.scheduler.is_claiming
 
 
 async def test_others_that_have_room_may_be_before_it(stand: Stand) -> None:

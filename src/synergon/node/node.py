@@ -305,6 +305,7 @@ class Node:
             await self._clock.sleep(pause_after(1))
         await self.scheduler.settled()  # a place may be passed on just now, which is a claim, too
         await self._strays.give_back(self.id)
+        await self.scheduler.settled()  # and meanwhile, too
         self._neighbours.claim_begins()
         try:
             taken = await self.scheduler.step()

@@ -179,8 +179,9 @@ class Scheduler:
         return not self._has_room_for(self._dirty)
 
     async def settled(self) -> None:
-        """Return once no claim is in flight; to be called after `close`."""
-        await self._is_idle.wait()
+        """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""
+        while self.is_claiming:  # another may have begun before who waits for the one before had its turn
+            await self._is_idle.wait()
 
     async def _claim(self, request: ClaimRequest, ask: Ask) -> Sequence[Claim]:
         asked = {room.kind for room in request.rooms}
