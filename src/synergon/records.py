@@ -36,7 +36,7 @@ def storable(text: str) -> str:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every record has in common."""
+    """What every record has in common. None holds itself, so the collector of cycles need not look at them."""
 
 
 # ---------------------------------------------------------------- what goes into a store

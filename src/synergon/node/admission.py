@@ -39,7 +39,7 @@ class Admission:
         self.labels = labels
         self._reservation = reservation
         self._preemption = preemption
-        self._most_at_once = most_at_once
+        self._most_at_once = most_at_once or ledger.concurrency
         """No claim asks for more than this."""
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
@@ -65,7 +65,7 @@ class Admission:
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
-            limit=min(self._asking.limit, self._most_at_once or self._asking.limit),
+            limit=min(self._asking.limit, self._most_at_once),
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,

@@ -303,9 +303,8 @@ class Node:
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        await self.scheduler.settled()  # a place may be passed on just now, which is a claim, too
+        await self.scheduler.settled()  # what a claim has just taken is nobody's stray
         await self._strays.give_back(self.id)
-        await self.scheduler.settled()  # and meanwhile, too
         self._neighbours.claim_begins()
         try:
             taken = await self.scheduler.step()

@@ -135,7 +135,9 @@ class Scheduler:
         await self._event.wait()
 
     async def step(self) -> Sequence[Claim]:
-        """Claim once, for every reason there was; what was taken."""
+        """Claim once, for every reason there was; what was taken. One that goes along with something else is a claim,
+        too, and has to end first: both would be given the same slots."""
+        await self.settled()
         self._event.clear()
         if not self.may_claim:
             return ()
