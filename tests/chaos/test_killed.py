@@ -30,7 +30,7 @@ async def test_work_of_a_node_that_is_killed_again_and_again_runs_again_within_t
         arena.start_producer(seed=1, a_second=PRODUCED_A_SECOND, longest=1.0)
         for number in range(ROUNDS):
             victim = arena.nodes[number % 3]
-            await until("it works", lambda pid=victim.pid: arena.is_busy(pid))  # type: ignore[misc]
+            await until("it works", lambda pid=victim.pid: arena.is_busy(pid))  # type: ignore[misc]  # bound now
             if number % 2:  # as if on another host: only its lease tells that it is dead
                 database.hide_process(victim.pid)
             victim.kill()

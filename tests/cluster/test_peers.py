@@ -17,7 +17,7 @@ async def test_a_chain_runs_across_processes_that_each_run_one_kind(url: str) ->
         for chains in (1, 2):  # in the first one everybody meets
             began = time.time()
             await producer.enqueue([producer.call("first")])
-            await until(lambda wanted=chains: has_ended(producer, wanted))  # type: ignore[misc]
+            await until(lambda wanted=chains: has_ended(producer, wanted))  # type: ignore[misc]  # bound now
         (last, _) = await producer.tasks(kind="third")
         print(f"\n{url.split(':')[0]}: a chain of three processes took {(last.result - began) * 1000:.0f} ms")
 

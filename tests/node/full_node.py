@@ -45,7 +45,7 @@ class Crowd:
         handles = []
         for number in range(1, count + 1):
             handles.append(await self.work.enqueue(number))
-            await until(lambda number=number: number in self.inside)  # type: ignore[misc]
+            await until(lambda number=number: number in self.inside)  # type: ignore[misc]  # bound now
         return handles
 
     def open(self) -> None:

@@ -471,7 +471,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(new_engine: NewEngin
     async def note() -> None: ...
 
     with pytest.raises(ConfigurationError, match="can_accept of 'note' decorates a function, got 7"):
-        note.can_accept(7)  # type: ignore[call-overload]
+        note.can_accept(7)  # type: ignore[call-overload]  # wrong on purpose
     misfits: list[Any] = [lambda: 1, lambda candidates, more: candidates]
     for misfit in misfits:
         with pytest.raises(ConfigurationError, match="can_accept of 'note' takes a function of the candidates"):

@@ -70,7 +70,7 @@ async def test_options_that_cannot_be_read_fail_their_task_and_no_other(engine: 
 @pytest.mark.parametrize("where", ["loop", "thread"])
 async def test_a_result_that_cannot_be_stored_fails_with_a_clear_reason(engine: Engine, where: str) -> None:
     results: dict[str, object] = {"large": "x" * (1024 * 1024), "no json": asyncio.Lock(), "cyclic": []}
-    results["cyclic"].append(results["cyclic"])  # type: ignore[attr-defined]
+    results["cyclic"].append(results["cyclic"])  # type: ignore[attr-defined]  # a list
 
     def give(which: str) -> object:
         return results[which]

@@ -174,7 +174,7 @@ async def test_kinds_without_tasks_are_not_asked_for(new_engine: NewEngine, sqli
             asked.append(0 if found is None else len(found.rooms))
             return found
 
-        node._admission.request = noted  # type: ignore[method-assign,assignment]
+        node._admission.request = noted  # type: ignore[method-assign,assignment]  # put in its place
         await engine.kinds["kind7"].enqueue_many([()] * 50)
     assert max(asked) == 1
 

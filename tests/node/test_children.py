@@ -37,7 +37,7 @@ async def new_pool() -> AsyncIterator[Callable[..., ChildPool]]:
     pools: list[ChildPool] = []
 
     def make(**options: object) -> ChildPool:
-        pools.append(ChildPool(**{"entry": ENTRY, **options}))  # type: ignore[arg-type]
+        pools.append(ChildPool(**{"entry": ENTRY, **options}))  # type: ignore[arg-type]  # they fit
         return pools[-1]
 
     yield make
@@ -471,7 +471,7 @@ async def test_modules_can_be_loaded_ahead(new_pool: Callable[..., ChildPool]) -
 )
 async def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
-        ChildPool(**{"entry": ENTRY, **options})  # type: ignore[arg-type]
+        ChildPool(**{"entry": ENTRY, **options})  # type: ignore[arg-type]  # wrong on purpose
 
 
 # ---------------------------------------------------------------- closing

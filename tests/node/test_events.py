@@ -211,10 +211,10 @@ async def test_a_test_hears_them_too(engine: Engine) -> None:
 
 def test_only_functions_can_subscribe(engine: Engine) -> None:
     with pytest.raises(OptionError, match="on_event takes a function"):
-        engine.on_event("print")  # type: ignore[type-var]
+        engine.on_event("print")  # type: ignore[type-var]  # wrong on purpose
     for wrong in (Event, lambda: None, _generator, _async_generator, _Generator(), lambda one, two: None):
         with pytest.raises(OptionError, match="on_event takes a function of an event"):
-            engine.on_event(wrong)  # type: ignore[type-var]
+            engine.on_event(wrong)  # type: ignore[type-var]  # wrong on purpose
     assert engine.subscribers == []
 
 

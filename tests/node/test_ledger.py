@@ -23,11 +23,11 @@ class WatchedLedger(Ledger):
     wrong: tuple[str, ...] = ()
 
     def take(self, *arguments: object, **named: object) -> None:
-        Tally.take(self, *arguments, **named)  # type: ignore[arg-type]
+        Tally.take(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
         self.look()
 
     def release(self, *arguments: object, **named: object) -> None:
-        Tally.release(self, *arguments, **named)  # type: ignore[arg-type]
+        Tally.release(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
         self.look()
 
     def look(self) -> None:
@@ -41,7 +41,7 @@ def watch(engine: Engine) -> None:
     """Let the node of this engine keep a watched ledger."""
 
     def make(*arguments: object, **named: object) -> Node:
-        node = Node(*arguments, **named)  # type: ignore[arg-type]
+        node = Node(*arguments, **named)  # type: ignore[arg-type]  # they fit
         node._ledger.__class__ = WatchedLedger
         return node
 

@@ -48,7 +48,7 @@ class Choosy:
             self.looks.append(len(found))
             return found
 
-        store.look = counted  # type: ignore[assignment, method-assign]
+        store.look = counted  # type: ignore[assignment, method-assign]  # put in its place
 
     async def refuse_many(self, count: int, priority: int = 0) -> None:
         before = len(self.asked)

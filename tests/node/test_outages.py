@@ -167,7 +167,7 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
                 raise error
             return await finish(settlements)
 
-        store.finish = refuse_poison  # type: ignore[method-assign]
+        store.finish = refuse_poison  # type: ignore[method-assign]  # put in its place
         return store
 
     engine._make_store = make
@@ -422,7 +422,7 @@ class NoRenewals:
             async def keeper() -> Any:
                 return Door(await real_keeper(), self)
 
-            store.keeper = keeper  # type: ignore[method-assign]
+            store.keeper = keeper  # type: ignore[method-assign]  # put in its place
             return store
 
         engine._make_store = make

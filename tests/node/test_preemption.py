@@ -370,4 +370,4 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(
     with pytest.raises(OptionError, match=said):
         engine.task(**options)(body)
     with pytest.raises(OptionError, match="has no option 'urgent'"):
-        engine.task(body).with_options(urgent=True)  # type: ignore[call-arg]
+        engine.task(body).with_options(urgent=True)  # type: ignore[call-arg]  # wrong on purpose

@@ -313,7 +313,7 @@ async def test_plain_functions_may_ask_too(engine: Engine) -> None:
 def test_a_pause_that_makes_no_sense_is_refused_where_it_is_asked_for(pause: object) -> None:
     for control in (Snooze, RetryAfter):
         with pytest.raises(ValueError, match=f"{control.__name__} takes a number of seconds .*, got "):
-            control(pause)  # type: ignore[arg-type]
+            control(pause)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("control", [Snooze, RetryAfter])

@@ -145,7 +145,7 @@ async def test_a_waiting_time_that_makes_no_sense_is_refused(engine: Engine) -> 
         handle = await note.enqueue()
         for timeout in (-1, float("nan"), "soon"):
             with pytest.raises(OptionError, match="timeout must be"):
-                await handle.result(timeout)  # type: ignore[arg-type]
+                await handle.result(timeout)  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_a_waiter_is_told_in_time_however_many_others_begin_to_wait(

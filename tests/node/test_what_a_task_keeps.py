@@ -179,7 +179,7 @@ async def test_progress_that_makes_no_sense_is_refused_in_the_body(engine: Engin
     @engine.task
     async def work(ctx: Context) -> None:
         with pytest.raises(OptionError) as refused:
-            ctx.progress(fraction)  # type: ignore[arg-type]
+            ctx.progress(fraction)  # type: ignore[arg-type]  # wrong on purpose
         said.append(str(refused.value))
 
     async with engine.worker():
@@ -324,6 +324,6 @@ async def test_what_cannot_be_listed_is_refused(engine: Engine) -> None:
             await engine.tasks(state="sleeping")
         for limit in (0, -1, 10_001, True, "ten"):
             with pytest.raises(OptionError, match="limit must be a whole number from 1 to 10000"):
-                await engine.tasks(limit=limit)  # type: ignore[arg-type]
+                await engine.tasks(limit=limit)  # type: ignore[arg-type]  # wrong on purpose
         with pytest.raises(TaskNotFound, match="there is no task 99: it never existed"):
             await engine.get(99)

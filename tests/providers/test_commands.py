@@ -241,7 +241,7 @@ def _count_claims(engine: Engine, claims: Counter[str]) -> None:
         claims["claim"] += 1
         return await claim(request)
 
-    engine.store.claim = counted  # type: ignore[method-assign]
+    engine.store.claim = counted  # type: ignore[method-assign]  # put in its place
 
 
 async def test_a_command_for_a_server_that_leaves_the_pool_fails_instead_of_waiting_for_ever(engine: Engine) -> None:
@@ -299,7 +299,7 @@ async def test_a_command_takes_the_options_that_it_can_keep(engine: Engine) -> N
         OptionError, match="@command 'ask' of provider 'gpu' has no option 'retry'; it takes name, timeout"
     ):
 
-        @gpu.command(retry=3)  # type: ignore[call-overload, untyped-decorator]
+        @gpu.command(retry=3)  # type: ignore[call-overload, untyped-decorator]  # wrong on purpose
         async def ask() -> None: ...
 
     with pytest.raises(ValueError, match="has an argument `to`"):

@@ -238,5 +238,5 @@ async def test_what_makes_no_sense_as_a_group_is_refused_and_nothing_is_stored(e
         with pytest.raises(OptionError, match="conn cannot be given for tasks of a group"):
             await engine.group("parts", [part.call().with_options(conn=object())])
         with pytest.raises(OptionError):
-            await engine.group("parts", [part])  # type: ignore[list-item]
+            await engine.group("parts", [part])  # type: ignore[list-item]  # wrong on purpose
         assert sum((await engine.counts()).values()) == 0

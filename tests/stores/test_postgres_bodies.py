@@ -133,7 +133,7 @@ async def test_a_commit_that_met_another_transaction_costs_the_task_nothing(new_
         await gate.until_reached()
         other: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
         await other.execute("SET deadlock_timeout = '1h'; BEGIN")  # the body is the one that is undone
-        schema = engine.store.address.schema  # type: ignore[attr-defined]
+        schema = engine.store.address.schema  # type: ignore[attr-defined]  # of this one only
         await other.execute(f"SELECT 1 FROM {schema}.task WHERE id = $1 FOR UPDATE", handle.id)
         wish = asyncio.create_task(other.execute(f"UPDATE {TABLE} SET word = 'by the other'"))
         question = f"SELECT 1 FROM pg_stat_activity WHERE pid = {other.get_server_pid()} AND wait_event_type = 'Lock'"

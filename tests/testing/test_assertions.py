@@ -108,7 +108,7 @@ async def test_mistakes_are_refused(tester: Tester) -> None:
     with pytest.raises(OptionError, match="'elsewhere' belongs to"):
         tester.assert_not_enqueued(elsewhere)
     with pytest.raises(OptionError, match="a task or the name of a kind"):
-        tester.assert_enqueued(len)  # type: ignore[arg-type]
+        tester.assert_enqueued(len)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(PayloadError, match=r"'greet' has no argument 'nmae'; it takes \(name\)"):
         tester.assert_not_enqueued(greet, nmae="Ada")
     with pytest.raises(PayloadError, match="takes 1 arguments, got 2"):

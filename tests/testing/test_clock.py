@@ -89,7 +89,7 @@ async def test_a_day_takes_no_time(tester: Tester) -> None:
 @pytest.mark.parametrize("duration", [-1, "soon", None])
 async def test_it_refuses_what_is_no_duration(tester: Tester, duration: object) -> None:
     with pytest.raises(OptionError, match="advance must be"):
-        tester.clock.advance(duration)  # type: ignore[arg-type]
+        tester.clock.advance(duration)  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_it_refuses_a_start_without_a_time_zone() -> None:

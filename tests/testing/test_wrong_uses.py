@@ -11,7 +11,7 @@ from synergon.testing import Tester
 
 def test_what_is_no_engine() -> None:
     with pytest.raises(OptionError, match="needs an Engine, got 'app'"):
-        testing.memory("app")  # type: ignore[arg-type]
+        testing.memory("app")  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_a_block_inside_a_block(tester: Tester) -> None:

@@ -159,7 +159,7 @@ async def test_many_are_stored_all_or_none(engine: Engine) -> None:
         with pytest.raises(PayloadError):
             await greet.enqueue_many([("Ada",), ("Bob",), (3,)])
         with pytest.raises(PayloadError, match=r"takes tuples or dicts of arguments, got 'Bob'; .*\(value,\)"):
-            await greet.enqueue_many([("Ada",), "Bob"])  # type: ignore[list-item]
+            await greet.enqueue_many([("Ada",), "Bob"])  # type: ignore[list-item]  # wrong on purpose
         assert await all_tasks(engine) == []
         assert await greet.enqueue_many([]) == []
         assert await engine.enqueue([]) == []
@@ -171,9 +171,9 @@ async def test_one_call_is_no_list_and_a_task_is_no_call(engine: Engine) -> None
 
     async with engine:
         with pytest.raises(OptionError, match=r"takes a list of calls, got one; write engine.enqueue\(\[greet.call"):
-            await engine.enqueue(greet.call("Ada"))  # type: ignore[arg-type]
+            await engine.enqueue(greet.call("Ada"))  # type: ignore[arg-type]  # wrong on purpose
         with pytest.raises(OptionError, match=r"takes calls, like greet.call\('Ada'\), got <TaskType greet>"):
-            await engine.enqueue([greet])  # type: ignore[list-item]
+            await engine.enqueue([greet])  # type: ignore[list-item]  # wrong on purpose
 
 
 async def test_a_generator_of_calls_is_as_good_as_a_list(engine: Engine) -> None:

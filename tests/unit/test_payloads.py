@@ -196,7 +196,7 @@ async def test_parameters_of_every_sort_get_their_values(new_engine: NewEngine, 
         return [first, second, third, ctx.attempt]
 
     async with engine.worker():
-        handle = await odd.enqueue(1, 2, third=3)  # type: ignore[call-arg, arg-type]
+        handle = await odd.enqueue(1, 2, third=3)  # type: ignore[call-arg, arg-type]  # ctx is not the first
         assert await handle.result(PATIENCE_SECONDS) == [1, 2, 3, 1]
 
 
@@ -204,7 +204,7 @@ async def test_what_has_no_annotation_is_plain_json(new_engine: NewEngine, memor
     engine = new_engine(memory_url)
 
     @engine.task
-    async def untyped(value, more=None):  # type: ignore[no-untyped-def]
+    async def untyped(value, more=None):  # type: ignore[no-untyped-def]  # untyped on purpose
         return [value, more]
 
     async with engine.worker():
@@ -227,7 +227,7 @@ async def test_a_result_that_nobody_annotated_is_what_json_makes_of_it(new_engin
     engine = new_engine(memory_url)
 
     @engine.task
-    async def give():  # type: ignore[no-untyped-def]
+    async def give():  # type: ignore[no-untyped-def]  # untyped on purpose
         return {"at": datetime(2026, 1, 1, tzinfo=UTC), "who": Address("A"), "many": (1, 2)}
 
     async with engine.worker():

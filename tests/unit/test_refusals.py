@@ -89,7 +89,7 @@ async def test_a_setting_that_does_not_exist_is_refused(engine: Engine) -> None:
 
 def test_options_of_the_kind_and_of_the_call_are_not_mixed_up(engine: Engine, greet: Any) -> None:
     with pytest.raises(OptionError, match="@task of 'body' has no option 'delay'"):
-        engine.task(delay=1)(body)  # type: ignore[call-overload]
+        engine.task(delay=1)(body)  # type: ignore[call-overload]  # wrong on purpose
     with pytest.raises(OptionError, match="has no option 'max_running'"):
         greet.with_options(max_running=1)
     with pytest.raises(OptionError, match="has no option 'name'"):
@@ -290,7 +290,7 @@ def test_what_is_no_function_cannot_be_a_task(engine: Engine) -> None:
 
     for thing in (NotAFunction, "text", 5):
         with pytest.raises(ConfigurationError, match=r"@engine\.task decorates functions, got "):
-            engine.task(thing)  # type: ignore[arg-type]
+            engine.task(thing)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(OptionError, match=r"give name=\.\.\."):
         engine.task(functools.partial(plain_body))
     with pytest.raises(
@@ -412,7 +412,7 @@ async def test_a_model_that_refuses_its_value_is_refused_at_the_call(engine: Eng
 
     for value in ({"number": "many"}, {"nmbr": 1}, 5):
         with pytest.raises(PayloadError, match="the payload of task 'take' does not fit its signature"):
-            await take.enqueue(value)  # type: ignore[arg-type]
+            await take.enqueue(value)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

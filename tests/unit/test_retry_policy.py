@@ -146,7 +146,7 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(options: dict[s
 
 def test_a_policy_cannot_be_changed_afterwards() -> None:
     with pytest.raises(AttributeError):
-        Retry().attempts = 3  # type: ignore[misc]
+        Retry().attempts = 3  # type: ignore[misc]  # wrong on purpose
 
 
 @pytest.mark.parametrize("attempt", ["x", None, 1.5, True])

@@ -52,7 +52,7 @@ def test_every_setting_has_an_environment_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any
 ) -> None:
     monkeypatch.setenv(f"SYNERGON_{name.upper()}", text)
-    settings = Engine(**({} if name == "url" else {"url": "memory://"})).settings  # type: ignore[arg-type]
+    settings = Engine(**({} if name == "url" else {"url": "memory://"})).settings  # type: ignore[arg-type]  # they fit
     assert getattr(settings, name) == value
     assert settings.sources[name] == f"$SYNERGON_{name.upper()}"
 
@@ -108,7 +108,7 @@ def test_a_variable_with_a_value_that_makes_no_sense_is_named(
 ) -> None:
     monkeypatch.setenv(f"SYNERGON_{name.upper()}", text)
     with pytest.raises(OptionError, match=rf"\$SYNERGON_{name.upper()}"):
-        Engine(**({} if name == "url" else {"url": "memory://"}))  # type: ignore[arg-type]
+        Engine(**({} if name == "url" else {"url": "memory://"}))  # type: ignore[arg-type]  # they fit
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "postgresql://x?schema=Bad", "sqlite:///"])

@@ -152,7 +152,7 @@ async def free_some_space(engine: Engine) -> None:
 
 
 async def _limit_pages(engine: Engine, pages: int) -> None:
-    writer = engine.store._writer  # type: ignore[attr-defined]
+    writer = engine.store._writer  # type: ignore[attr-defined]  # of this one only
     await writer.do(lambda transaction: transaction.select(f"PRAGMA max_page_count = {pages}", ()))
 
 

@@ -94,7 +94,7 @@ def trace_statements(path: str) -> None:
         connection.set_trace_callback(lambda sql: file.write(" ".join(sql.split()) + "\n"))
         return connection
 
-    sqlite3.connect = traced  # type: ignore[assignment]
+    sqlite3.connect = traced  # type: ignore[assignment]  # put in its place
 
 
 def main() -> None:
