@@ -7,13 +7,15 @@ import logging
 import statistics
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, Pulse, ended, make_troubled, until
 
-from synergon import Engine, Reason, State, TaskFailed
+from synergon import Context, Engine, Reason, Retry, State, TaskFailed
 
 
 async def test_delayed_tasks_run_once_each_on_time_and_never_again(new_engine: NewEngine, url: str) -> None:
@@ -115,6 +117,34 @@ async def test_a_task_that_is_due_earlier_than_all_others_does_not_wait_for_them
         await note.with_options(delay=1800).enqueue()
         soon = await note.with_options(delay=0.05).enqueue()
         await soon.result(PATIENCE_SECONDS)
+
+
+async def test_a_retry_that_comes_while_the_store_answers_what_is_due_next_is_not_left_to_the_sweep(
+    new_engine: NewEngine, url: str
+) -> None:
+    engine, answer = new_engine(url), Gate()
+    stores = make_troubled(engine)
+
+    @engine.task(retry=Retry(attempts=2, first=0.01))
+    async def fail_once(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("once")
+        return "on time"
+
+    async def answer_late(wake: Callable[[], Awaitable[Any]]) -> Any:
+        stores[-1].end("wake")
+        woken = await wake()
+        await answer.hold()
+        return woken
+
+    async with engine.worker() as node:
+        stores[-1].cause("wake", answer_late)
+        node.alarm.look()
+        await answer.until_reached()
+        handle = await fail_once.enqueue()
+        await until(lambda: node.completer.settled == 1)
+        answer.open()
+        assert await handle.result(PATIENCE_SECONDS) == "on time"
 
 
 async def test_what_was_due_while_nobody_ran_is_run_when_somebody_does(engine: Engine) -> None:
