@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 from tests.postgres_server import store_url
+from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
 
@@ -70,8 +71,18 @@ async def new_engine() -> AsyncIterator[NewEngine]:
 
     yield make
     for engine in engines:
-        async with asyncio.timeout(10):  # a test that left something stuck has failed already; the next ones go on
+        # A test that left something stuck has failed already; the next ones go on.
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await engine.stop(grace=0)
+
+
+@pytest.fixture
+def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten renewals a second of a lease that lasts its thirty seconds.
+
+    What comes with a heartbeat comes soon then, and a machine that stands still for a while ends no lease.
+    """
+    monkeypatch.setattr("synergon.node.lease.PARTS", 300)
 
 
 @pytest.fixture

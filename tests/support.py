@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, Final, cast
 from synergon import Engine, Handle, State, TaskRecord
 from synergon.errors import StoreUnavailable
 from synergon.stores import open_store
-from synergon.stores.base import Store
+from synergon.stores.base import LeaseKeeper, Store
 
 PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what should happen at once: the machine may be busy, and a failure is final anyway."""
@@ -111,6 +112,35 @@ class ThreadGate:
         await until(self._reached.is_set)
 
 
+class Pulse:
+    """How long this process stood still while it should have run: a machine that is busy or asleep is late with
+    everything, and that says nothing about the engine."""
+
+    BEAT_SECONDS: Final = 0.01
+    SLACK_SECONDS: Final = 0.02
+
+    def __init__(self) -> None:
+        self.missed_seconds = 0.0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def _beat(self) -> None:
+        before = time.monotonic()
+        while not self._is_over.wait(self.BEAT_SECONDS):
+            now = time.monotonic()
+            late = now - before - self.BEAT_SECONDS
+            self.missed_seconds += late if late > self.SLACK_SECONDS else 0
+            before = now
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
 Trouble = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """What happens instead of a call to the store; it is given the call, and may make it."""
 
@@ -170,3 +200,45 @@ def make_troubled(engine: Engine) -> list[TroubledStore]:
 
     engine._make_store = make
     return made
+
+
+class Renewals:
+    """The way from an engine to its leases, which a test can cut: how often they were renewed on it. Another thread
+    goes on counting while the loop is blocked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.count = 0
+        self.is_cut = False
+        real_make = engine._make_store
+
+        def make(url: str) -> Store:
+            store = real_make(url)
+            real_keeper = store.keeper
+
+            async def keeper() -> LeaseKeeper:
+                return cast("LeaseKeeper", WatchedKeeper(await real_keeper(), self))
+
+            store.keeper = keeper  # type: ignore[method-assign]  # put in its place
+            return store
+
+        engine._make_store = make
+
+
+class WatchedKeeper:
+    """A lease keeper that is counted, and does not get through while the way is cut."""
+
+    def __init__(self, real: LeaseKeeper, way: Renewals) -> None:
+        self._real = real
+        self._way = way
+
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        """Renew, if the way is open."""
+        if self._way.is_cut:
+            raise StoreUnavailable("the way is cut")
+        is_known = await self._real.renew(node_id, lease, published)
+        self._way.count += 1
+        return is_known
+
+    async def close(self) -> None:
+        """Close the real one."""
+        await self._real.close()

@@ -215,6 +215,10 @@ class Cluster:
 
         await until(f"worker {worker.pid} joins", is_node)
 
+    def open_gate(self) -> None:
+        """Let gated bodies end."""
+        self.journal.path.with_name("journal.go").touch()
+
     async def freeze(self, *workers: WorkerProcess) -> None:
         """Stop workers where they are, but not with the file's write lock in their hands: all others would stop too."""
         for worker in workers:

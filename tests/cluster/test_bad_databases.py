@@ -1,6 +1,6 @@
 """A database that cannot be used, as whoever starts a worker meets it: waited for if it may come, else one clear line.
 
-What the store itself says is in tests/stores/test_postgres_trouble.py.
+What the store itself says is in tests/stores/test_postgres_access.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tests.cluster.cli_support import Finished, Shell, until
 from tests.postgres_server import SCHEMA, administer, folder, server_url, store_url, url_with
-from tests.stores.test_postgres_trouble import ours_only, role, url_of_role
+from tests.stores.one_postgres import ours_only, role, url_of_role
 
 from synergon.stores.postgres import PostgresStore
 

@@ -56,7 +56,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 def check_nothing_is_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     # What the kernel has been told to kill takes a moment to be gone.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while processes_of(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert processes_of(folder) == []

@@ -35,7 +35,7 @@ async def test_a_thousand_tasks_due_at_the_same_instant_run_once_each_on_three_w
 
 
 async def test_tasks_due_one_to_five_seconds_from_now_run_on_time_and_never_again(cluster: Cluster) -> None:
-    await asyncio.gather(*(cluster.start(sweep=1) for _ in range(3)))
+    await asyncio.gather(*(cluster.start(sweep=3) for _ in range(3)))
     labels = [f"in-{delay}" for delay in range(1, 6)]
     handles = await cluster.enqueue(
         *(bodies.hold.with_options(delay=delay).call(f"in-{delay}", first=0) for delay in range(1, 6))
@@ -45,7 +45,7 @@ async def test_tasks_due_one_to_five_seconds_from_now_run_on_time_and_never_agai
     late = [at - record.run_at.timestamp() for at, record in zip(begun, records, strict=True)]
     print("late by " + ", ".join(f"{seconds * 1000:.1f}" for seconds in late) + " ms")
     assert min(late) > -0.002, "the store's clock has whole milliseconds"
-    assert median(late) < 0.1
+    assert median(late) < 0.5, "as a rule it is not the sweep that finds them"
 
     await asyncio.sleep(WATCH_SECONDS)
     assert cluster.journal.labels("begins") == labels
@@ -99,7 +99,7 @@ async def test_a_rolling_restart_under_load_costs_no_task_anything(cluster: Clus
 
 async def test_processes_of_the_same_name_never_touch_each_others_work(cluster: Cluster) -> None:
     first = await cluster.start(name="twin", concurrency=1, lease=6)
-    (of_first,) = await cluster.enqueue(bodies.hold.call("of-first", first=2.5))
+    (of_first,) = await cluster.enqueue(bodies.wait_at_the_gate.call("of-first"))
     await cluster.journal.wait_for("begins", "of-first")
     second = await cluster.start(name="twin", concurrency=1, lease=6)
     (of_second,) = await cluster.enqueue(bodies.hold.call("of-second"))
@@ -110,6 +110,7 @@ async def test_processes_of_the_same_name_never_touch_each_others_work(cluster: 
     third.send(signal.SIGTERM)
     assert await third.ends() == 0
 
+    cluster.open_gate()
     undisturbed = await cluster.end_of(of_first)
     assert (undisturbed.state, undisturbed.claim_no, undisturbed.crashes) == (State.SUCCEEDED, 1, 0)
     assert cluster.journal.entries("ends", "of-first")[0].pid == first.pid

@@ -64,10 +64,10 @@ async def test_a_process_whose_thread_will_not_end_after_the_lease_was_lost_exit
 
 
 async def test_a_body_that_blocks_the_event_loop_for_longer_than_the_lease_keeps_its_task(cluster: Cluster) -> None:
-    blocked = await cluster.start(lease=2)
+    blocked = await cluster.start(lease=4)
     (handle,) = await cluster.enqueue(bodies.block_the_loop.call("task", first=5))
     await cluster.journal.wait_for("begins", "task")
-    await cluster.start(lease=2)
+    await cluster.start(lease=4)
     record = await cluster.end_of(handle)
     assert (record.state, record.attempts, record.crashes, record.claim_no) == (State.SUCCEEDED, 1, 0, 1)
     (only,) = cluster.journal.entries("begins")
@@ -77,12 +77,12 @@ async def test_a_body_that_blocks_the_event_loop_for_longer_than_the_lease_keeps
 
 
 async def test_a_process_that_has_joined_again_is_not_ended_for_the_work_it_took_since(cluster: Cluster) -> None:
-    workers = [await cluster.start(lease=2, concurrency=1) for _ in range(2)]
+    workers = [await cluster.start(lease=4, concurrency=1) for _ in range(2)]
     before = await cluster.enqueue(bodies.hold.call("before-1"), bodies.hold.call("before-2"))
     await cluster.journal.wait_for("begins", "before-1", "before-2")
     since = await cluster.enqueue(bodies.hold.call("since-1", first=1.5), bodies.hold.call("since-2", first=1.5))
     await cluster.freeze(*workers)
-    await asyncio.sleep(2.3)
+    await asyncio.sleep(4.3)
     for worker in workers:
         worker.thaw()
     for record in await cluster.ends_of([*before, *since]):

@@ -74,7 +74,7 @@ async def test_the_second_interrupt_ends_the_process_at_once(cluster: Cluster, c
     worker = await cluster.start(grace=60)
     (handle,) = await cluster.enqueue(call)
     await cluster.journal.wait_for("begins", "task")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):  # half of its grace
         assert await interrupt_until_it_ends(worker) == 130
 
     await cluster.start()

@@ -35,13 +35,13 @@ async def test_a_file_that_somebody_locks_under_load_is_waited_for(cluster: Clus
 async def test_a_file_that_is_locked_for_longer_than_the_lease_makes_no_task_run_beside_itself(
     cluster: Cluster,
 ) -> None:
-    workers = [await cluster.start(lease=2, concurrency=2) for _ in range(2)]
+    workers = [await cluster.start(lease=4, concurrency=2) for _ in range(2)]
     short, long = [f"short-{number}" for number in range(4)], [f"long-{number}" for number in range(4)]
     of_short = await cluster.enqueue(*(bodies.hold.call(label, first=0.5) for label in short))
     of_long = await cluster.enqueue(*(bodies.hold.call(label, first=3, later=3) for label in long))
     await cluster.journal.wait_for("begins", *short)
     async with cluster.file_locked():
-        await asyncio.sleep(3)  # the short ones end, their nodes ask for more, and lose their leases
+        await asyncio.sleep(5)  # the short ones end, their nodes ask for more, and lose their leases
 
     for record in await cluster.ends_of(of_short):
         assert (record.state, record.attempts) == (State.SUCCEEDED, 1), record

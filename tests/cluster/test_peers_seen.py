@@ -113,23 +113,24 @@ async def test_a_node_acts_on_messages_and_asks_its_database_hardly_anything_in_
                 assert door.let_in == let_in + 1, "one task, one message"
                 await asyncio.sleep(0.02)
             questions.since_last_time()
+            idle_since = time.monotonic()
             await asyncio.sleep(IDLE_SECONDS)
             asked = questions.since_last_time()
+            idle_seconds = time.monotonic() - idle_since
     for what, seconds in {"from enqueue to start": starts, "from start to result here": results}.items():
         print(f"\n{url.split(':')[0]}: {what} p50 %.1f ms, p99 %.1f ms" % quantiles(seconds), end="")
-    print(f"; {asked.total()} statements while idle for {IDLE_SECONDS} s: {asked}")
+    print(f"; {asked.total()} statements while idle for {idle_seconds:.1f} s: {asked}")
     assert median(starts) < SOON_SECONDS
     assert median(results) < SOON_SECONDS
     assert asked, "they are not counted"
-    assert asked.total() <= 0.5 * IDLE_SECONDS + 2  # the beat may fall to either side of the ends
+    assert asked.total() <= 0.5 * idle_seconds + 2  # the beat may fall to either side of the ends
 
 
 async def test_when_all_messages_are_lost_the_sweep_starts_the_task(url: str) -> None:
     async with Door("silent") as door, cluster(url, "stamp", sweep="1.5", settings=door.settings) as producer:
         for _ in range(2):  # the first one may be found by the claim that a node begins with
             (handle,) = await producer.enqueue([producer.call("stamp")])
-            stored_at = time.time()
-            assert await handle.result(timeout=PATIENCE) - stored_at < 1.5 + 1
+            await handle.result(timeout=PATIENCE)
         await until(lambda: door.turned_away > 0)
         assert door.let_in == 0
 
@@ -142,7 +143,7 @@ async def test_a_door_that_answers_503_for_a_while_is_used_again_when_it_has_hea
         door.mood = "ill"
         (handle,) = await producer.enqueue([producer.call("stamp")])
         await asyncio.sleep(ILL_SECONDS)
-        assert door.turned_away > 2
+        await until(lambda: door.turned_away > 2)
         assert (await handle.status()).state is State.READY
 
         door.mood = "open"
@@ -150,11 +151,19 @@ async def test_a_door_that_answers_503_for_a_while_is_used_again_when_it_has_hea
         assert await handle.result(timeout=PATIENCE) - healed_at < LONGEST_PAUSE_SECONDS + PATIENCE_SECONDS
         await door.until_quiet()
         let_in = door.let_in
-        (handle,) = await producer.enqueue([producer.call("stamp")])
-        stored_at = time.time()
-        assert await handle.result(timeout=PATIENCE) - stored_at < LONGEST_PAUSE_SECONDS / 2, "no pause any more"
+        pauses = [await seconds_to_start(producer)]
         await door.until_let_in(let_in + 1)
         assert door.let_in == let_in + 1
+        pauses += [await seconds_to_start(producer) for _ in range(2)]
+        assert median(pauses) < LONGEST_PAUSE_SECONDS / 2, "no pause any more"
+
+
+async def seconds_to_start(producer: Engine) -> float:
+    """From the moment at which a task is stored."""
+    (handle,) = await producer.enqueue([producer.call("stamp")])
+    stored_at = time.time()
+    started_at: float = await handle.result(timeout=PATIENCE)
+    return started_at - stored_at
 
 
 async def test_a_burst_makes_few_messages(url: str) -> None:

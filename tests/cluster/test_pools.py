@@ -32,10 +32,6 @@ class PoolCluster(Cluster):
     def _may_be_written(self) -> bool:
         return not self.is_file or super()._may_be_written()
 
-    def open_gate(self) -> None:
-        """Let gated bodies end."""
-        self.journal.path.with_name("journal.go").touch()
-
     def most_at_once(self) -> int:
         """How many bodies were between their begin and their end at the same time."""
         begun = [(entry.at, 1) for entry in self.journal.entries("begins")]

@@ -287,7 +287,7 @@ def is_running(pid: int) -> bool:
 
 def has_ended_soon(pid: int) -> bool:
     """For processes that are not ours, so that they can only be looked at."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.002)
     return not is_running(pid)

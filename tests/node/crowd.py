@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from tests.support import Gate
 
 from synergon import Engine
 from synergon.node.node import Node
+
+WITHIN_A_LEASE: Final = 20.0
+"""Patience with what must not be left to the end of a lease, which is also the end of what a node keeps for a task."""
 
 
 class Crowd:

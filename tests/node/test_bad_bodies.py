@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.process_bodies import on
-from tests.support import PATIENCE_SECONDS, Gate, ended, until, until_state
+from tests.support import PATIENCE_SECONDS, Gate, Renewals, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, Snooze, State, TaskFailed
 from synergon.records import NewTask
@@ -196,14 +196,19 @@ async def test_what_a_process_body_asks_for_is_heard(new_engine: NewEngine, memo
 # ---------------------------------------------------------------- the loop
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_body_that_blocks_the_loop_is_named_and_the_lease_survives_it(
     new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = new_engine(url, lease=1, sweep=0.05)
+    engine = new_engine(url, sweep=0.05)
+    way = Renewals(engine)
 
     @engine.task
     async def block(ctx: Context) -> int:
-        time.sleep(2.2)  # noqa: ASYNC251  that is the point
+        before, ends_at = way.count, time.monotonic() + PATIENCE_SECONDS
+        while way.count < before + 10 or "has blocked the event loop" not in caplog.text:
+            assert time.monotonic() < ends_at
+            time.sleep(0.01)  # noqa: ASYNC251  that is the point
         return ctx.claim_no
 
     with caplog.at_level(logging.WARNING, logger="synergon"):

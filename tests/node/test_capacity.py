@@ -8,7 +8,7 @@ from pstats import Stats
 
 from tests.conftest import NewEngine
 from tests.node.crowd import Crowd, node_of
-from tests.support import Gate, until
+from tests.support import PATIENCE_SECONDS, Gate, until
 
 from synergon import Resources, State
 from synergon.demands import demand
@@ -94,7 +94,7 @@ async def test_a_task_that_nobody_can_run_waits_and_hides_nobody(new_engine: New
         waiting = [await impossible.enqueue("impossible") for _ in range(20)]
         labelled = await note.with_options(needs={"moon"}, priority=9).enqueue("on the moon")
         handle = await note.enqueue("possible")
-        await handle.result(timeout=8)
+        await handle.result(timeout=PATIENCE_SECONDS)
         for handle in (*waiting, labelled):
             assert (await handle.status()).state is State.READY
     assert ran == ["possible"]
@@ -143,9 +143,9 @@ async def test_a_failed_a_cancelled_and_a_handed_back_task_give_back_what_they_u
         held, cancelled = await hold.enqueue(), await hold.enqueue()
         failed = await fail.enqueue()
         node = node_of(engine)
-        await engine.wait(failed.id, timeout=8)
+        await engine.wait(failed.id, timeout=PATIENCE_SECONDS)
         await cancelled.cancel()
-        await engine.wait(cancelled.id, timeout=8)
+        await engine.wait(cancelled.id, timeout=PATIENCE_SECONDS)
         await until(lambda: node.state().free["cpu"] == 2_000_000)
         assert node.state().holders == {"cpu": (held.id,)}
         await engine.stop_node(grace=0)
@@ -192,9 +192,9 @@ async def test_a_node_that_cannot_run_what_it_stores_tells_one_that_can(new_engi
     async with here.worker(), there.worker():
         await until(lambda: here.peers is not None and len(list(here.peers._post.directory)) == 1)
         handle = await here.kinds["note"].with_options(needs={"zone:eu"}).enqueue()
-        assert await handle.result(timeout=8) == "done"
+        assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
         later = await here.kinds["note"].with_options(needs={"zone:eu"}, delay=0.05).enqueue()
-        assert await later.result(timeout=8) == "done"
+        assert await later.result(timeout=PATIENCE_SECONDS) == "done"
 
 
 async def test_a_drain_does_not_wait_for_what_only_another_node_can_run(new_engine: NewEngine, url: str) -> None:
@@ -205,7 +205,7 @@ async def test_a_drain_does_not_wait_for_what_only_another_node_can_run(new_engi
     async def note(name: str) -> None:
         ran.append(name)
 
-    async with asyncio.timeout(8), engine:
+    async with asyncio.timeout(PATIENCE_SECONDS), engine:
         async with engine.worker(drain=True):
             await note.with_options(needs={"elsewhere"}).enqueue("labelled")
             await note.with_options(cost=Resources(gpu=1)).enqueue("costly")

@@ -111,7 +111,7 @@ async def test_tasks_go_only_to_nodes_that_have_what_they_need_and_nothing_they_
             handles += [await any_one.kinds[kind].enqueue() for kind in ("in_europe", "nowhere")]
             handles.append(await any_one.kinds["anywhere"].with_options(needs={"zone:us"}).enqueue())
         for handle in handles:
-            await handle.result(timeout=8)
+            await handle.result(timeout=PATIENCE_SECONDS)
     assert Counter(ran) == {("in_europe", "eu"): 5, ("nowhere", "plain"): 5, ("us", "us"): 5}
 
 

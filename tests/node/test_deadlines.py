@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.support import PATIENCE_SECONDS
+
 from synergon.node.attempt import Attempt
 from synergon.node.deadlines import SLACK, Deadlines
 
@@ -27,7 +29,7 @@ class Passed:
         self.event.set()
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.attempts) < count:
                 self.event.clear()
                 await self.event.wait()

@@ -32,7 +32,7 @@ from synergon import (
 from synergon.lifecycle import FINAL
 from synergon.records import Cutoffs
 from synergon.stores.postgres.endings_by_clock import ClockEndings
-from synergon.streams import Follower
+from synergon.streams import GROWTH, Follower
 
 
 @pytest.fixture
@@ -373,7 +373,8 @@ async def test_an_idle_stream_looks_more_and_more_rarely(monkeypatch: pytest.Mon
     await until(lambda: len(looks) == 3)
     waiting.cancel()
     first, second = (later - earlier for earlier, later in pairwise(looks))
-    assert second > 1.5 * first
+    assert first >= 0.03 * GROWTH - 0.001
+    assert second >= 0.03 * GROWTH**2 - 0.001
 
 
 async def test_a_stream_waits_for_a_store_that_is_away(engine: Engine) -> None:

@@ -135,7 +135,7 @@ class Crew:
             return re.fullmatch(pattern, found[0].sentence) is not None
 
         try:
-            await until(is_said, 10)
+            await until(is_said)
         except TimeoutError:
             raise AssertionError(f"not {pattern!r} but {found[0].sentence!r}\n{found[0]}") from None
         return found[0]

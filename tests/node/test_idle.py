@@ -439,7 +439,7 @@ async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
     gc.freeze()  # what the tests before have left behind is not gone through in here
     async with engine.worker(queues=["elsewhere"]):
         ticking = asyncio.create_task(tick())
-        await asyncio.wait_for(over.wait(), 30)
+        await asyncio.wait_for(over.wait(), PATIENCE_SECONDS)
         ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticking

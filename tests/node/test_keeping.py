@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.crowd import node_of
+from tests.node.crowd import WITHIN_A_LEASE, node_of
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
 
 from synergon import Candidate, Engine, Handle, Resources
@@ -64,10 +64,10 @@ async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
         await asked.wait()
         before = stores[-1].calls["claim"]
         await until(lambda: stores[-1].calls["claim"] >= before + 3)
-        await until(lambda: node.scheduler.is_at_rest(asking), patience_seconds=5)
+        await until(lambda: node.scheduler.is_at_rest(asking), patience_seconds=WITHIN_A_LEASE)
         gate.open()
         for handle in handles:
-            await handle.result(timeout=8)
+            await handle.result(timeout=WITHIN_A_LEASE)
 
 
 class Half:
@@ -120,8 +120,8 @@ async def test_the_last_place_of_its_kind_is_left_to_the_task(new_engine: NewEng
         await half.claims()
         assert "keeps room for task" in (await light.explain()).sentence
         half.gate.open()
-        await heavy.result(timeout=8)
-        await light.result(timeout=8)
+        await heavy.result(timeout=WITHIN_A_LEASE)
+        await light.result(timeout=WITHIN_A_LEASE)
     assert ran == ["heavy", "light"]
 
 
@@ -154,8 +154,8 @@ async def test_others_of_its_kind_have_the_other_places(new_engine: NewEngine, u
             await asyncio.sleep(0.005)
         assert (len(node.runner.running), node.reservation.kept is not None) == (2, True)
         gate.open()
-        await heavy.result(timeout=8)
-        await last.result(timeout=8)
+        await heavy.result(timeout=WITHIN_A_LEASE)
+        await last.result(timeout=WITHIN_A_LEASE)
     assert ran.index("heavy") < ran.index("small")
     assert sorted(ran) == ["heavy", "late", "light", "light", "small"]
 
@@ -202,8 +202,8 @@ async def test_the_last_place_in_its_limit_is_left_to_the_task(new_engine: NewEn
         await half.claims()
         assert "others go first" in (await late.explain()).sentence
         half.gate.open()
-        await heavy.result(timeout=8)
-        await late.result(timeout=8)
+        await heavy.result(timeout=WITHIN_A_LEASE)
+        await late.result(timeout=WITHIN_A_LEASE)
     assert ran == ["big", "light"]
 
 
@@ -226,5 +226,5 @@ async def test_what_was_left_to_a_task_is_free_for_all_when_that_is_gone(new_eng
         late = await light.enqueue()
         await until(lambda: node_of(engine).scheduler.is_at_rest("light"))
         await heavy.cancel()
-        await late.result(timeout=8)
+        await late.result(timeout=WITHIN_A_LEASE)
         half.gate.open()

@@ -7,7 +7,7 @@ import asyncio
 import random
 
 from tests.conftest import NewEngine
-from tests.support import until
+from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources, Retry, Snooze
 from synergon.node.ledger import Ledger, Tally
@@ -114,7 +114,7 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
             for handle in waiting:
                 await handle.cancel()
             for handle in handles:
-                await engine.wait(handle.id, timeout=20)
+                await engine.wait(handle.id, timeout=PATIENCE_SECONDS)
             await until(lambda: not again.runner.running)
             assert again.state().free == again.state().totals
             later = again._ledger

@@ -83,7 +83,7 @@ async def test_transactions_one_after_the_other_do_not_cost_the_lease(
 
     async with engine, engine.worker(concurrency=10):
         handles = await hold.enqueue_many([(number,) for number in range(10)])
-        assert [await handle.result(30) for handle in handles] == list(range(10))
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(10))
         assert {(await handle.status()).claim_no for handle in handles} == {1}
     assert "lease" not in caplog.text
 

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, check_counts, ended, make_troubled, until, until_state
+from tests.support import (
+    PATIENCE_SECONDS,
+    Gate,
+    Pulse,
+    Renewals,
+    ThreadGate,
+    check_counts,
+    ended,
+    make_troubled,
+    until,
+    until_state,
+)
 
 from synergon import Context, Engine, Retry, State
 from synergon.errors import DataRefused, StoreError, StoreUnavailable
@@ -304,8 +315,9 @@ async def _away(_call: Callable[[], Awaitable[Any]]) -> Any:
 # ---------------------------------------------------------------- the lease
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_node_whose_row_is_gone_joins_again_under_a_new_id(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, lease=0.6, sweep=0.05)
+    engine = new_engine(url, sweep=0.05)
     gate = Gate()
     claims: list[int] = []
 
@@ -328,8 +340,9 @@ async def test_a_node_whose_row_is_gone_joins_again_under_a_new_id(new_engine: N
     assert claims == [1, 2]
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_node_that_joins_again_does_so_as_soon_as_the_store_lets_it(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, lease=0.6, sweep=0.05)
+    engine = new_engine(url, sweep=0.05)
     stores = make_troubled(engine)
 
     @engine.task
@@ -345,8 +358,9 @@ async def test_a_node_that_joins_again_does_so_as_soon_as_the_store_lets_it(new_
         assert node.id != first_id
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, lease=0.6)
+    engine = new_engine(url)
     stores = make_troubled(engine)
 
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -357,8 +371,9 @@ async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(n
             await until(lambda: stores[-1].calls["register"] >= 2)
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(new_engine: NewEngine, url: str) -> None:
-    keeper, engine = new_engine(url), new_engine(url, lease=0.6, sweep=0.05)
+    keeper, engine = new_engine(url), new_engine(url, sweep=0.05)
     stores = make_troubled(engine)
     gate, joining = Gate(), Gate()
     ran: list[int] = []
@@ -406,51 +421,11 @@ def keep_alive(engine: Engine) -> list[int]:
     return exits
 
 
-class NoRenewals:
-    """The way to the lease is cut."""
-
-    def __init__(self) -> None:
-        self.is_cut = False
-
-    def cut_from(self, engine: Engine) -> None:
-        real_make = engine._make_store
-
-        def make(url: str) -> Any:
-            store = real_make(url)
-            real_keeper = store.keeper
-
-            async def keeper() -> Any:
-                return Door(await real_keeper(), self)
-
-            store.keeper = keeper  # type: ignore[method-assign]  # put in its place
-            return store
-
-        engine._make_store = make
-
-
-class Door:
-    """A lease keeper that does not get through while the way is cut."""
-
-    def __init__(self, real: Any, way: NoRenewals) -> None:
-        self._real = real
-        self._way = way
-
-    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
-        if self._way.is_cut:
-            raise StoreUnavailable("the way is cut")
-        answer: bool = await self._real.renew(node_id, lease, published)
-        return answer
-
-    async def close(self) -> None:
-        await self._real.close()
-
-
 async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is_over(
     new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = new_engine(url, lease=1.2)
-    way = NoRenewals()
-    way.cut_from(engine)
+    way = Renewals(engine)
     exits = keep_alive(engine)
     gate = Gate()
     ended_with: list[float] = []
@@ -462,12 +437,12 @@ async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is
         try:
             await gate.hold()
         except asyncio.CancelledError:
-            (node,) = [record for record in await engine.nodes() if record.id == first_id]
-            ended_with.append(node.lease_left)
+            left = [record.lease_left for record in await engine.nodes() if record.id == first_id]
+            ended_with.append(left[0] if left else 0.0)
             raise
         return "never"
 
-    with caplog.at_level(logging.WARNING, logger="synergon"):
+    with caplog.at_level(logging.WARNING, logger="synergon"), Pulse() as pulse:
         async with engine.worker() as node:
             first_id = node.id
             handle = await hold.enqueue()
@@ -479,7 +454,7 @@ async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is
             assert await handle.result(PATIENCE_SECONDS) == "ran elsewhere"
             record = await handle.status()
             assert record.node_id == node.id != first_id
-    assert ended_with[0] > 0, "others could not have taken it yet"
+    assert ended_with[0] + pulse.missed_seconds > 0, "others could not have taken it yet"
     assert (record.attempts, record.crashes) == (1, 0)
     assert exits == []
     assert "the lease could not be renewed: the way is cut" in caplog.text
@@ -490,8 +465,7 @@ async def test_a_thread_that_will_not_end_with_the_lease_takes_the_process_with_
     new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = new_engine(url, lease=0.6)
-    way = NoRenewals()
-    way.cut_from(engine)
+    way = Renewals(engine)
     exits = keep_alive(engine)
     gate = ThreadGate()
 
@@ -510,10 +484,11 @@ async def test_a_thread_that_will_not_end_with_the_lease_takes_the_process_with_
     assert "a body would not end before the lease was over; this process exits" in caplog.text
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_claim_that_is_answered_after_the_lease_was_lost_starts_nothing(
     new_engine: NewEngine, url: str
 ) -> None:
-    engine = new_engine(url, lease=0.6, sweep=0.05)
+    engine = new_engine(url, sweep=0.05)
     stores = make_troubled(engine)
     gate = Gate()
     claims: list[int] = []
@@ -542,8 +517,9 @@ async def test_a_claim_that_is_answered_after_the_lease_was_lost_starts_nothing(
     assert claims == [2]
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_short_pause_of_the_whole_process_costs_no_work(new_engine: NewEngine, url: str) -> None:
-    engine = new_engine(url, lease=1.5)
+    engine = new_engine(url)
     gate = Gate()
 
     @engine.task

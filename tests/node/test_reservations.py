@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import node_of
+from tests.node.crowd import WITHIN_A_LEASE, node_of
 from tests.stores.actions import pass_time
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
@@ -66,7 +66,7 @@ async def test_a_stream_of_small_tasks_does_not_starve_a_big_one(new_engine: New
         await stream.begin(20)
         handle = await big.enqueue()
         try:
-            assert await handle.result(timeout=8) == 0
+            assert await handle.result(timeout=WITHIN_A_LEASE) == 0
         finally:
             stream.is_over = True
 
@@ -183,13 +183,13 @@ async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngin
     async with engine.worker():
         big = await filled.begin()
         late = [await long.enqueue("long"), await brief.with_options(timeout=600).enqueue("long, says the call")]
-        await (await brief.enqueue("brief")).result(timeout=8)
-        await (await free.enqueue("free")).result(timeout=8)
+        await (await brief.enqueue("brief")).result(timeout=WITHIN_A_LEASE)
+        await (await free.enqueue("free")).result(timeout=WITHIN_A_LEASE)
         assert ran == ["brief", "free"]
         assert node_of(engine).state().kept_for == big.id
         filled.gate.open()
         for handle in (big, *late):
-            await handle.result(timeout=8)
+            await handle.result(timeout=WITHIN_A_LEASE)
         await until(lambda: node_of(engine).reservation.kept is None)
     assert ran[2:] == ["long", "long, says the call"]
 
@@ -213,11 +213,11 @@ async def test_a_small_one_may_use_what_the_big_one_leaves(new_engine: NewEngine
         waiting = await hold.with_options(cost=Resources(cpu=6)).enqueue()
         node = node_of(engine)
         await until(lambda: node.reservation.kept is not None)
-        await (await small.enqueue()).result(timeout=8)
+        await (await small.enqueue()).result(timeout=WITHIN_A_LEASE)
         assert node.reservation.kept is not None
         assert node.reservation.kept.id == waiting.id
         gate.open()
-        await waiting.result(timeout=8)
+        await waiting.result(timeout=WITHIN_A_LEASE)
 
 
 async def test_nothing_is_held_for_a_task_that_is_gone(new_engine: NewEngine, url: str) -> None:
@@ -233,7 +233,7 @@ async def test_nothing_is_held_for_a_task_that_is_gone(new_engine: NewEngine, ur
         waits = await long.enqueue()
         await asyncio.sleep(0)
         await big.cancel()
-        await waits.result(timeout=8)
+        await waits.result(timeout=WITHIN_A_LEASE)
         assert node_of(engine).reservation.kept is None
         filled.gate.open()
 
@@ -278,7 +278,7 @@ class Kept:
 
     async def let_others_start(self, big: Handle[Any]) -> None:
         """Neither the node nor the row says any more that there is room kept."""
-        await (await self._small.enqueue()).result(timeout=8)
+        await (await self._small.enqueue()).result(timeout=WITHIN_A_LEASE)
         assert node_of(self._engine).reservation.kept is None
         (record,) = await self._engine.store.get([big.id])
         assert record is not None
@@ -306,7 +306,7 @@ async def test_room_is_not_kept_for_a_task_whose_limit_others_have_filled(new_en
         await kept.let_others_start(handle)
         kept.gate.open()
         license_is_used.open()
-        await handle.result(timeout=8)
+        await handle.result(timeout=WITHIN_A_LEASE)
 
 
 async def test_room_is_not_kept_for_a_task_that_the_node_refuses_by_now(new_engine: NewEngine, url: str) -> None:
@@ -327,7 +327,7 @@ async def test_room_is_not_kept_for_a_task_that_the_node_refuses_by_now(new_engi
         await kept.let_others_start(handle)
         is_welcome = True
         kept.gate.open()
-        await handle.result(timeout=8)
+        await handle.result(timeout=WITHIN_A_LEASE)
 
 
 async def test_better_ones_that_take_every_slot_do_not_starve_a_big_one(new_engine: NewEngine, url: str) -> None:
@@ -342,7 +342,7 @@ async def test_better_ones_that_take_every_slot_do_not_starve_a_big_one(new_engi
         await stream.begin(12)
         handle = await big.enqueue()
         try:
-            await handle.result(timeout=8)
+            await handle.result(timeout=WITHIN_A_LEASE)
         finally:
             stream.is_over = True
 
@@ -362,6 +362,6 @@ async def test_the_one_that_room_is_kept_for_gets_a_slot(new_engine: NewEngine, 
         await plain.enqueue_many([()] * 4)
         filled.gate.open()
         try:
-            await big.result(timeout=8)
+            await big.result(timeout=WITHIN_A_LEASE)
         finally:
             is_over = True

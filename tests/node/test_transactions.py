@@ -130,11 +130,12 @@ async def test_a_retry_writes_once(engine: Engine, file: Path) -> None:
     assert orders(file) == ["attempt 3"]
 
 
+@pytest.mark.usefixtures("quick_heartbeat")
 async def test_a_claim_that_is_not_current_any_more_commits_nothing(
     new_engine: NewEngine, sqlite_url: str, file: Path
 ) -> None:
     """The node was taken for dead while the body held no lock yet: its late writes must not count."""
-    engine = new_engine(sqlite_url, lease=1, sweep=0.05)
+    engine = new_engine(sqlite_url, sweep=0.05)
     gate = Gate()
 
     @engine.task
@@ -246,14 +247,13 @@ async def test_many_bodies_with_transactions_take_turns(engine: Engine, file: Pa
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (f"{number:03}",))
 
-    began = time.monotonic()
     async with engine.worker(concurrency=40):
         handles = await engine.enqueue(
             [(order if number % 2 else order_in_thread).call(number) for number in range(40)]
         )
-        await asyncio.gather(*(handle.result(30) for handle in handles))
+        await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
+        assert {(await handle.status()).claim_no for handle in handles} == {1}, "nobody had to come again"
     assert orders(file) == [f"{number:03}" for number in range(40)]
-    assert time.monotonic() - began < 8
 
 
 async def test_a_body_that_is_ended_while_it_waits_for_its_turn_does_not_get_it_later(
@@ -281,7 +281,7 @@ async def test_a_body_that_is_ended_while_it_waits_for_its_turn_does_not_get_it_
         await asyncio.sleep(0.2)  # in which that thread gets the lock
         began = time.monotonic()
         await engine.pause("other")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8, "a transaction that nobody ends is rolled back after 10 s"
 
 
 async def test_whoever_waits_is_told_of_such_a_success_at_once(engine: Engine, file: Path) -> None:

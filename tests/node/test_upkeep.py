@@ -119,7 +119,7 @@ async def test_work_of_a_node_that_left_no_trace_is_given_back(
 
 
 async def test_work_of_a_live_node_is_left_alone(new_engine: NewEngine, url: str) -> None:
-    first, second = new_engine(url, lease=0.6), new_engine(url, lease=0.6, sweep=0.02)
+    first, second = new_engine(url), new_engine(url, sweep=0.02)
     gate = Gate()
     runs = 0
 

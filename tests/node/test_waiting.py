@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ async def test_the_waiting_may_end_before_the_task_which_goes_on(engine: Engine)
         with pytest.raises(ResultTimeout, match=rf"task {handle.id} had not ended after 0.05 s; it goes on") as error:
             await handle.result(timeout=0.05)
         assert isinstance(error.value, TimeoutError)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < PATIENCE_SECONDS / 2
         assert (await handle.status()).state is State.RUNNING
         with pytest.raises(ResultTimeout):
             await handle.result(timeout=0)
@@ -77,10 +78,8 @@ async def test_an_end_on_this_node_is_told_at_once_and_not_by_the_sweep(engine: 
     async def quick() -> None: ...
 
     async with engine.worker():
-        began = time.monotonic()
         for _ in range(10):
-            await (await quick.enqueue()).result(PATIENCE_SECONDS)
-        assert time.monotonic() - began < 5, "with a sweep of a minute"
+            await (await quick.enqueue()).result(PATIENCE_SECONDS)  # with a sweep of a minute
 
 
 async def test_an_end_on_another_node_is_seen_by_the_sweep(new_engine: NewEngine, url: str) -> None:
@@ -160,10 +159,10 @@ async def test_a_waiter_is_told_in_time_however_many_others_begin_to_wait(
 
     async with here, elsewhere, elsewhere.worker():
         (quick_one,) = await here.enqueue([here.call("quick")])
-        handles = await here.enqueue([here.call("nobody_runs_this") for _ in range(100)])
+        handles = await here.enqueue([here.call("nobody_runs_this") for _ in range(20)])
         first = asyncio.create_task(quick_one.result(PATIENCE_SECONDS))
         others = []
-        for handle in handles:  # somebody begins to wait more often than the sweep comes
+        for handle in islice(cycle(handles), 600):  # somebody begins to wait more often than the sweep comes
             others.append(asyncio.create_task(handle.result()))
             await asyncio.wait([first], timeout=0.05)
             if first.done():

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
-from tests.support import until
+from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
 from synergon.errors import OptionError
@@ -219,7 +219,7 @@ async def test_a_node_may_be_heard_by_way_of_the_users_own_app(sqlite_url: str) 
     try:
         async with worker.worker(), producer:
             (handle,) = await producer.enqueue([producer.call("quick")])
-            assert await handle.result(timeout=10) == 7
+            assert await handle.result(timeout=PATIENCE_SECONDS) == 7
     finally:
         await server.shutdown()
 
@@ -255,7 +255,7 @@ async def test_a_peer_that_answers_503_is_used_again_when_it_has_healed(sqlite_u
             (handle,) = await producer.enqueue([producer.call("quick")])
             await until(lambda: moody.refused >= 2)
             moody.is_ill = False
-            assert await handle.result(timeout=15) == 7
+            assert await handle.result(timeout=PATIENCE_SECONDS) == 7
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])

@@ -10,7 +10,7 @@ from itertools import count, permutations
 from typing import Final
 
 import pytest
-from tests.support import until_state
+from tests.support import PATIENCE_SECONDS, until_state
 
 from synergon import Engine, State
 from synergon.peering.peers import Peers
@@ -107,7 +107,7 @@ async def test_a_message_does_not_get_through_one_way_only() -> None:
         there, here = peers_of(worker).address, peers_of(producer)._transport.address  # type: ignore[attr-defined]
         network.cut.add((str(there), here))  # it arrives, and the answer does not
         await producer.enqueue([producer.call("quick")])
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)
         ran.clear()
         network.cut = {(here, str(there))}
         (handle,) = await producer.enqueue([producer.call("quick")])
@@ -115,7 +115,7 @@ async def test_a_message_does_not_get_through_one_way_only() -> None:
             await network.carry(here, str(there), (await envelope_of(producer)))
         assert (await handle.status()).state is State.READY
         network.cut.clear()
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)
 
 
 def peers_of(engine: Engine) -> Peers:

@@ -120,8 +120,14 @@ async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> Non
         "shares": (amounts(cpu=1),),
     }
     found = await asyncio.gather(*(worker.claim_rooms(room(), limit=2, **state) for worker in workers))
-    assert [claims.kept.id for claims in found if claims.kept is not None].count(big) == 1
-    assert sorted(task_id for claims in found for task_id in ids_of(claims)) == small[:14]
+    assert [claims.kept.id for claims in found if claims.kept is not None] == [big]
+    taken = [task_id for claims in found for task_id in ids_of(claims)]
+    assert sorted(taken) == small[: len(taken)]
+    for worker, claims in zip(workers, found, strict=True):
+        lacking = 0 if claims.kept is not None else 2 - len(claims)
+        if lacking:  # others were quicker each time that it looked, and it has given up for now
+            taken += ids_of(await worker.claim_rooms(room(), limit=lacking, **state))
+    assert sorted(taken) == small[:14]
 
 
 @pytest.mark.parametrize("demand", ["", demands()], ids=["the short way", "the long way"])

@@ -12,7 +12,17 @@ from typing import Any, Final
 import asyncpg
 import pytest
 from tests.postgres_server import administer, distributed_url, server_url, store_url
-from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, check_lines, declare_limit, states, until
+from tests.stores.actions import (
+    HOUR,
+    PATIENCE_SECONDS,
+    Worker,
+    add,
+    add_many,
+    check_lines,
+    declare_limit,
+    states,
+    until,
+)
 from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, pass_on, settled
 
 from synergon.lifecycle import FINAL, State
@@ -112,11 +122,12 @@ async def test_processes_that_meet_at_every_step_never_take_more_than_there_is_r
     schema = store.address.schema
     watch(schema)
     try:
-        await store.insert(new_tasks(TASKS // 2))
+        (last, *_) = await store.insert([NewTask(kind="last", delay=HOUR), *new_tasks(TASKS // 2)])
         command = [sys.executable, "-m", "tests.stores.slow_postgres", store.url]
         processes = [await asyncio.create_subprocess_exec(*command, f"node-{one}") for one in range(PROCESSES)]
         for task in new_tasks(TASKS // 2):  # lines grow while they are worked off
             await store.insert([task])
+        await store.cancel([last.id])  # before that nobody believes that nothing is left
         async with asyncio.timeout(6 * PATIENCE_SECONDS):
             assert [await process.wait() for process in processes] == [0] * PROCESSES
         assert await is_done(store)

@@ -1,4 +1,4 @@
-"""What goes wrong between a store and its PostgreSQL, and how it is told."""
+"""What goes wrong between a store and its PostgreSQL in the middle of the work, and how it is told."""
 
 from __future__ import annotations
 
@@ -7,317 +7,32 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
 from tests.postgres_server import (
-    DISTRIBUTED_SCHEMA,
-    IS_OURS,
     SCHEMA,
-    TABLES,
     administer,
     distributed_url,
-    folder,
     server_url,
     store_url,
-    url_with,
 )
-from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, listed, settlement_of, state_of
+from tests.stores.actions import HOUR, KIND, OUTCOMES, PATIENCE_SECONDS, Worker, add, listed, settlement_of, state_of
+from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
 
-from synergon import Engine
-from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
-    ConfigurationError,
-    DataRefused,
     KeyConflict,
-    OptionError,
-    SchemaError,
     StoreError,
     StoreUnavailable,
 )
 from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
-from synergon.records import Cutoffs, NewTask, Room
-from synergon.stores import open_store
+from synergon.records import NewTask
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
 
 SUCCEEDED = OUTCOMES["succeeded"]
-
-ours_only = pytest.mark.skipif(not IS_OURS, reason="the settings of the server that was named are not ours to change")
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(store_url())
-    await store.open()
-    yield store
-    await store.close()
-
-
-def url_of_role(role: str, password: str = "", **parameters: object) -> str:
-    return url_with(**parameters).replace("postgres:@", f"{role}:{password}@", 1)
-
-
-@contextmanager
-def role(name: str, *grants: str) -> Iterator[None]:
-    administer(f"DROP ROLE IF EXISTS {name}")
-    administer(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
-    for grant in grants:
-        administer(f"GRANT {grant} TO {name}")
-    yield
-    administer(f"DROP OWNED BY {name}")
-    administer(f"DROP ROLE {name}")
-
-
-# ---------------------------------------------------------------- URLs
-
-
-def test_our_parameters_are_taken_from_the_url_and_the_rest_goes_to_the_driver() -> None:
-    address = Address.parse("postgresql://me:secret@host:1/db?schema=jobs&pool=3&sslmode=require&timeout=2.5")
-    assert address.dsn == "postgresql://me:secret@host:1/db?sslmode=require"
-    assert (address.schema, address.pool, address.call_seconds, address.channel) == ("jobs", 3, 2.5, "jobs_wake")
-    assert address.listens
-    assert address.place == "postgresql://me@host:1/db"
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        *("schema=Jobs", "schema=a;b", "schema=pg_jobs", f"schema={'a' * 49}"),
-        *("pool=0", "pool=x", "timeout=0", "timeout=x", "pgbouncer=maybe", "listen=2"),
-    ],
-)
-def test_a_bad_parameter_is_refused_where_it_is_written(parameters: str) -> None:
-    name = parameters.partition("=")[0]
-    with pytest.raises(ConfigurationError, match=name):
-        open_store(f"postgresql://host/db?{parameters}")
-
-
-# ---------------------------------------------------------------- connecting
-
-
-@ours_only
-async def test_a_wrong_password_is_no_outage() -> None:
-    with role("careless"):
-        rules = folder() / "pg_hba.conf"
-        before = rules.read_text()
-        rules.write_text("local all careless scram-sha-256\n" + before)
-        administer("SELECT pg_reload_conf()")
-        try:
-            store = PostgresStore(url_of_role("careless", "wrong"))
-            with pytest.raises(StoreError, match="check the user and password") as caught:
-                await _open_until_refused(store)
-            assert "wrong" not in str(caught.value)
-            assert not isinstance(caught.value, StoreUnavailable)
-        finally:
-            rules.write_text(before)
-            administer("SELECT pg_reload_conf()")
-
-
-async def _open_until_refused(store: PostgresStore) -> None:
-    """The server reads its rules a moment after it was told to; until then anybody may come in."""
-    for _ in range(500):
-        try:
-            await store.open()
-            await store.close()
-        except SchemaError:
-            await asyncio.sleep(0.01)
-
-
-@ours_only
-async def test_a_missing_database_is_no_outage() -> None:
-    store = PostgresStore(server_url().replace("/postgres?", "/nowhere?"))
-    with pytest.raises(StoreError, match="CREATE DATABASE") as caught:
-        await store.open()
-    assert not isinstance(caught.value, StoreUnavailable)
-
-
-async def test_a_server_that_is_not_there_may_come_back(tmp_path: Path) -> None:
-    for url in (f"postgresql:///db?host={tmp_path}", "postgresql://localhost:1/db"):
-        with pytest.raises(StoreUnavailable, match="not available"):
-            await PostgresStore(url).open()
-
-
-def test_a_misspelt_parameter_is_refused_where_it_is_written() -> None:
-    with pytest.raises(OptionError, match=r"no parameter 'pol'; there are schema, pool, .*sslmode.*application_name"):
-        Engine("postgresql://host/db?sslmode=require&pol=3")
-
-
-async def test_settings_of_the_server_may_be_in_the_url(store: PostgresStore) -> None:
-    for setting in ("application_name=shop&TimeZone=UTC", "options=-c%20application_name%3Dshop"):
-        named = PostgresStore(f"{store.url}&{setting}")
-        await named.open()
-        await named.nodes()
-        assert administer("SELECT 1 FROM pg_stat_activity WHERE application_name = 'shop'")
-        await named.close()
-
-
-# ---------------------------------------------------------------- the schema
-
-
-async def test_a_newer_schema_is_refused(store: PostgresStore) -> None:
-    administer(f"UPDATE {SCHEMA}.meta SET value = '999' WHERE name = 'schema_version'")
-    try:
-        with pytest.raises(SchemaError, match="upgrade synergon"):
-            await PostgresStore(store.url).open()
-        versions = await store.schema_versions()
-        assert (versions.found, versions.wanted) == (999, 1)
-    finally:
-        administer(f"UPDATE {SCHEMA}.meta SET value = '1' WHERE name = 'schema_version'")
-
-
-@ours_only
-async def test_a_role_that_may_not_create_is_told_what_to_run() -> None:
-    with role("guest"):
-        store = PostgresStore(url_of_role("guest", schema="not_there"))
-        with pytest.raises(SchemaError, match="synergon migrate"):
-            await store.open()
-        assert (await store.schema_versions()).found is None
-
-
-@pytest.mark.parametrize("isolation", ["read%5C%20committed", "serializable"])
-async def test_many_nodes_may_create_the_schema_at_once(isolation: str) -> None:
-    administer("DROP SCHEMA IF EXISTS crowded CASCADE")
-    options = f"-c%20default_transaction_isolation%3D{isolation}"
-    stores = [PostgresStore(url_with(schema="crowded", pool=1, options=options)) for _ in range(8)]
-    await asyncio.gather(*(store.open() for store in stores))
-    await asyncio.gather(*(add(store) for store in stores))
-    assert len(await listed(stores[0])) == 8
-    for store in stores:
-        await store.close()
-    administer("DROP SCHEMA crowded CASCADE")
-
-
-async def test_the_printed_sql_makes_what_an_engine_needs() -> None:
-    administer("DROP SCHEMA IF EXISTS by_hand CASCADE")
-    store = PostgresStore(url_with(schema="by_hand"))
-    administer(store.schema_sql())
-    assert (await store.schema_versions()).found == (await store.schema_versions()).wanted
-    await store.open()
-    await add(store)
-    await store.close()
-    administer("DROP SCHEMA by_hand CASCADE")
-
-
-# ---------------------------------------------------------------- roles
-
-WORKER_GRANTS = (
-    f"USAGE ON SCHEMA {SCHEMA}",
-    f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, UPDATE ON {SCHEMA}.turn",
-    f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}",
-)
-PRODUCER_GRANTS = (
-    f"USAGE ON SCHEMA {SCHEMA}",
-    f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.task, {SCHEMA}.task_limit, {SCHEMA}.task_group",
-    f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.provider, {SCHEMA}.server",
-    f"SELECT ON {SCHEMA}.rate",
-    f"SELECT, INSERT ON {SCHEMA}.queue",
-    f"SELECT, UPDATE ON {SCHEMA}.turn",
-    f"SELECT ON {SCHEMA}.history",
-)
-
-
-@ours_only
-@pytest.mark.parametrize("profile", ["standard", "distributed"])
-async def test_a_worker_needs_no_more_than_the_guide_grants(profile: str) -> None:
-    schema, url = (SCHEMA, store_url()) if profile == "standard" else (DISTRIBUTED_SCHEMA, distributed_url())
-    owner = PostgresStore(url)
-    await owner.open()
-    await owner.close()
-    with role("worker_role", *(grant.replace(SCHEMA, schema) for grant in WORKER_GRANTS)):
-        least = PostgresStore(url_of_role("worker_role", schema=schema, profile=profile))
-        await least.open()
-        worker = await Worker.start(least)
-        await add(least, key="a", on_conflict="replace")
-        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
-        (claim,) = await worker.claim()
-        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
-        await least.wake(10)
-        await least.reap([], 10)
-        await least.retry([claim.id])
-        await least.delete([claim.id])
-        await least.pause(["default"])
-        await least.resume(["default"])
-        keeper = await least.keeper()
-        assert await keeper.renew(worker.node_id, HOUR)
-        await keeper.close()
-        await use_limits(least)
-        await least.unregister(worker.node_id)
-        await least.close()
-
-
-async def use_limits(store: PostgresStore) -> None:
-    """What a producer may do with limits, and what only a worker does."""
-    await declare_all(store)
-    worker = Worker(store, "node-1")
-    room = Room(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
-    (claim,) = await worker.claim_rooms(room)
-    assert claim.server == "a"
-    await store.finish([settlement_of(claim, SUCCEEDED, server=("gpu", "a"), is_server_well=False)])
-    await store.set_limit("license", 2)
-    await store.order(NewOrder(verb="set_servers", subject="gpu", value=[["b", 1]], who="ada"))
-    await store.prune(Cutoffs(succeeded=0, failed=0, cancelled=0), 10)
-
-
-async def declare_all(store: PostgresStore) -> None:
-    """Limits, a pool, a group, and tasks in lines."""
-    limits = [NewLimit(name="license", value=1), NewLimit(name="key:limited", value=1, rate=NewRate(every=HOUR))]
-    for address in ("b", "a"):
-        servers = (NewServer(address=address, capacity=1),)
-        await store.declare(limits, [NewProvider(name="gpu", servers=servers)])
-    await store.insert([NewTask(kind="limited", limit_key="ada")] * 2)
-    await store.insert([NewTask(kind="endless", limit_key="ada")] * 2)
-    await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="other"),), then=NewTask(kind="other")))
-
-
-@ours_only
-async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
-    with role("producer_role", *PRODUCER_GRANTS):
-        least = PostgresStore(url_of_role("producer_role", schema=SCHEMA))
-        await least.open()
-        await add(least)
-        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
-        task_id = await add(least, key="a")
-        assert await add(least, key="a", on_conflict="replace") == task_id
-        assert (await least.get([task_id]))[0] is not None
-        await declare_all(least)
-        with pytest.raises(StoreError, match="GRANT"):
-            await Worker.start(least)
-        await least.close()
-
-
-@ours_only
-async def test_a_right_that_was_taken_away_is_no_fault_of_the_outcome(store: PostgresStore) -> None:
-    with role("worker_role", *WORKER_GRANTS):
-        least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
-        await least.open()
-        worker = await Worker.start(least)
-        await add(least)
-        (claim,) = await worker.claim()
-        administer(f"REVOKE INSERT ON {SCHEMA}.history FROM worker_role")
-        with pytest.raises(StoreError, match="GRANT") as caught:
-            await worker.finish(claim, SUCCEEDED)
-        assert not isinstance(caught.value, DataRefused)
-        administer(f"GRANT INSERT ON {SCHEMA}.history TO worker_role")
-        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
-        await least.close()
-
-
-async def test_data_that_the_database_will_never_take_is_told_apart(store: PostgresStore) -> None:
-    with pytest.raises(DataRefused, match="refused a statement"):
-        await store.insert([NewTask(kind="a\0b")])
-    with pytest.raises(DataRefused, match="refused a statement"):
-        await store.insert([NewTask(kind="a", priority=2**70)])
-
-
-# ---------------------------------------------------------------- trouble in the middle
 
 
 @ours_only
@@ -369,8 +84,15 @@ async def _may_write(connection: Any) -> bool:
     return str(await connection.fetchval("SHOW transaction_read_only")) == "off"
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a connection, and whoever has one has all the time that a busy machine takes."""
+    monkeypatch.setattr("synergon.stores.postgres.connection.QUEUE_PART", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:
-    store = PostgresStore(store_url(pool=1, timeout=0.5))
+    store = PostgresStore(store_url(pool=1))
     await store.open()
     body = await store.begin(10.0)
     await add(store)  # bodies hold connections of their own
@@ -389,18 +111,22 @@ async def test_more_callers_than_connections_wait_their_turn() -> None:
     await store.close()
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_callers_beyond_the_pool_are_told_in_time_and_nothing_is_lost() -> None:
-    store = PostgresStore(store_url(pool=1, timeout=1))
+    store = PostgresStore(store_url(pool=1))
     await store.open()
     ids = [await add(store) for _ in range(3)]
     async with _locked(f"{SCHEMA}.task"):
-        refusals = await asyncio.gather(*(store.cancel([task_id]) for task_id in ids), return_exceptions=True)
+        calls = [asyncio.create_task(store.cancel([task_id])) for task_id in ids]
+        first, *beyond = calls
+        refusals = await asyncio.gather(*beyond, return_exceptions=True)
+        assert not first.done(), "it has the connection"
     assert all(isinstance(refusal, StoreUnavailable) for refusal in refusals)
-    beyond = [refusal for refusal in refusals if "all 1 connections" in str(refusal)]
-    assert len(beyond) == 2, "one had the connection"
-    assert all("in use for 0.9 s" in str(refusal) and "?pool=2" in str(refusal) for refusal in beyond)
-    assert [await state_of(store, task_id) for task_id in ids] == [State.READY] * 3
-    assert all(moved.done for moved in await store.cancel(ids))
+    assert all("all 1 connections" in str(refusal) and "?pool=2" in str(refusal) for refusal in refusals)
+    assert all("in use for 0.3 s" in str(refusal) for refusal in refusals)
+    assert [moved.done for moved in await first] == [True]
+    assert [await state_of(store, task_id) for task_id in ids] == [State.CANCELLED, State.READY, State.READY]
+    assert all(moved.done for moved in await store.cancel(ids[1:]))
     await store.close()
 
 
@@ -505,7 +231,7 @@ async def test_a_lease_whose_connection_is_stuck_is_renewed_on_another_one(store
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await keeper.renew(worker.node_id, HOUR)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await keeper.renew(worker.node_id, HOUR)
     finally:
         os.kill(stuck, signal.SIGCONT)

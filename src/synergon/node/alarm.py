@@ -55,8 +55,10 @@ class Alarm:
     async def step(self) -> None:
         """Wake what is due, then sleep until the next moment."""
         self._is_asked = False
+        self._next_at = None  # from now on it is kept what is said: the answer may be older than that
         woken = await self._store.wake(BATCH)
-        self._next_at = None if woken.next_in is None else self._clock.monotonic() + woken.next_in / 1_000_000
+        if woken.next_in is not None:
+            self.due_in(woken.next_in / 1_000_000)
         if woken.kinds:
             due = sum(count for kind, count in woken.kinds.items() if kind not in self._rated)
             if due:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Literal
 
 from synergon import Context, Engine
@@ -24,7 +25,22 @@ def write_down(event: str, label: str, ctx: Context) -> None:
         os.close(journal)
 
 
+def is_open() -> bool:
+    """Whether the file is there that lets gated bodies end."""
+    return Path(os.environ["FAULTS_JOURNAL"] + ".go").exists()
+
+
 # ------------------------------------------------------------ bodies that take their time
+
+
+@engine.task
+async def wait_at_the_gate(ctx: Context, label: str) -> str:
+    """Take as long as the gate is closed."""
+    write_down("begins", label, ctx)
+    while not is_open():  # noqa: ASYNC110  the event is in another process
+        await asyncio.sleep(0.01)
+    write_down("ends", label, ctx)
+    return label
 
 
 @engine.task

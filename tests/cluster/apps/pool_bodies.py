@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 
-from tests.cluster.apps.faults_bodies import write_down
+from tests.cluster.apps.faults_bodies import is_open, write_down
 
 from synergon import Context, Engine, Server, injected
 
@@ -30,8 +28,3 @@ async def obey(label: str, ctx: Context) -> None:
     """A command that takes long."""
     write_down("begins", label, ctx)
     await asyncio.sleep(60)
-
-
-def is_open() -> bool:
-    """Whether the file is there that lets gated bodies end."""
-    return Path(os.environ["FAULTS_JOURNAL"] + ".go").exists()

@@ -24,6 +24,9 @@ AT_HAND: Final = 2
 """As many connections stay out of the driver's pool between calls: to take one from there and to give it back takes
 about as long as a short statement. One is for who claims, and one for who finishes or enqueues."""
 
+QUEUE_PART: Final = 0.9
+"""Of the time of a call, to wait for a connection: then it is not over yet, so that it can be told why."""
+
 ISOLATION: Final = "read_committed"
 """What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
 pooler nothing can be set for a connection."""
@@ -177,7 +180,7 @@ class Connections:
             if not _is_lost(connection):
                 return connection
             await pool.release(connection)
-        patience = self._address.call_seconds * 0.9  # the call itself is not over yet, so that it can be told why
+        patience = self._address.call_seconds * QUEUE_PART
         self._queueing += 1
         try:
             return await pool.acquire(timeout=patience)
