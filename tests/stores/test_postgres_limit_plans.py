@@ -58,15 +58,14 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
-    "pass_seat": (
-        "bigint[], bigint[], text[], integer, boolean, text, text, text[], text[], text, text, text, integer, text[]",
-        (IDS, IDS, TEXTS, "1", "true", "'node'", "'lined'", "NULL", TEXTS, "'x'", "'gpu'", "'host'", "1", TEXTS),
-        {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat"},
-    ),
-    "pass_place": (
-        "bigint[], bigint[], text[], integer, boolean, text, text, text[], text",
-        (IDS, IDS, TEXTS, "1", "true", "'node'", "'lined'", "NULL", "'key-7'"),
-        {"task_pkey", "task_ready", "task_line"},
+    "pass_on": (
+        "bigint[], bigint[], text[], integer, boolean, text, text[], integer[], text[], text[], text, text, text, "
+        "integer, text[], text[], text, text, boolean",
+        (
+            *(IDS, IDS, TEXTS, "1", "true", "'node'", KINDS, IDS, "NULL", TEXTS, "'x'", "'gpu'", "'host'"),
+            *("1", TEXTS, TEXTS, "'lined'", "'key-7'", "true"),
+        ),
+        {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat", "task_line"},
     ),
     "keep": (
         "bigint, text, bigint, text, text[], text[]",

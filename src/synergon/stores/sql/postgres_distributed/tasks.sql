@@ -8,9 +8,7 @@
 -- name: succeed
 -- One statement changes one table.
 
--- name: pass_seat
-
--- name: pass_place
+-- name: pass_on
 
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
