@@ -22,7 +22,7 @@ from synergon.stores.postgres import PostgresStore, inserting
 
 PROCESSES: Final = 4
 PLACES: Final = 2
-TASKS: Final = 20
+TASKS: Final = 14
 """Of each kind."""
 LICENSED: Final = ("named", "both", "named alike")
 LINES: Final = ("key:lined", "key:covered line")
