@@ -78,29 +78,45 @@ def _has_place(settlement: Settlement, room: Room) -> bool:
 async def _pass_on(session: Session, passing: Passing) -> Any:
     """What has become of both, in one row; None: nothing."""
     settlement, request, rooms = passing
+    seat = _seat(settlement, rooms[0])
+    is_lined = settlement.limit_key is not None
+    names = {*seat.limits, *seat.above, *([f"{OF_LINES}{settlement.kind}"] if is_lined else [])}
+    ends = (*columns([settlement]), session.shard, True)
+    asks = (request.node_id, queues_of(request), sorted(names), settlement.kind, settlement.limit_key)
+    if is_lined and seat.holds is None:
+        return await session.row("pass_place", *ends, *asks)
     return await session.row(
-        "pass_on",
-        *columns([settlement]),
-        session.shard,
-        True,
-        request.node_id,
+        "pass_seat_in_line" if is_lined else "pass_seat",
+        *ends,
+        *asks,
         [room.kind for room in rooms],
         [room.rank for room in rooms],
-        queues_of(request),
-        *_places(settlement, rooms[0]),
+        *(seat.holds, seat.provider, seat.address, seat.slot, sorted(seat.above)),
         [room.kind for room in request.rooms if room.is_command],
-        settlement.kind,
-        settlement.limit_key,
         random.randrange(STAYS) == 0,
     )
 
 
-def _places(settlement: Settlement, room: Room) -> tuple[Any, ...]:
-    """What the task has held, and the next one will: the limits to be locked, those that it is written for, the server
-    and the slot, and the limits that may cover the server."""
-    provider, address = settlement.server if room.provider is not None and settlement.server else (None, None)
-    above = prefixes_of(address) if address is not None else frozenset()
-    line = {f"{OF_LINES}{settlement.kind}"} if settlement.limit_key is not None else set()
-    holds = "\n".join(room.limits) if room.limits or provider is not None else None
-    slot = settlement.slot if provider is not None else None
-    return (sorted({*room.limits, *above, *line}), holds, provider, address, slot, sorted(above))
+class PassedSeat(NamedTuple):
+    """What the task has held, and the next one will."""
+
+    limits: tuple[str, ...]
+    provider: str | None = None
+    address: str | None = None
+    slot: int | None = None
+
+    @property
+    def holds(self) -> str | None:
+        """As it is written down; None: nothing."""
+        return "\n".join(self.limits) if self.limits or self.provider is not None else None
+
+    @property
+    def above(self) -> frozenset[str]:
+        """The names of all limits that would cover the server."""
+        return frozenset() if self.address is None else prefixes_of(self.address)
+
+
+def _seat(settlement: Settlement, room: Room) -> PassedSeat:
+    if room.provider is None or settlement.server is None:
+        return PassedSeat(room.limits)
+    return PassedSeat(room.limits, *settlement.server, settlement.slot)

@@ -8,7 +8,11 @@
 -- name: succeed
 -- One statement changes one table.
 
--- name: pass_on
+-- name: pass_seat
+
+-- name: pass_seat_in_line
+
+-- name: pass_place
 
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
