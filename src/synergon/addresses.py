@@ -90,6 +90,14 @@ def _forms(address: str, has_scheme: bool) -> tuple[str, ...]:
     return tuple(f"{start}{host}{port}{slash}{path}" for port in ports)
 
 
+@lru_cache(maxsize=10_000)
+def prefixes_of(address: str) -> frozenset[str]:
+    """All prefixes that cover the address."""
+    forms = {address, *_forms(address, True), *_forms(address, False)}
+    starts = {form[:end] for form in forms for end in range(1, len(form) + 1)}
+    return frozenset(start for start in starts if covers(start, address))
+
+
 def _is_below(prefix: str, address: str) -> bool:
     return address == prefix or (address.startswith(prefix) and _is_boundary(prefix, address[len(prefix)]))
 

@@ -79,7 +79,26 @@ def on_server(engine: Engine, body: Body) -> Any:
     return engine.provider("pool", servers=["https://one.example.com"], capacity=1).task(name="shared")(body)
 
 
-WAYS = pytest.mark.parametrize("register", [by_name, in_line, on_server])
+def beside_another_kind(engine: Engine, body: Body) -> Any:
+    shared = by_name(engine, body)
+    engine.task(name="another", limits=["license"])(body)
+    return shared
+
+
+def below_a_prefix(engine: Engine, body: Body) -> Any:
+    engine.limit("https://example.com", 1)
+    servers = {"https://example.com/v1": 5, "https://example.com/v2": 5}
+    return engine.provider("pool", servers=servers).task(name="shared")(body)
+
+
+def in_line_on_server(engine: Engine, body: Body) -> Any:
+    pool = engine.provider("pool", servers=["https://one.example.com"], capacity=1)
+    return pool.task(name="shared", limit_by=lambda number: "one", limit=1)(body)
+
+
+WAYS = pytest.mark.parametrize(
+    "register", [by_name, in_line, on_server, beside_another_kind, below_a_prefix, in_line_on_server]
+)
 
 
 @WAYS
@@ -95,6 +114,22 @@ async def test_a_place_is_passed_on_from_task_to_task(postgres_url: str, registe
     assert turns.most == 1
     assert made[-1].calls["pass_on"] >= TASKS / 2, "nearly all of them; a sweep may come between"
     assert made[-1].calls["claim"] <= TASKS / 2
+
+
+async def test_a_place_is_passed_on_in_the_order_of_all_kinds_that_share_it(postgres_url: str) -> None:
+    engine, turns = Engine(postgres_url), Turns()
+    made = make_troubled(engine)
+    engine.limit("license", 1)
+    kinds = [engine.task(name=name, limits=["license"])(turns.body) for name in ("one", "two")]
+    async with engine:
+        handles = [await kinds[number % 3 % 2].enqueue(number) for number in range(TASKS)]
+        handles += [await kinds[1].with_options(priority=1).enqueue(TASKS)]
+        async with engine.worker():
+            for handle in handles:
+                await handle.result(timeout=PATIENCE_SECONDS)
+    assert turns.began == [TASKS, *range(TASKS)]
+    assert turns.most == 1
+    assert made[-1].calls["pass_on"] >= TASKS / 2
 
 
 @WAYS

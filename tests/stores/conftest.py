@@ -64,3 +64,14 @@ async def store(unopened: Store) -> AsyncIterator[Store]:
 async def worker(store: Store) -> Worker:
     """A registered node."""
     return await Worker.start(store)
+
+
+@pytest.fixture
+async def passing() -> AsyncIterator[Store]:
+    """A store that passes on; its numbers are exact and its lines in order at the end."""
+    store = PostgresStore(store_url())
+    await store.open()
+    yield store
+    await check_counts(store)
+    await check_lines(store)
+    await store.close()

@@ -25,6 +25,9 @@ ROOMS: Final = (
     Room(kind="named", count=5, limits=("license",)),
     Room(kind="lined", count=5),
     Room(kind="both", count=5, limits=("license",), provider="gpu"),
+    Room(kind="named alike", count=5, limits=("license",)),
+    Room(kind="covered", count=5, provider="web"),
+    Room(kind="covered line", count=5, provider="web"),
 )
 
 
@@ -60,8 +63,15 @@ class SlowStore(PostgresStore):
 
 def settled(claim: Claim) -> Settlement:
     """A success, of its server too."""
-    server = ("gpu", claim.server) if claim.server is not None else None
+    (provider,) = (room.provider for room in ROOMS if room.kind == claim.kind)
+    server = (provider, claim.server) if provider is not None and claim.server is not None else None
     return settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
+
+
+def alike(kind: str) -> list[Room]:
+    """The kinds that take the same places."""
+    (one,) = (room for room in ROOMS if room.kind == kind)
+    return [room for room in ROOMS if (room.limits, room.provider) == (one.limits, one.provider)]
 
 
 async def is_done(store: PostgresStore) -> bool:
@@ -76,12 +86,16 @@ async def drain(url: str, node_id: str) -> None:
     worker = await Worker.start(store, node_id)
     while not await is_done(store):
         # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
-        rooms = random.sample(ROOMS, random.choice([1, 1, 2]))
+        rooms = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
         claims = await worker.claim_rooms(*rooms, limit=8)
         if claims:
             await store.finish([settled(claim) for claim in claims[1:]])
             await pass_on(worker, claims[0], rooms)
     await store.close()
+
+
+def _a_few(kind: str) -> list[Room]:
+    return [room for room in ROOMS if room.kind == kind or random.random() < 0.1]
 
 
 async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:

@@ -189,7 +189,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     assert found == {
         *("claim", "end", "expired", "make_due_ready", "notify", "orphans", "prune", "succeed"),
         *("demote", "keep", "let_go", "line_up", "prune_rates", "take_seats"),
-        *("snapshot", "endings", "pass_place", "pass_seat"),
+        *("snapshot", "endings", "pass_place", "pass_seat", "pass_seat_in_line"),
     }
 
 

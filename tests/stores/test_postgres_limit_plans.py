@@ -26,6 +26,15 @@ DEMANDS: Final = ['""']
 BOOLEANS: Final = ["false"]
 """Lists of as many as are asked for; {} is the number of each."""
 
+PASSING: Final = (
+    "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text, text[], integer[], text, text, "
+    "text, integer, text[], text[], boolean"
+)
+PASSED: Final = (
+    *(IDS, IDS, TEXTS, "1", "true", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
+    *(KINDS, IDS, "'x'", "'gpu'", "'host'", "1", TEXTS, TEXTS, "true"),
+)
+
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
     "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_line"}),
     "first_waiting": ("text, text, bigint", ("'lined'", "'key-7'", "50"), {"task_line"}),
@@ -58,14 +67,15 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
-    "pass_seat": (
-        "bigint[], bigint[], text[], integer, boolean, text, text, text[], text[], text, text, text, integer, text[]",
-        (IDS, IDS, TEXTS, "1", "true", "'node'", "'lined'", "NULL", TEXTS, "'x'", "'gpu'", "'host'", "1", TEXTS),
-        {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat"},
+    "pass_seat": (PASSING, PASSED, {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat"}),
+    "pass_seat_in_line": (
+        PASSING,
+        PASSED,
+        {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat", "task_line"},
     ),
     "pass_place": (
-        "bigint[], bigint[], text[], integer, boolean, text, text, text[], text",
-        (IDS, IDS, TEXTS, "1", "true", "'node'", "'lined'", "NULL", "'key-7'"),
+        "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text",
+        PASSED[:10],
         {"task_pkey", "task_ready", "task_line"},
     ),
     "keep": (

@@ -23,7 +23,7 @@ from tests.stores.actions import (
     states,
     until,
 )
-from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, pass_on, settled
+from tests.stores.slow_postgres import ROOMS, SlowStore, alike, is_done, pass_on, settled
 
 from synergon.lifecycle import FINAL, State
 from synergon.limit_records import NewLimit, NewProvider, NewServer
@@ -32,8 +32,11 @@ from synergon.stores.postgres import PostgresStore, inserting
 
 PROCESSES: Final = 4
 PLACES: Final = 2
-TASKS: Final = 24
+TASKS: Final = 14
 """Of each kind."""
+LICENSED: Final = ("named", "both", "named alike")
+LINES: Final = ("key:lined", "key:covered line")
+PREFIX: Final = "http://web"
 
 
 def url_of(profile: str) -> str:
@@ -45,9 +48,15 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[PostgresStore]:
     """An open store of either profile, with a limit of each sort."""
     opened = PostgresStore(url_of(request.param))
     await opened.open()
-    limits = [NewLimit(name=name, value=PLACES) for name in ("license", "key:lined")]
-    provider = NewProvider(name="gpu", servers=(NewServer(address="a", capacity=PLACES),))
-    await opened.declare(limits, [provider])
+    limits = [NewLimit(name=name, value=PLACES) for name in ("license", *LINES, PREFIX)]
+    providers = {"gpu": ["a"], "web": [f"{PREFIX}/one", f"{PREFIX}/two"]}
+    await opened.declare(
+        limits,
+        [
+            NewProvider(name=name, servers=tuple(NewServer(address=one, capacity=PLACES) for one in addresses))
+            for name, addresses in providers.items()
+        ],
+    )
     yield opened
     await check_lines(opened)
     await opened.close()
@@ -55,8 +64,9 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[PostgresStore]:
 
 def new_tasks(number: int) -> list[NewTask]:
     """So many of each kind."""
-    plain = [NewTask(kind=kind) for kind in ("served", "named", "both") for _ in range(number)]
-    return plain + [NewTask(kind="lined", limit_key=f"key-{count % 3}") for count in range(number)]
+    plain = [NewTask(kind=kind) for kind in ("served", *LICENSED, "covered") for _ in range(number)]
+    lines = [name.removeprefix("key:") for name in LINES]
+    return plain + [NewTask(kind=kind, limit_key=f"{kind}-{count % 3}") for kind in lines for count in range(number)]
 
 
 # ---------------------------------------------------------------- never too many
@@ -115,7 +125,8 @@ def largest_crowds(schema: str) -> Counter[str]:
 def _held(kind: str, limit_key: str | None, server: str | None, slot: int | None) -> list[str]:
     held = [f"line {limit_key}"] if limit_key is not None else []
     held += [f"server {server}", f"slot {server}/{slot}"] if server is not None else []
-    return held + (["license"] if kind in ("named", "both") else [])
+    held += [PREFIX] if server is not None and server.startswith(PREFIX) else []
+    return held + (["license"] if kind in LICENSED else [])
 
 
 async def test_processes_that_meet_at_every_step_never_take_more_than_there_is_room_for(store: PostgresStore) -> None:
@@ -157,7 +168,8 @@ async def test_nobody_waits_in_a_ring(store: PostgresStore) -> None:
     for doer in doers:
         await doer.close()
     await store.resume(["default"])
-    await store.set_limit("key:lined", PLACES)
+    for name in LINES:
+        await store.set_limit(name, PLACES)
 
 
 async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) -> None:
@@ -173,7 +185,7 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
         chance.shuffle(claims)
         await store.finish([settled(claim) for claim in claims[2:]])
         for claim in claims[:2]:
-            await pass_on(worker, claim, [room for room in ROOMS if room.kind == claim.kind])
+            await pass_on(worker, claim, alike(claim.kind))
 
     async def cancel() -> None:
         await store.cancel(await some(2))
@@ -188,7 +200,7 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
         *(work, work, work, cancel, cancel, prioritize, prioritize, bring_back),
         lambda: store.insert(new_tasks(2)),
         lambda: store.insert(new_tasks(2)),
-        lambda: store.set_limit("key:lined", chance.choice([1, 2, 5, None])),
+        lambda: store.set_limit(chance.choice(LINES), chance.choice([1, 2, 5, None])),
         lambda: chance.choice([store.pause, store.resume, store.resume])(["default"]),
         lambda: store.wake(100),
         lambda: store.reap([], 100),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synergon import Engine
-from synergon.addresses import covers, normal_address, normal_prefix
+from synergon.addresses import covers, normal_address, normal_prefix, prefixes_of
 from synergon.errors import OptionError
 
 
@@ -115,3 +115,24 @@ def test_a_prefix_that_could_cover_nothing_is_refused(given: str, advice: str) -
 )
 def test_a_prefix_ends_at_a_boundary(prefix: str, address: str, expected: bool) -> None:
     assert covers(prefix, address) is expected
+
+
+@pytest.mark.parametrize(
+    ("address", "prefixes"),
+    [
+        ("gpu", {"gpu"}),
+        ("gpu:80/x", {"gpu", "gpu:80", "gpu:80/x"}),
+        (
+            "http://ada@host/v1/x",
+            {
+                "http://ada@host/v1/x",
+                *("http://host", "http://host/v1", "http://host/v1/x"),
+                *("http://host:80", "http://host:80/v1", "http://host:80/v1/x"),
+                *("host", "host/v1", "host/v1/x", "host:80", "host:80/v1", "host:80/v1/x"),
+            },
+        ),
+    ],
+)
+def test_the_prefixes_that_cover_an_address_can_be_told(address: str, prefixes: set[str]) -> None:
+    assert prefixes_of(address) == prefixes
+    assert all(covers(prefix, address) for prefix in prefixes)

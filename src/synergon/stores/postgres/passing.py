@@ -1,23 +1,31 @@
 """What ends a task lets the next one start in the same step: the statement that ends it passes its place on.
 
-Only where that is as simple as it mostly is: one task has succeeded, one kind may take its place, and the first of that
-kind may do so as it is. Everything else is left to a claim of its own, which weighs it. One ends and one starts, so
-nothing is taken that was not in use before, and nothing has to be counted against others who take places meanwhile.
+Only where one place is as good as another: one task has succeeded, those that may follow it take the very same places,
+and the first of them may do so as it is. Everything else is left to a claim of its own, which weighs it. One ends and
+one starts, so nothing is taken that was not in use before, and nothing has to be counted against others who take places
+meanwhile.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from synergon.addresses import prefixes_of
 from synergon.demands import NOTHING
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Claims, Room, Settlement, Verdict
 from synergon.stores.postgres.claiming import Run, in_order, queues_of
+from synergon.stores.postgres.locking import OF_LINES
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.succeeding import are_plain, columns
 
 Finish = Callable[[Sequence[Settlement]], Awaitable[list[Verdict]]]
+
+STAYS: Final = 16
+"""How many tasks in a row, on the average, have the same server, although others are as good: whoever is given another
+one has to be weighed."""
 
 
 class Passing(NamedTuple):
@@ -25,7 +33,7 @@ class Passing(NamedTuple):
 
     settlement: Settlement
     request: ClaimRequest
-    room: Room
+    rooms: list[Room]
 
 
 async def pass_on(
@@ -36,23 +44,24 @@ async def pass_on(
     row = await statement(_pass_on, passing) if passing is not None else None
     if passing is None or row is None:
         return (await finish([settlement]))[0], None
-    verdict = Verdict(settlement.id, State.SUCCEEDED, (), settlement.kind)
-    return verdict, in_order([passing.room], [row]) if row["id"] is not None else None
+    claims = in_order(passing.rooms, [row]) if row["id"] is not None else None
+    released = (settlement.kind,) if claims and settlement.kind and row["is_one_let_go"] else ()
+    return Verdict(settlement.id, State.SUCCEEDED, (), settlement.kind, released), claims
 
 
 def _passing(settlement: Settlement, request: ClaimRequest) -> Passing | None:
     """None: nobody can take the place before it is weighed who."""
     rooms = [room for room in request.rooms if not room.is_command]
     is_simple = (
-        len(rooms) == 1
-        and rooms[0].kind == settlement.kind
+        any(room.kind == settlement.kind for room in rooms)
         and request.limit > 0
         and request.kept_for is None
         and are_plain([settlement])
-        and _is_plain(rooms[0])
+        and all(map(_is_plain, rooms))
+        and len({(frozenset(room.limits), room.provider) for room in rooms}) == 1
         and _has_place(settlement, rooms[0])
     )
-    return Passing(settlement, request, rooms[0]) if is_simple else None
+    return Passing(settlement, request, rooms) if is_simple else None
 
 
 def _is_plain(room: Room) -> bool:
@@ -60,31 +69,54 @@ def _is_plain(room: Room) -> bool:
 
 
 def _has_place(settlement: Settlement, room: Room) -> bool:
-    """In a line, or in limits and on a server; not in both, for then it may be another line's turn."""
-    if settlement.limit_key is not None:
-        return not room.limits and room.provider is None
-    if room.provider is None:
-        return bool(room.limits)
-    return settlement.server is not None and settlement.slot is not None
+    """In a line, in limits or on a server."""
+    if room.provider is not None:
+        return settlement.server is not None and settlement.slot is not None
+    return bool(room.limits) or settlement.limit_key is not None
 
 
 async def _pass_on(session: Session, passing: Passing) -> Any:
     """What has become of both, in one row; None: nothing."""
-    settlement, request, room = passing
+    settlement, request, rooms = passing
+    seat = _seat(settlement, rooms[0])
+    is_lined = settlement.limit_key is not None
+    names = {*seat.limits, *seat.above, *([f"{OF_LINES}{settlement.kind}"] if is_lined else [])}
     ends = (*columns([settlement]), session.shard, True)
-    asks = (request.node_id, room.kind, queues_of(request))
-    if settlement.limit_key is not None:
-        return await session.row("pass_place", *ends, *asks, settlement.limit_key)
-    return await session.row("pass_seat", *ends, *asks, *_seat(settlement, room), _commands(request))
+    asks = (request.node_id, queues_of(request), sorted(names), settlement.kind, settlement.limit_key)
+    if is_lined and seat.holds is None:
+        return await session.row("pass_place", *ends, *asks)
+    return await session.row(
+        "pass_seat_in_line" if is_lined else "pass_seat",
+        *ends,
+        *asks,
+        [room.kind for room in rooms],
+        [room.rank for room in rooms],
+        *(seat.holds, seat.provider, seat.address, seat.slot, sorted(seat.above)),
+        [room.kind for room in request.rooms if room.is_command],
+        random.randrange(STAYS) == 0,
+    )
 
 
-def _seat(settlement: Settlement, room: Room) -> tuple[Any, ...]:
+class PassedSeat(NamedTuple):
     """What the task has held, and the next one will."""
-    limits = (list(room.limits), "\n".join(room.limits))
+
+    limits: tuple[str, ...]
+    provider: str | None = None
+    address: str | None = None
+    slot: int | None = None
+
+    @property
+    def holds(self) -> str | None:
+        """As it is written down; None: nothing."""
+        return "\n".join(self.limits) if self.limits or self.provider is not None else None
+
+    @property
+    def above(self) -> frozenset[str]:
+        """The names of all limits that would cover the server."""
+        return frozenset() if self.address is None else prefixes_of(self.address)
+
+
+def _seat(settlement: Settlement, room: Room) -> PassedSeat:
     if room.provider is None or settlement.server is None:
-        return (*limits, None, None, None)
-    return (*limits, *settlement.server, settlement.slot)
-
-
-def _commands(request: ClaimRequest) -> list[str]:
-    return [room.kind for room in request.rooms if room.is_command]
+        return PassedSeat(room.limits)
+    return PassedSeat(room.limits, *settlement.server, settlement.slot)

@@ -33,7 +33,7 @@ def _filled(text: str, others: Mapping[str, str]) -> str:
 
 
 def _part(statement: str, name: str) -> str:
-    found = re.search(rf"^(?:WITH )?({name} AS \(\n.*?^\))", statement, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^(?:WITH )?({name} AS (?:MATERIALIZED )?\(\n.*?^\))", statement, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no part {name} in {statement}"
     return found[1]
 

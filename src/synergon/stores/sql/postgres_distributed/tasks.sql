@@ -10,6 +10,8 @@
 
 -- name: pass_seat
 
+-- name: pass_seat_in_line
+
 -- name: pass_place
 
 -- name: candidates

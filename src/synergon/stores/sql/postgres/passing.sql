@@ -1,0 +1,245 @@
+-- One ends and one starts in its place, so that nothing is exceeded that was not before. Limits and server are locked
+-- against those who change them, and first, as everywhere: each part asks for something of the one before. Where a place
+-- is not passed on a claim has to weigh who follows.
+
+-- name: pass_seat
+-- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the same limits, on the same
+-- server, has its place from now on. $8 are the limits that it holds and those that may cover the server; the latter are
+-- $17. If the server is not well, nothing happens at all.
+-- The place is not passed on if a limit or the server was lowered; if the next one is for another server or has just
+-- failed on this one; if a command ($18) is ready, or something that demands more than its kind does; if a limit that
+-- covers the server may cover one of another provider, at whose tasks nobody has looked; if another server has more
+-- room, or as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
+WITH locked AS MATERIALIZED (
+    SELECT name, value, every, CASE
+        WHEN name LIKE 'key:%' OR name LIKE 'kind:%' THEN NULL
+        ELSE split_part(regexp_replace(name, '^.*://', ''), ':', 1)
+    END AS host
+    FROM {schema}.task_limit WHERE name = ANY ($8) ORDER BY name FOR UPDATE
+),
+place AS MATERIALIZED (
+    SELECT found.capacity, $14::text IS NULL OR found.address IS NOT NULL AS is_well
+    FROM (SELECT count(*) FROM locked) AS all_locked LEFT JOIN LATERAL (
+        SELECT capacity, address FROM {schema}.server
+        WHERE provider = $14 AND address = $15 AND failures = 0 AND rests = 0 AND resting_until IS NULL
+            AND all_locked.count >= 0
+        FOR UPDATE
+    ) AS found ON true
+),
+own AS MATERIALIZED (
+    SELECT found.id FROM place CROSS JOIN LATERAL (
+        SELECT id FROM {schema}.task
+        WHERE id = ($1::bigint[])[1] AND state || '' = 'running' AND claim_no = ($2::bigint[])[1]
+            AND NOT cancel_requested AND group_id IS NULL AND place.is_well
+            AND kind = $9 AND limit_key IS NOT DISTINCT FROM $10 AND slot IS NOT DISTINCT FROM $16::integer
+        FOR UPDATE
+    ) AS found
+),
+open AS MATERIALIZED (
+    SELECT name, $7::text[] IS NULL OR name = ANY ($7) AS is_served FROM {schema}.queue WHERE paused_at IS NULL
+),
+asked AS MATERIALIZED (
+    SELECT kind, rank FROM unnest($11::text[], $12::integer[]) AS room (kind, rank)
+),
+mine AS MATERIALIZED (
+    SELECT id FROM own
+),
+ready AS MATERIALIZED (
+    SELECT found.*, asked.rank FROM mine CROSS JOIN asked CROSS JOIN open CROSS JOIN LATERAL (
+        SELECT id, priority, target, server, attempts FROM {schema}.task
+        WHERE state = 'ready' AND kind = asked.kind AND queue = open.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > now()) AND id <> mine.id
+        ORDER BY priority DESC, id
+        LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE open.is_served
+),
+first AS MATERIALIZED (
+    SELECT id, target, server, attempts FROM ready ORDER BY priority DESC, rank, id LIMIT 1
+),
+use AS MATERIALIZED (
+    SELECT value AS most, holding.*, false AS is_server
+    FROM locked CROSS JOIN LATERAL (
+        SELECT count(*) AS at_most, count(*) FILTER (WHERE name = ANY (string_to_array(holds, E'\n'))) AS at_least
+        FROM {schema}.task
+        WHERE holds IS NOT NULL AND (
+            name = ANY (string_to_array(holds, E'\n')) OR (slot IS NOT NULL AND strpos(server, host) > 0)
+        )
+    ) AS holding
+    UNION ALL
+    SELECT capacity, holding.count, holding.count, true
+    FROM place CROSS JOIN LATERAL (
+        SELECT count(*) FROM {schema}.task WHERE provider = $14 AND server = $15 AND slot IS NOT NULL
+    ) AS holding
+    WHERE $14 IS NOT NULL
+),
+other AS MATERIALIZED (
+    SELECT failures > 0 OR rests > 0 AS is_ailing,
+        used.count::float / coalesce(nullif(capacity, 0), 2147483648) AS load
+    FROM {schema}.server CROSS JOIN LATERAL (
+        SELECT count(*) FROM {schema}.task WHERE provider = $14 AND task.server = server.address AND slot IS NOT NULL
+    ) AS used
+    WHERE server.provider = $14 AND address <> $15 AND (capacity IS NULL OR used.count < capacity)
+        AND (resting_until IS NULL OR resting_until <= now()) AND EXISTS (SELECT 1 FROM locked)
+),
+next AS MATERIALIZED (
+    SELECT first.id FROM first
+    WHERE ($15::text IS NULL OR first.target IS NULL OR first.target = $15)
+        AND ($15 IS NULL OR first.attempts = 0 OR first.server IS DISTINCT FROM $15)
+        AND NOT EXISTS (
+            SELECT 1 FROM asked CROSS JOIN open CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task
+                WHERE state = 'ready' AND kind = asked.kind AND queue = open.name AND demand > '' LIMIT 1
+            ) AS demanding
+            WHERE open.is_served
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM unnest($18::text[]) AS command (kind) CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = command.kind LIMIT 1
+            ) AS ready
+        )
+        AND NOT EXISTS (SELECT 1 FROM use WHERE at_most > most)
+        AND NOT EXISTS (
+            SELECT 1 FROM locked CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.server WHERE server.provider <> $14 AND strpos(address, host) > 0 LIMIT 1
+            ) AS elsewhere
+            WHERE name = ANY ($17::text[]) AND value IS NOT NULL
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM other CROSS JOIN (
+                SELECT (at_least - 1)::float / coalesce(nullif(most, 0), 2147483648) AS load FROM use WHERE is_server
+            ) AS this
+            WHERE other.is_ailing OR other.load < this.load OR (other.load = this.load AND $19::boolean)
+        )
+        AND EXISTS (
+            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+        )
+),
+ended AS (
+    DELETE FROM {schema}.task WHERE id = (SELECT id FROM mine) RETURNING *
+),
+{succeed.moved},
+{succeed.counted},
+taken AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+        started_at = greatest(now(), enqueued_at),
+        overdue = false, kept_by = NULL, kept_until = NULL, holds = $13, provider = coalesce($14, provider),
+        server = coalesce($15, server), slot = $16
+    WHERE state || '' IN ('ready', 'waiting') AND id = (SELECT next.id FROM next CROSS JOIN ended)
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+)
+SELECT moved.id AS ended, false AS is_one_let_go, taken.* FROM moved LEFT JOIN taken ON true
+
+-- name: pass_seat_in_line
+-- The same for one that stands in a line, too ($9, $10), where the first that waits must be there: it has the place, or
+-- is ready, if somebody else is before it; it is told if there may be room for it even so. If nobody waits, or the line
+-- has to be put in order, nothing happens at all.
+WITH {pass_seat.locked},
+{pass_seat.place},
+{pass_seat.own},
+{pass_seat.open},
+{pass_seat.asked},
+{pass_place.line},
+{pass_place.follower},
+{pass_place.mine},
+{pass_seat.ready},
+first AS MATERIALIZED (
+    SELECT id, target, server, attempts FROM (
+        SELECT id, priority, target, server, attempts, rank FROM ready
+        UNION ALL
+        SELECT id, priority, target, server, attempts, (SELECT rank FROM asked WHERE kind = $9)
+        FROM follower WHERE is_served
+    ) AS candidate
+    ORDER BY priority DESC, rank, id
+    LIMIT 1
+),
+{pass_seat.use},
+{pass_seat.other},
+{pass_seat.next},
+{pass_seat.ended},
+{succeed.moved},
+{succeed.counted},
+{pass_seat.taken},
+{pass_place.promoted}
+SELECT moved.id AS ended, EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
+    SELECT 1 FROM use WHERE at_least >= most AND (NOT is_server OR NOT EXISTS (SELECT 1 FROM other))
+) AS is_one_let_go, taken.*
+FROM moved LEFT JOIN taken ON true
+
+-- name: pass_place
+-- The same for one that has nothing but a place in a line. It is not passed on if another of the kind is ready: that one
+-- need not wait for it.
+WITH {pass_seat.locked},
+own AS MATERIALIZED (
+    SELECT found.id FROM (SELECT count(*) FROM locked) AS all_locked CROSS JOIN LATERAL (
+        SELECT id FROM {schema}.task
+        WHERE id = ($1::bigint[])[1] AND state || '' = 'running' AND claim_no = ($2::bigint[])[1]
+            AND NOT cancel_requested AND group_id IS NULL AND all_locked.count > 0
+            AND kind = $9 AND limit_key = $10 AND slot IS NULL
+        FOR UPDATE
+    ) AS found
+),
+{pass_seat.open},
+line AS MATERIALIZED (
+    SELECT $9::text AS kind, $10::text AS limit_key, value, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
+    FROM own CROSS JOIN locked WHERE name = 'key:' || $9 AND value IS NOT NULL AND every IS NULL
+),
+follower AS MATERIALIZED (
+    SELECT found.* FROM line CROSS JOIN LATERAL (
+        SELECT id, priority, demand, expires_at, target, server, attempts, is_served
+        FROM {schema}.task JOIN open ON open.name = queue
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+        ORDER BY priority DESC, id
+        LIMIT 1
+        FOR UPDATE OF task SKIP LOCKED
+    ) AS found
+    WHERE found.demand = '' AND (found.expires_at IS NULL OR found.expires_at > now())
+        AND line.value >= (
+            SELECT count(*) FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.running
+        ) + (
+            SELECT count(*) FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+        )
+),
+mine AS MATERIALIZED (
+    SELECT id FROM own WHERE EXISTS (SELECT 1 FROM follower)
+),
+next AS MATERIALIZED (
+    SELECT id FROM follower
+    WHERE is_served
+        AND NOT EXISTS (
+            SELECT 1 FROM open CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $9 AND queue = open.name LIMIT 1
+            ) AS ready
+            WHERE open.is_served
+        )
+        AND EXISTS (
+            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+        )
+),
+{pass_seat.ended},
+{succeed.moved},
+{succeed.counted},
+taken AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+        started_at = greatest(now(), enqueued_at), overdue = false
+    WHERE state || '' = 'waiting' AND id = (SELECT next.id FROM next CROSS JOIN ended)
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+),
+promoted AS (
+    UPDATE {schema}.task SET state = 'ready'
+    WHERE state || '' = 'waiting' AND id = (
+        SELECT follower.id FROM follower CROSS JOIN ended
+        WHERE NOT EXISTS (SELECT 1 FROM next WHERE next.id = follower.id)
+    )
+    RETURNING id
+)
+SELECT moved.id AS ended, false AS is_one_let_go, taken.* FROM moved LEFT JOIN taken ON true
