@@ -17,16 +17,28 @@ from synergon.stores.weighing import is_plain, most_unsaid
 REMEMBERED_SECONDS: Final = 10.0
 """A kind that has had tasks with demands of their own is likely to have more."""
 
+MANY: Final = 50
+"""From this number on it pays to claim by the shorter statement, although it may be asked in vain."""
+
 
 class Claimer:
     """Claims for the nodes of one process.
 
     On the long way it is found first, without locks, what there is to take at all; if that needs no weighing, the
-    short way is taken after all.
+    short way is taken after all. The short way has a shorter one, for as long as there is more than is asked for.
     """
 
-    def __init__(self, at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]], write: Run, statement: Run) -> None:
+    def __init__(
+        self,
+        at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]],
+        more: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None,
+        write: Run,
+        statement: Run,
+    ) -> None:
         self._at_once = at_once
+        self._more = more
+        self._has_left_some = False
+        """The last claim took as many as it asked for."""
         self._write = write
         self._statement = statement
         self._covering: Covering = {}
@@ -36,11 +48,20 @@ class Claimer:
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
         if is_plain(request, request.rooms) and not self._is_remembered(request):
-            found = await self._at_once(self._statement, _in_numbers(request))
+            found = await self._claim_in_numbers(_in_numbers(request))
             if not found.demanding:
                 return found.claims
             self._remember(found.demanding)
         return await self._claim_by_lanes(request)
+
+    async def _claim_in_numbers(self, request: ClaimRequest) -> AtOnce:
+        found = AtOnce(Claims())
+        if self._more is not None and self._has_left_some and _is_for_many(request):
+            found = AtOnce(await self._more(self._statement, request))
+        if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
+            found = await self._at_once(self._statement, request)
+        self._has_left_some = len(found.claims) >= request.limit
+        return found
 
     async def _claim_by_lanes(self, request: ClaimRequest) -> Claims:
         lanes: Lanes | None = await self._statement(find_lanes, request)
@@ -51,7 +72,7 @@ class Claimer:
         if not rest.rooms and rest.kept_for is None:
             return Claims()
         if is_plain(rest, rest.rooms) and not any(map(any, lanes.demands.values())):
-            found = await self._at_once(self._statement, _in_numbers(rest))
+            found = await self._claim_in_numbers(_in_numbers(rest))
             if not found.demanding:
                 return found.claims
             # Such tasks have come since the look, and nothing was taken: the next look sees them.
@@ -68,6 +89,11 @@ class Claimer:
 
     def _remember(self, kinds: Iterable[str]) -> None:
         self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
+
+
+def _is_for_many(request: ClaimRequest) -> bool:
+    """Whether it asks for many, all of which might be of any of its kinds."""
+    return request.limit >= MANY and all(room.count >= request.limit for room in request.rooms)
 
 
 def _in_numbers(request: ClaimRequest) -> ClaimRequest:

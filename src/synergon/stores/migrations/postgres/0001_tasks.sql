@@ -55,7 +55,7 @@ CREATE TABLE {schema}.task (
 );
 CREATE INDEX task_ready ON {schema}.task (kind, queue, demand, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX task_due ON {schema}.task (run_at, kind, queue) WHERE state = 'scheduled';
-CREATE INDEX task_running ON {schema}.task (node_id, kind, queue) WHERE state = 'running';
+CREATE INDEX task_running ON {schema}.task (node_id) WHERE state = 'running';
 CREATE INDEX task_expiry ON {schema}.task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
 -- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line

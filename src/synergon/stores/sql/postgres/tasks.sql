@@ -198,6 +198,43 @@ claimed AS (
 SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
+-- name: claim_more
+-- The same where there is more than is asked for, of every kind as many as of all together: no CTE keeps the rows, and
+-- none is counted, which takes a sixth of the time. Nothing comes back where something stands against it, too: a lease
+-- that is over, a node that is cordoned, ready tasks that demand something of their own. `claim` tells which.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at), overdue = false, kept_by = NULL, kept_until = NULL
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT found.id
+    FROM unnest($2::text[], $3::integer[]) AS room (kind, rank)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority DESC, id
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
+    ORDER BY found.priority DESC, room.rank, found.id
+    LIMIT $4
+))
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+AND NOT EXISTS (
+    SELECT 1 FROM unnest($2) AS room (kind) CROSS JOIN {schema}.queue CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND demand > '' LIMIT 1
+    ) AS demanding
+    WHERE queue.paused_at IS NULL AND ($5 IS NULL OR queue.name = ANY ($5))
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+
 -- name: running_bonds
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
 
@@ -231,20 +268,17 @@ RETURNING queue, kind
 
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
--- group, and whose server was well anyway. The ids are sorted, and so are the rows that count. $5: they are counted at
--- once; then they stand in no line.
+-- group, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the index
+-- is read in it; so are the rows that count. $3: one result for each, or one for all. $5: they are counted at once; then
+-- they stand in no line.
 WITH ended AS (
     DELETE FROM {schema}.task
-    WHERE id = ANY (ARRAY(
-        SELECT id FROM {schema}.task
-        WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
-            AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
-            AND (slot IS NULL OR NOT EXISTS (
-                SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
-                    AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
-            ))
-        ORDER BY id FOR UPDATE
-    ))
+    WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
+        AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
+        AND (slot IS NULL OR NOT EXISTS (
+            SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
+                AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
+        ))
     RETURNING *
 ),
 moved AS (
@@ -254,10 +288,11 @@ moved AS (
         overrides, tags, meta, progress, errors, limit_key, is_command, target, provider, demand
     )
     SELECT
-        id, kind, queue, 'succeeded', priority, run_at, payload, ($3::text[])[width_bucket(id, $1)], attempts,
-        max_attempts, crashes, claim_no, claim_no, node_id, server, key, cancel_requested, overdue, enqueued_at,
-        started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, is_command,
-        target, provider, demand
+        id, kind, queue, 'succeeded', priority, run_at, payload,
+        ($3::text[])[CASE WHEN cardinality($3) = 1 THEN 1 ELSE width_bucket(id, $1) END], attempts, max_attempts,
+        crashes, claim_no, claim_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at,
+        statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, is_command, target,
+        provider, demand
     FROM ended
     RETURNING id, queue, kind, limit_key
 ),
