@@ -47,11 +47,11 @@ def are_served(theirs: frozenset[str] | None, ours: frozenset[str] | None) -> bo
 
 
 def strangers(request: ClaimRequest, rooms: Collection[Room]) -> list[Look]:
-    """What others could take of kinds or queues that were not asked for, and shares places with these rooms."""
-    coverage = Coverage(request) if request.rivals else None
-    if coverage is None:
+    """What others could take of kinds or queues that were not asked for, and shares limits or servers with these."""
+    if not request.rivals:
         return []
-    return [look for look in request.rivals if coverage.is_beyond(look) and _shares(look.room, rooms)]
+    coverage = Coverage(request)
+    return [look for look in request.rivals if coverage.is_beyond(look) and _shares_by_name(look.room, rooms)]
 
 
 def sought(request: ClaimRequest, lanes: Collection[tuple[Room, str]], *, is_covered: bool) -> list[Look]:
@@ -142,9 +142,9 @@ class Leaving:
 
 
 def _not_covered(request: ClaimRequest, found: Collection[Elsewhere]) -> dict[int, Elsewhere]:
-    coverage = Coverage(request) if found else None
-    if coverage is None:
+    if not found:
         return {}
+    coverage = Coverage(request)
     return {one.candidate.id: one for one in found if not coverage.has(one.candidate.kind, one.queue, one.demand)}
 
 

@@ -56,10 +56,16 @@ class Seating:
         """What only other nodes could take and may be better than something that there is a place for."""
         if not self._request.rivals:
             return []
-        rooms = [room for room in self._request.rooms if self.places.most(room) > 0]
-        lanes = {(room.kind, lane.demand): room for room in rooms for lane in self._lanes(room) if lane.count}
-        is_covered = self.places.is_covered(room.provider for room in rooms if room.provider is not None)
-        looks = sought(self._request, [(room, demand) for (_, demand), room in lanes.items()], is_covered=is_covered)
+        lanes = {
+            (room.kind, lane.demand): room
+            for room in self._request.rooms
+            if self.places.most(room) > 0
+            for lane in open_lanes(self._tables, room.kind, self._request.queues)
+            if lane.count
+        }
+        is_covered = self.places.is_covered(room.provider for room in lanes.values() if room.provider is not None)
+        ours = [(room, demand) for (_, demand), room in lanes.items()]
+        looks = sought(self._request, ours, is_covered=is_covered)
         return [one for look in looks for one in self._first(look)]
 
     def _first(self, look: Look) -> list[Elsewhere]:
