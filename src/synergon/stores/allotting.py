@@ -114,6 +114,9 @@ class Pool:
     def give_back(self, address: str, slot: int) -> None:
         """A server is emptier than it was."""
         self._by_address[address].give_back(slot)
+
+    def look_anew(self) -> None:
+        """A server that was full may not be any more."""
         self._heap = None
 
     def choose(self, candidate: Candidate, is_open: Callable[[PooledServer], bool]) -> PooledServer | None:
@@ -269,6 +272,8 @@ class Allotment:
         self._use(seat.limits, seat.server, -1)
         if seat.provider is not None and seat.server is not None and seat.slot is not None:
             self._pools[seat.provider].give_back(seat.server, seat.slot)
+        for pool in self._pools.values():  # a limit may cover servers of several
+            pool.look_anew()
 
     def _take(self, room: Room, candidate: Candidate) -> Seat | None:
         if self.full(room.limits):
