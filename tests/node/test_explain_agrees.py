@@ -19,6 +19,7 @@ from synergon import Command, Engine, Resources, State, Why
 from synergon.durations import microseconds
 from synergon.node.admission import Admission
 from synergon.node.attempt import Attempt
+from synergon.node.courtesy import MOMENT_SECONDS, Courtesy
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
 from synergon.node.reservation import Reservation
@@ -37,7 +38,20 @@ COMMAND: Final = "pool.order"
 SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
-KINDS: Final = ("plain", "few", "limited", "global_one", "costly", "end", *SERVED, *URGENT, *CHILDREN[:2], "threaded")
+SHARING: Final = ("few", "limited", "also_limited", "served", "served_too", "served_elsewhere")
+KINDS: Final = (
+    "plain",
+    "few",
+    "limited",
+    "also_limited",
+    "global_one",
+    "costly",
+    "end",
+    *SERVED,
+    *URGENT,
+    *CHILDREN[:2],
+    "threaded",
+)
 THEMES: Final = (
     KINDS,
     SERVED,
@@ -128,6 +142,7 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
         "plain": {},
         "few": {"max_running": 1, "limits": ["shared"]},
         "limited": {"limits": ["shared"]},
+        "also_limited": {"limits": ["shared"], "cost": Resources(cpu=1)},
         "global_one": {"max_running_global": 1},
         "costly": {"cost": Resources(cpu=1), "timeout": 5},
         "urgent": {"urgent": True, "priority": 1},
@@ -159,6 +174,7 @@ class Stand:
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
         self.running: dict[int, Attempt] = {}
+        self.time = NOW
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
         self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=3600)
         self.reservation.patience_seconds = 0
@@ -168,6 +184,7 @@ class Stand:
             plan.queues,
             labels=plan.labels,
             reservation=self.reservation if plan.keeps_room else None,
+            courtesy=Courtesy(lambda: self.time),
         )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
@@ -191,6 +208,7 @@ class Stand:
 
     async def claim(self, most: int | None = None) -> set[int]:
         """The next claim, for all kinds of which something is ready, and the ids that it took."""
+        self.admission.meet([node for node in await self.engine.store.nodes() if node.id != self.id])
         request = self.admission.request(self.id, await self._ready())
         if request is None:
             return set()
@@ -210,6 +228,7 @@ class Stand:
             await self.claim(self.plan.starts_later)
         for attempt in list(self.running.values())[: self.plan.ends]:
             await self._end(attempt)
+        self.time += MOMENT_SECONDS  # what it has left to others they have had time to take
 
     def _start(self, claim: Claim, room: Room) -> None:
         attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
@@ -311,7 +330,32 @@ keeping_worlds = st.builds(
     asked=st.integers(0, 1),
 )
 """Where nodes are full of what costs something, and often keep room for a task."""
-worlds = keeping_worlds | st.sampled_from(THEMES).flatmap(worlds_of)
+strangers = st.builds(
+    NodePlan,
+    concurrency=st.integers(2, 5),
+    processes=st.just(0),
+    cpu=st.integers(1, 3),
+    labels=some_labels,
+    queues=st.none() | st.frozensets(st.sampled_from(QUEUES), min_size=1),
+    kinds=st.frozensets(st.sampled_from(SHARING), min_size=1),
+    is_cordoned=st.integers(0, 4).map(lambda number: number == 0),
+    starts_first=st.integers(0, 2),
+    keeps_room=st.booleans(),
+    starts_later=st.none() | st.integers(0, 2),
+    ends=st.integers(0, 3),
+)
+sharing_worlds = st.builds(
+    World,
+    nodes=st.lists(strangers, min_size=2, max_size=3),
+    before=st.lists(tasks_of(SHARING), max_size=4),
+    after=st.lists(tasks_of(SHARING), min_size=2, max_size=8),
+    limit=st.integers(1, 3),
+    capacity=st.integers(1, 2),
+    paused=st.sampled_from([None, None, None, "night"]),
+    asked=st.integers(0, 2),
+)
+"""Where nodes take the same places for different kinds, and leave them to each other."""
+worlds = keeping_worlds | sharing_worlds | st.sampled_from(THEMES).flatmap(worlds_of)
 
 
 async def agree(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
@@ -427,7 +471,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
         await engine.store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
-        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_KEEP_ROOM}), said
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.LEFT, Why.WILL_KEEP_ROOM}), said
 
     asyncio.run(in_world(world, check))
 

@@ -209,7 +209,7 @@ async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: 
     stranger = other.task(name="stranger", limits=["license"])(turns.body)
     async with engine, other, other.worker():
         async with engine.worker() as node:
-            await until(lambda: not node._sharing.heirs("shared"))
+            await until(lambda: bool(node._courtesy._looks))
             handles = await shared.enqueue_many((number,) for number in range(3))
             handles += await stranger.enqueue_many((number,) for number in range(3))
             for handle in handles:

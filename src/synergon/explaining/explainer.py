@@ -17,6 +17,7 @@ from synergon.explaining.stories import ended, running
 from synergon.explaining.words import behind, clause, lasting, names, on_node, plural, some
 from synergon.lifecycle import State
 from synergon.node.node import Node
+from synergon.node_state import HOLDERS
 from synergon.records import Look, NodeRecord, QueueRecord, Room, TaskRecord, to_datetime
 from synergon.stores.base import Store
 from synergon.stores.rates import turn
@@ -190,6 +191,8 @@ class _View:
         behind = Cause(why=Why.BEHIND)
         if found.kept is not None:
             behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.kept))
+        elif found.left:
+            behind = Cause(why=Why.LEFT, tasks=found.left[:HOLDERS])
         return replace(outlook, can_start=False, causes=(behind,))
 
     def _expiry(self) -> list[Cause]:

@@ -18,6 +18,7 @@ from synergon.explaining.standpoints import Standpoint
 from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Look, Room, TaskQuery, TaskRecord
 from synergon.stores.base import Store
+from synergon.stores.leaving import Leaving, seen
 from synergon.stores.weighing import Fit, Scales, demand_of, place
 
 Counts = Mapping[tuple[str, str, State], int]
@@ -39,6 +40,8 @@ class Rehearsed(NamedTuple):
     is_taken: bool
     kept: int | None = None
     """The claim ends at this task, which has waited for long and does not fit: room is kept for it from then on."""
+    left: tuple[int, ...] = ()
+    """Tasks of other nodes to which places are left."""
 
 
 async def rehearsed(store: Store, node: Standpoint, task: TaskRecord, shared: Shared) -> Rehearsed:
@@ -46,6 +49,7 @@ async def rehearsed(store: Store, node: Standpoint, task: TaskRecord, shared: Sh
     request = node.request(_wanted(node, task, await store.counts()))
     if all(room.kind != task.kind for room in request.rooms):
         return Rehearsed(False)
+    request = node.heeding(request, shared.nodes)
     rehearsal = _Rehearsal(store, request, shared)
     if node.state.kept_for is not None and node.state.kept_kind is not None:
         await rehearsal.keep_on(node.state.kept_for, node.room(node.state.kept_kind))
@@ -72,6 +76,7 @@ class _Rehearsal:
         self._left = {room.kind: room.count for room in request.rooms}
         self._scales = Scales(request)
         self._places = shared.allotment()
+        self._leaving = Leaving(request, self._places)
         self._closed: set[tuple[str, str, str]] = set()
         """Lanes, by kind, queue and demand, whose first could not be taken: nor could any behind it."""
         self._kept: int | None = None
@@ -93,11 +98,17 @@ class _Rehearsal:
 
     async def of(self, task: TaskRecord) -> Rehearsed:
         """What comes of this one."""
+        elsewhere = [seen(look, task) for look in self._request.rivals for task in await self._store.look(look)]
+        self._leaving = Leaving(self._request, self._places, elsewhere)
         async for room, first in self._in_order():
             is_taken = self._take(room, first)
             if first.id == task.id or self._kept is not None:
-                return Rehearsed(is_taken, self._kept)
-        return Rehearsed(False)
+                return Rehearsed(is_taken, self._kept, self._left_to)
+        return Rehearsed(False, left=self._left_to)
+
+    @property
+    def _left_to(self) -> tuple[int, ...]:
+        return tuple(task_id for task_id, _ in self._leaving.left)
 
     async def _in_order(self) -> AsyncIterator[tuple[Room, TaskRecord]]:
         """The tasks that may be taken, of all kinds, in the order of a claim."""
@@ -164,10 +175,13 @@ class _Rehearsal:
             if fit is Fit.LATER and self._is_to_be_kept(room, task, demand):
                 self._kept = task.id
             return False
+        self._leaving.let_pass(place(room, task.priority, task.id, self._request.kept_for))
         if self._places.take(room, candidate(task)) is None:
+            self._leaving.refused(room, candidate(task))
             if task.target is None:
                 self._left[room.kind] = 0  # what one task without wishes does not get, no other one of its kind gets
             return False
+        self._leaving.taken(task.id)
         self._scales.take(room, demand, task.id)
         self._left[room.kind] -= 1
         return True

@@ -26,6 +26,7 @@ class Shared:
         self._servers = {(server.provider, server.address): server for server in servers if not server.is_removed}
         self._paused = {queue.name: queue.paused_at for queue in queues if queue.is_paused}
         self._now = now
+        self.nodes = nodes
         self._keepers = {node.id for node in nodes if node.lease_left > 0 and not node.is_cordoned}
         """Nodes that may keep room for a task."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from synergon.durations import microseconds
 from synergon.node.acceptance import Acceptance
 from synergon.node.asking import Asking, sparing_one
 from synergon.node.node import Node
+from synergon.node.rivals import heeded, looks_of
 from synergon.node_state import NodeState, places_on
 from synergon.records import ClaimRequest, NodeRecord, Room
 from synergon.this_process import is_gone
@@ -76,6 +77,19 @@ class Standpoint(NamedTuple):
             shares=state.shares,
         )
 
+    def heeding(self, request: ClaimRequest, nodes: Iterable[NodeRecord]) -> ClaimRequest:
+        """The same request, so that it leaves places to others of these nodes."""
+        state, own = self.state, {kind: self.state.kind(kind) for kind in self.record.kinds}
+        looks = looks_of((node for node in nodes if node.id != self.record.id), own)
+        rivals = heeded(
+            looks,
+            request,
+            own,
+            has_room=lambda kind: places_on(state, kind).room > 0,
+            unheeded=state.unheeded,
+        )
+        return replace(request, rivals=rivals, past=frozenset(state.past)) if rivals else request
+
     def _spared(self, room: Room) -> Room:
         state = self.state
         if state.kept_for is None or room.kind != state.kept_kind:
@@ -105,6 +119,10 @@ def standpoint(record: NodeRecord, here: Node | None) -> Standpoint:
 
 def _aged(state: NodeState, seconds: float) -> NodeState:
     """Rests that were over since it was said are over."""
-    if not state.resting:
+    if not (state.resting or state.unheeded):
         return state
-    return replace(state, resting={kind: left - seconds for kind, left in state.resting.items() if left > seconds})
+    return replace(state, resting=_later(state.resting, seconds), unheeded=_later(state.unheeded, seconds))
+
+
+def _later(rests: dict[str, float], seconds: float) -> dict[str, float]:
+    return {kind: left - seconds for kind, left in rests.items() if left > seconds}

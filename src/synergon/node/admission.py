@@ -8,12 +8,13 @@ import msgspec
 
 from synergon.demands import AS_THE_KIND_SAYS, NOTHING, SLOT
 from synergon.node.asking import Asking, kind_state
+from synergon.node.courtesy import Courtesy
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node_state import Places
 from synergon.pipelines import ranks
-from synergon.records import ClaimRequest, Claims, Kept, Look, Room
+from synergon.records import ClaimRequest, Claims, Kept, Look, NodeRecord, Room
 from synergon.stores.weighing import demand_of, is_suitable
 from synergon.task import AnyTask
 
@@ -31,6 +32,7 @@ class Admission:
         labels: frozenset[str] = frozenset(),
         reservation: Reservation | None = None,
         preemption: Preemption | None = None,
+        courtesy: Courtesy | None = None,
         most_at_once: int | None = None,
     ) -> None:
         self._kinds = kinds
@@ -39,12 +41,13 @@ class Admission:
         self.labels = labels
         self._reservation = reservation
         self._preemption = preemption
+        self._courtesy = courtesy
         self._most_at_once = most_at_once or ledger.concurrency
         """No claim asks for more than this."""
         order = ranks(kinds)
         self._rooms = {kind: _room(task_type, order[kind]) for kind, task_type in kinds.items()}
-        said = {kind: kind_state(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
-        self._asking = Asking(said, ledger, self._counted)
+        self._states = {kind: kind_state(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
+        self._asking = Asking(self._states, ledger, self._counted)
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -73,9 +76,11 @@ class Admission:
             yielding=self._yielding(rooms),
             shares=self._ledger.shares,
         )
-        if self._reservation is None:
-            return request
-        return self._reservation.honoured(request, self._counted, self.places)
+        if self._reservation is not None:
+            request = self._reservation.honoured(request, self._counted, self.places)
+        if self._courtesy is not None:
+            request = self._courtesy.heeding(request, self._states, lambda kind: self.room(kind) > 0)
+        return request
 
     def _yielding(self, rooms: Collection[Room]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
@@ -145,10 +150,29 @@ class Admission:
         available = self._ledger.unpromised
         return min([room, *(available[name] // amount for name, amount in demand.cost.items())])
 
+    # ------------------------------------------------------------ what others could take
+
+    def meet(self, others: Collection[NodeRecord]) -> None:
+        """Other nodes, as their rows say."""
+        if self._courtesy is not None:
+            self._courtesy.meet(others, self._states)
+
+    @property
+    def unheeded(self) -> dict[str, float]:
+        """Kinds of others to which no places are left, and for how many seconds."""
+        return {} if self._courtesy is None else self._courtesy.unheeded
+
+    @property
+    def past(self) -> frozenset[int]:
+        """Tasks of others to which a place was left for long enough."""
+        return frozenset() if self._courtesy is None else self._courtesy.past
+
     # ------------------------------------------------------------ what does not fit
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        if self._courtesy is not None:
+            self._courtesy.note(claims)
         return self._reservation is not None and self._reservation.note(claims)
 
     def keep_nothing(self) -> None:

@@ -9,7 +9,7 @@ from synergon.errors import StoreUnavailable
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
 from synergon.node.strays import Strays
-from synergon.records import ClaimRequest, Claims, NodeRecord, Settlement, Verdict
+from synergon.records import ClaimRequest, Claims, Settlement, Verdict
 from synergon.stores.base import Store
 
 
@@ -62,11 +62,6 @@ class Freeing:
         if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
             return set()
         return self._sharing.heirs(batch[0].kind)
-
-    def meet(self, others: Iterable[NodeRecord], queues: frozenset[str] | None) -> None:
-        """Other nodes, as their rows say; this one serves these queues."""
-        if self._passes_on:
-            self._sharing.meet(others, queues)
 
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""

@@ -25,6 +25,7 @@ from synergon.node.body_services import BodyServices
 from synergon.node.callbacks import Callbacks
 from synergon.node.canceller import Canceller
 from synergon.node.completer import Completer
+from synergon.node.courtesy import Courtesy
 from synergon.node.duty import Duty, pause_after
 from synergon.node.ending import Ending
 from synergon.node.executors import Executor
@@ -159,6 +160,11 @@ class Node:
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
             is_refused=lambda kind, task_id: self.acceptance.is_refused(kind, task_id),
         )
+        self._courtesy = Courtesy(
+            clock.monotonic,
+            is_heard=lambda: self._neighbours.are_well,
+            on_left=lambda names: self._neighbours.freed(names),
+        )
         self._admission = Admission(
             self._kinds,
             self._ledger,
@@ -166,6 +172,7 @@ class Node:
             labels=settings.labels,
             reservation=self.reservation,
             preemption=self.runner.preemption,
+            courtesy=self._courtesy,
             most_at_once=max(settings.concurrency // 2, LEAST_AT_ONCE) if store.capabilities.remote else None,
         )
         self._neighbours = Neighbours(self._peers, self._admission)
@@ -259,6 +266,7 @@ class Node:
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
             "patience": self.scheduler.patience_step,
+            "courtesy": self._take_back,
             "canceller": self._canceller.step,
             "alarm": self.alarm.step,
             "outlook": self._afterthought.step,
@@ -316,6 +324,11 @@ class Node:
         self._canceller.claim_is_over()
         self._idle.look()
 
+    async def _take_back(self) -> None:
+        """Look again at places that were left to others and not taken."""
+        await self._courtesy.moment(self._clock.sleep)
+        self.scheduler.wake(self._sharing.all)
+
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
         if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
@@ -369,8 +382,11 @@ class Node:
         """The node table, as it has just been read."""
         self._neighbours.learn(nodes)
         self.presence.learn(nodes, self.id)
-        others = [node for node in nodes if node.id != self.id and node.lease_left > 0]
-        self._freeing.meet(others, self._settings.queues)
+        self.met(nodes)
+
+    def met(self, nodes: Iterable[NodeRecord]) -> None:
+        """The same, for the peers' sake: who has just come may want places, too."""
+        self._admission.meet([node for node in nodes if node.id != self.id])
 
     def _presence_changed(self) -> None:
         """Say so at once; and what is claimed and has not begun is not begun any more."""

@@ -17,6 +17,7 @@ from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
+from synergon.stores.leaving import strangers
 from synergon.stores.weighing import most_unsaid
 
 Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
@@ -150,13 +151,13 @@ class Scheduler:
     async def claim_along(self, kinds: set[str], ask: Ask) -> int:
         """Claim one task of these kinds together with something else that the store is told; how many were taken.
 
-        Where there is room for others that may be before it `ask` is not called. What it cannot answer is asked again,
-        and so is whatever there was another reason to ask for: it takes no more than one.
+        Where there is room for others that may be before it, here or elsewhere, `ask` is not called. What it cannot
+        answer is asked again, and so is whatever there was another reason to ask for: it takes no more than one.
         """
         if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
             return 0
         request = self._admission.request(self.node_id, kinds)
-        if request is None:
+        if request is None or strangers(request, request.rooms):
             return 0
         news = self._dirty & kinds
         taken = await self._claim(self._acceptance.narrowed(request), ask)

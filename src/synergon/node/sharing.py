@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from synergon.records import Claim, NodeRecord
+from synergon.records import Claim
 from synergon.task import AnyTask
 
 SERVERS: Final = "servers"
@@ -25,8 +25,6 @@ class Sharing:
         self.rated = frozenset(kind for kind, task_type in kinds.items() if task_type.policy.rate is not None)
         self.pooled = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
         self._freed: Counter[str] = Counter()
-        self._elsewhere: frozenset[str] = frozenset()
-        """Where other nodes take places for tasks that this one would never take."""
         self.is_any = bool(self._places)
         """Whether any kind shares anything."""
 
@@ -44,21 +42,14 @@ class Sharing:
         """Tasks of these kinds will have ended before the store hears anything else; the kinds that may have room."""
         return self.takers(name for kind in set(kinds) for name in self._places.get(kind or "", ()))
 
-    def meet(self, others: Iterable[NodeRecord], queues: frozenset[str] | None) -> None:
-        """Other nodes, as their rows say; this one serves these queues."""
-        self._elsewhere = frozenset(
-            name
-            for node in others
-            for kind, said in node.state.kinds.items()
-            if kind not in self._places or not _are_served(node.queues, queues)
-            for name in (*said.limits, *_pool(said.provider))
-        )
-
     def heirs(self, kind: str | None) -> set[str]:
-        """The kinds that may take the very place that a task of this kind leaves. None, if it is waited for elsewhere:
-        that would last for as long as it went from task to task here."""
-        names = [name for name in self._places.get(kind or "", ()) if name != SERVERS]
-        return self.takers(names) if self._elsewhere.isdisjoint(names) else set()
+        """The kinds that may take the very place that a task of this kind leaves."""
+        return self.takers(name for name in self._places.get(kind or "", ()) if name != SERVERS)
+
+    @property
+    def all(self) -> set[str]:
+        """The kinds of this node that take places in anything."""
+        return set(self._places)
 
     def takers(self, names: Iterable[str]) -> set[str]:
         """The kinds of this node that take places in these."""
@@ -75,15 +66,11 @@ class Sharing:
 
 def _places(task_type: AnyTask) -> tuple[str, ...]:
     """The names of all that a task of this kind takes a place in."""
-    pool = () if task_type.provider is None else (*_pool(task_type.provider.name), SERVERS)
+    pool = () if task_type.provider is None else (pool_name(task_type.provider.name), SERVERS)
     line = () if task_type.line is None else (f"key:{task_type.kind}",)
     return (*task_type.limits, *pool, *line)
 
 
-def _pool(provider: str | None) -> tuple[str, ...]:
-    return () if provider is None else (f"provider:{provider}",)
-
-
-def _are_served(theirs: tuple[str, ...] | None, ours: frozenset[str] | None) -> bool:
-    """Whether all queues of another node are served here, too."""
-    return ours is None or (theirs is not None and ours.issuperset(theirs))
+def pool_name(provider: str) -> str:
+    """By which a place on a server of the provider is known."""
+    return f"provider:{provider}"

@@ -49,6 +49,9 @@ class Resident(Protocol):
     def heard(self, news: Message) -> None:
         """A peer has said this."""
 
+    def met(self, nodes: Iterable[NodeRecord]) -> None:
+        """The node table, as it was just read for the peers' sake."""
+
 
 class Peers:
     """Tells other engines what they should look at, and hears from them."""
@@ -240,7 +243,10 @@ class Peers:
     async def _read_nodes(self) -> list[NodeRecord]:
         if self._seal is not None:
             await self._time.measure()
-        return await self._store.nodes()
+        nodes = await self._store.nodes()
+        if self.resident is not None:
+            self.resident.met(nodes)
+        return nodes
 
     async def _send(self, peer: Peer, letter: Message) -> Message:
         try:

@@ -114,6 +114,9 @@ class Pool:
     def give_back(self, address: str, slot: int) -> None:
         """A server is emptier than it was."""
         self._by_address[address].give_back(slot)
+
+    def look_anew(self) -> None:
+        """A server that was full may not be any more."""
         self._heap = None
 
     def choose(self, candidate: Candidate, is_open: Callable[[PooledServer], bool]) -> PooledServer | None:
@@ -220,6 +223,10 @@ class Allotment:
         """The addresses where there is room now: what is for another one need not be looked at."""
         return [server.address for server in self._pools[provider].servers if self._is_open(server)]
 
+    def is_covered(self, providers: Iterable[str]) -> bool:
+        """Whether a limit covers any of their servers."""
+        return any(self._prefixes(server.address) for name in providers for server in self._pools[name].servers)
+
     def full(self, names: Iterable[str]) -> list[str]:
         """Those of the limits in which there is no place."""
         return [name for name in names if self._left(name) == 0]
@@ -255,15 +262,18 @@ class Allotment:
             return seat
         found = self._take(room, candidate)
         if found is None and (room.is_urgent or room.is_command):
-            self._give_back(seat)
+            self.give_back(seat)
             found = self._take(room, candidate)
             self.hold(kept_room, kept)
         return found
 
-    def _give_back(self, seat: Seat) -> None:
+    def give_back(self, seat: Seat) -> None:
+        """A place that was taken in this claim is free again."""
         self._use(seat.limits, seat.server, -1)
         if seat.provider is not None and seat.server is not None and seat.slot is not None:
             self._pools[seat.provider].give_back(seat.server, seat.slot)
+        for pool in self._pools.values():  # a limit may cover servers of several
+            pool.look_anew()
 
     def _take(self, room: Room, candidate: Candidate) -> Seat | None:
         if self.full(room.limits):

@@ -54,6 +54,7 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
         seating = Seating(tables, request, now)
         claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
         claims.kept, claims.unfit, places = seating.kept, seating.unfit, seating.places
+        claims.left, claims.unserved = seating.leaving.left, seating.leaving.unserved
     if request.kept_for is not None:
         claims.kept = keep_on(tables, request, places, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)

@@ -83,6 +83,16 @@ class Lane:
             return self._line.popleft()
         return heappop(self._heap)[2]
 
+    def first(self, most: int, now: int) -> list[Row]:
+        """The first few tasks that may start; they stay."""
+        found: dict[int, Row] = {}
+        while len(found) < most and (head := self.head(now)) is not None:
+            row = self.pop(head)
+            found[row.id] = row
+        for row in found.values():
+            self.add(row)
+        return list(found.values())
+
     def rows(self, after: Place | None = None) -> Iterator[Row]:
         """The ready tasks behind this place, in order; expired ones may be among them."""
         place = (-self._line_priority, self._line[-1].id) if self._line else None

@@ -7,8 +7,9 @@ from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from synergon.lifecycle import State
-from synergon.records import ClaimRequest, Kept, Room
+from synergon.records import ClaimRequest, Kept, Look, Room
 from synergon.stores.allotting import Allotment, Seat
+from synergon.stores.leaving import Elsewhere, Leaving, sought
 from synergon.stores.memory.keeping import candidate, hold_place, keep, may_keep
 from synergon.stores.memory.lanes import Lane
 from synergon.stores.memory.pools import allotment
@@ -40,6 +41,8 @@ class Seating:
         if request.kept_for is not None:
             hold_place(tables, request, self.places, now)
         self._scales = Scales(request)
+        self.leaving = Leaving(request, self.places, self._elsewhere())
+        """What is left to tasks of other nodes."""
         self._aside: list[tuple[Lane, Row]] = []
         self.kept: Kept | None = None
         """The task that the node keeps room for from now on."""
@@ -48,6 +51,30 @@ class Seating:
     def unfit(self) -> frozenset[str]:
         """Kinds of which something fits later and not now."""
         return frozenset(self._scales.unfit)
+
+    def _elsewhere(self) -> list[Elsewhere]:
+        """What only other nodes could take and may be better than something that there is a place for."""
+        if not self._request.rivals:
+            return []
+        lanes = {
+            (room.kind, lane.demand): room
+            for room in self._request.rooms
+            if self.places.most(room) > 0
+            for lane in open_lanes(self._tables, room.kind, self._request.queues)
+            if lane.count
+        }
+        is_covered = self.places.is_covered(room.provider for room in lanes.values() if room.provider is not None)
+        ours = [(room, demand) for (_, demand), room in lanes.items()]
+        looks = sought(self._request, ours, is_covered=is_covered)
+        return [one for look in looks for one in self._first(look)]
+
+    def _first(self, look: Look) -> list[Elsewhere]:
+        rows: dict[int, Row] = {}
+        for lane in open_lanes(self._tables, look.room.kind, look.queues):
+            if is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals):
+                rows |= {row.id: row for row in lane.first(look.limit, self._now)}
+        in_order = sorted(rows.values(), key=lambda row: (-row.priority, row.id))
+        return [Elsewhere(look.room, candidate(row), row.task.queue, row.task.demand) for row in in_order[: look.limit]]
 
     def taken(self) -> Iterator[tuple[Row, Seat]]:
         """The tasks, each with its place. The caller starts each before it asks for the next."""
@@ -127,8 +154,13 @@ class Seating:
         return fit is Fit.NOW
 
     def _seat(self, room: Room, lane: Lane, row: Row) -> Seat | None:
+        if self.leaving.is_any:
+            self.leaving.let_pass(self._place(room, (-row.priority, row.id)))
         seat = self.places.take(room, candidate(row))
-        if seat is not None:
+        if seat is None:
+            self.leaving.refused(room, candidate(row))
+        else:
+            self.leaving.taken(row.id)
             self._scales.take(room, demand_of(room, lane.demand), row.id)
             self._left[room.kind] -= 1
         return seat

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from synergon.records import ClaimRequest, Room
 from synergon.stores.allotting import Allotment, Candidate, Seat
+from synergon.stores.leaving import Elsewhere, Leaving
 from synergon.stores.weighing import Fit, Scales, demand_of, may_keep, place
 
 LaneName = tuple[str, str]
@@ -82,6 +83,8 @@ class Choosing:
         self.allotment = allotment
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
+        self.leaving = Leaving(request, allotment)
+        """What is left to tasks of other nodes, when it is chosen."""
 
     @property
     def unfit(self) -> set[str]:
@@ -102,8 +105,10 @@ class Choosing:
         if self.request.keep_for > 0:
             self.allotment.hold(self._rooms[contender.candidate.kind], contender.candidate)
 
-    def choose(self, contenders: Iterable[Contender]) -> Choice:
-        """Take in order what has a place in everything; or keep room for the first that has one later."""
+    def choose(self, contenders: Iterable[Contender], elsewhere: Collection[Elsewhere] = ()) -> Choice:
+        """Take in order what has a place in everything; or keep room for the first that has one later. Tasks that are
+        elsewhere are let pass in their turn."""
+        leaving = self.leaving = Leaving(self.request, self.allotment, elsewhere)
         left = Counter({room.kind: room.count for room in self.request.rooms})
         taken: list[Taken] = []
         passed: set[tuple[str, str, str]] = set()
@@ -121,8 +126,13 @@ class Choosing:
             demand = demand_of(room, contender.demand)
             match self._scales.fit(room, demand, candidate.id):
                 case Fit.NOW if has_slot:
+                    if leaving.is_any:
+                        leaving.let_pass(self._place(contender))
                     seat = self.allotment.take(room, candidate)
-                    if seat is not None:
+                    if seat is None:
+                        leaving.refused(room, candidate)
+                    else:
+                        leaving.taken(candidate.id)
                         self._scales.take(room, demand, candidate.id)
                         left[room.kind] -= 1
                         taken.append(Taken(contender, seat))

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from synergon.records import ClaimRequest, Claims
 from synergon.stores.postgres.claiming import AtOnce, Run, shut_out
+from synergon.stores.postgres.covering import Covering
 from synergon.stores.postgres.lanes import Lanes, find_lanes
-from synergon.stores.postgres.seats import Covering, claim_seats
+from synergon.stores.postgres.seats import claim_seats
 from synergon.stores.weighing import is_plain, most_unsaid
 
 REMEMBERED_SECONDS: Final = 10.0

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from synergon.addresses import covers
 from synergon.records import ClaimRequest, Claims, Kept, Room
 from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
 from synergon.stores.contention import Contention, RowHeld
+from synergon.stores.leaving import Elsewhere, Leaving
 from synergon.stores.postgres import pools
 from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, most_by_weight, rest_of
 from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.consequences import draw
+from synergon.stores.postgres.covering import Covering, above, limits_above, providers_of
+from synergon.stores.postgres.elsewhere import looks_elsewhere, seen_elsewhere
 from synergon.stores.postgres.lanes import Lanes
 from synergon.stores.postgres.limiting import split
 from synergon.stores.postgres.lines import charge_starts
@@ -38,11 +40,6 @@ MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 
 
-Covering = dict[frozenset[str], frozenset[str]]
-"""The limits that cover the servers of some providers, as it was seen last. Whoever has locked the servers sees it
-again, and does it over should one be missing among those that it has locked."""
-
-
 class Taking(NamedTuple):
     """What a claim has done."""
 
@@ -50,6 +47,7 @@ class Taking(NamedTuple):
     kept: Kept | None = None
     is_cordoned: bool = False
     unfit: frozenset[str] = frozenset()
+    leaving: Leaving | None = None
 
 
 async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
@@ -70,6 +68,8 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
         else:
             claims = in_order(request.rooms, taking.rows, request.kept_for)
             claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
+            if taking.leaving is not None:
+                claims.left, claims.unserved = taking.leaving.left, taking.leaving.unserved
             return claims
     return Claims()
 
@@ -96,7 +96,9 @@ async def take(
     `wanted` tells what it tried to take last, should that be refused.
     """
     request = lanes.rest(asked)
-    values, servers = await _lock(session, request, covering)
+    looks = await looks_elsewhere(session, asked, request, lanes, covering)
+    values, servers = await _lock(session, [*request.rooms, *(look.room for look in looks)], covering)
+    elsewhere: list[Elsewhere] | None = None
     rows: list[Any] = []
     kept: Kept | None = None
     unfit: set[str] = set()
@@ -105,7 +107,9 @@ async def take(
         rest = rest_of(request, rows)
         sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
         choosing = Choosing(rest, Allotment(values, servers, sight.holdings))
-        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over))
+        if elsewhere is None:
+            elsewhere = await seen_elsewhere(session, looks, request.rooms, choosing.allotment)
+        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over), elsewhere)
         unfit |= choosing.unfit | sight.unfit
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
         taken = await _sit(session, request.node_id, choice.taken)
@@ -125,7 +129,7 @@ async def take(
     if asked.kept_for is not None and all(row["id"] != asked.kept_for for row in rows) and asked.kept_for not in held:
         wanted[:] = [asked.kept_for]
         kept = await _keep_on(session, asked, asked.kept_for, choosing.allotment)
-    return Taking(rows, kept, unfit=frozenset(unfit))
+    return Taking(rows, kept, unfit=frozenset(unfit), leaving=choosing.leaving)
 
 
 async def _refused(session: Session, node_id: str) -> Taking | None:
@@ -164,32 +168,20 @@ def _room_of(request: ClaimRequest, row: Any) -> Room:
 
 
 async def _lock(
-    session: Session, request: ClaimRequest, covering: Covering
+    session: Session, rooms: Collection[Room], covering: Covering
 ) -> tuple[dict[str, int | None], list[PooledServer]]:
     """Lock the limits and servers that have a say; what the limits allow, and the servers."""
-    providers = frozenset(room.provider for room in request.rooms if room.provider is not None)
-    names = {name for room in request.rooms for name in room.limits}
-    rated = {room.kind for room in request.rooms if room.is_rated}
-    if providers and providers not in covering:
-        covering[providers] = await _find_covering(session, providers)
-    names |= covering.get(providers, frozenset())
+    providers = providers_of(rooms)
+    names = {name for room in rooms for name in room.limits} | await limits_above(session, providers, covering)
+    rated = {room.kind for room in rooms if room.is_rated}
     wanted = names | {OF_LINES + kind for kind in rated}
     rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
     session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
     found = await pools.lock_pools(session, providers) if providers else pools.Pools([], [])
-    covering[providers] = _covering(found.prefixes, [server.address for server in found.servers])
+    covering[providers] = above(found.prefixes, [server.address for server in found.servers])
     if not covering[providers] <= names:
         raise Contention("the pool or its limits have changed since the last look")
     return {row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers
-
-
-async def _find_covering(session: Session, providers: Iterable[str]) -> frozenset[str]:
-    prefixes = [row["name"] for row in await session.rows("prefixes")]
-    return _covering(prefixes, [row["address"] for row in await session.rows("addresses", sorted(providers))])
-
-
-def _covering(prefixes: Iterable[str], addresses: Sequence[str]) -> frozenset[str]:
-    return frozenset(prefix for prefix in prefixes if any(covers(prefix, address) for address in addresses))
 
 
 # ---------------------------------------------------------------- what there is to take

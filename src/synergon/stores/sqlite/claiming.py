@@ -6,14 +6,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import msgspec
-
 from synergon.errors import LeaseLost
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.sqlite.lanes import DEMAND, SPARED_UNTIL, Lane, Lanes, merged, order_of
 from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.seats import take
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 from synergon.stores.weighing import is_plain, most_unsaid
 
 
@@ -32,7 +30,7 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     if _is_plain(request, found):
         claims.extend(_claim(row, now) for row in _take_plain(transaction, request, lanes, found))
         return claims
-    taken, claims.kept, claims.unfit = take(transaction, request, lanes, found)
+    taken = take(transaction, request, lanes, found, claims)
     claims.extend(_claim(row, now, seat.server, seat.slot) for row, seat in taken)
     return claims
 
@@ -79,11 +77,3 @@ def _claim(row: tuple[Any, ...], now: int, server: str | None = None, slot: int 
         row[DEMAND],
         0 if spared_until is None else max(spared_until - now, 0),
     )
-
-
-_TAGS = msgspec.json.Decoder(tuple[str, ...])
-
-
-def decode_tags(tags: str | None) -> tuple[str, ...]:
-    """Tags from the row."""
-    return _TAGS.decode(tags) if tags else ()

@@ -9,8 +9,7 @@ from synergon.event_records import Event
 from synergon.lifecycle import Reason, State
 from synergon.records import to_datetime
 from synergon.stores.endings import Place, first
-from synergon.stores.sqlite.claiming import decode_tags
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
 Found = tuple[int, list[tuple[Place, Event]]]
 

@@ -9,9 +9,8 @@ import msgspec
 
 from synergon.lifecycle import FINAL, LIVE, Reason, State
 from synergon.records import Progress, QueueRecord, TaskPage, TaskQuery, TaskRecord, to_datetime
-from synergon.stores.sqlite.claiming import decode_tags
 from synergon.stores.sqlite.settling import decode_errors
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "

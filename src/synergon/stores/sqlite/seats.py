@@ -14,13 +14,15 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from synergon.demands import NOTHING
-from synergon.records import ClaimRequest, Kept, Room
+from synergon.records import ClaimRequest, Claims, Kept, Look, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
+from synergon.stores.leaving import Leaving, seen, sought
 from synergon.stores.sqlite import keeping, pools
 from synergon.stores.sqlite.consequences import draw
 from synergon.stores.sqlite.lanes import DEMAND, KIND, LIMIT_KEY, PRIORITY, Lane, Lanes, candidate, lane_of, target_of
 from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
+from synergon.stores.sqlite.looking import look as look_at
 from synergon.stores.sqlite.transaction import Transaction, as_json
 from synergon.stores.weighing import Fit, Scales, demand_of, may_keep, place
 
@@ -36,19 +38,26 @@ class Taken(NamedTuple):
 
 
 def take(
-    transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane]
-) -> tuple[list[Taken], Kept | None, frozenset[str]]:
-    """Take the first ready tasks in order that the node can carry and that have a place in everything they need; and
-    the one that the node keeps room for, and the kinds of which something fits later."""
-    allotment = _allotment(transaction, _rooms(request, found))
-    choice = _Choice(transaction, request, allotment)
+    transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane], claims: Claims
+) -> list[Taken]:
+    """Take the first ready tasks in order that the node can carry and that have a place in everything they need; beside
+    that `claims` is told what it has to know."""
+    rooms = _rooms(request, found)
+    allotment = _allotment(transaction, rooms)
+    looks = _sought(request, found, allotment)
+    if {look.room.provider for look in looks} - {room.provider for room in rooms}:
+        allotment = _allotment(transaction, [*rooms, *(look.room for look in looks)])
     candidates = _Candidates(request, lanes, allotment).of(found)
     keeping.hold_place(transaction, request, allotment)
+    elsewhere = [seen(look, task) for look in looks for task in look_at(transaction, look)]
+    choice = _Choice(transaction, request, allotment, Leaving(request, allotment, elsewhere))
     taken = list(choice.of(candidates))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    return taken, choice.kept or keeping.renew(transaction, request, allotment), choice.unfit
+    claims.left, claims.unserved, claims.unfit = choice.leaving.left, choice.leaving.unserved, choice.unfit
+    claims.kept = choice.kept or keeping.renew(transaction, request, allotment)
+    return taken
 
 
 def _rooms(request: ClaimRequest, found: Sequence[Lane]) -> list[Room]:
@@ -65,12 +74,22 @@ def _allotment(transaction: Transaction, rooms: Sequence[Room]) -> Allotment:
     return Allotment(dict(transaction.rows("limit_values")), pools.pool(transaction, providers), holdings)
 
 
+def _sought(request: ClaimRequest, found: Sequence[Lane], allotment: Allotment) -> list[Look]:
+    """What only other nodes could take and may be better than something that there is a place for."""
+    if not request.rivals:
+        return []
+    lanes = {(lane.room.kind, lane.demand): lane.room for lane in found if allotment.most(lane.room) > 0}
+    is_covered = allotment.is_covered(room.provider for room in lanes.values() if room.provider is not None)
+    return sought(request, [(room, demand) for (_, demand), room in lanes.items()], is_covered=is_covered)
+
+
 class _Choice:
     """Goes through candidates in order, and takes what the node and all that is shared have room for."""
 
-    def __init__(self, transaction: Transaction, request: ClaimRequest, allotment: Allotment) -> None:
+    def __init__(self, transaction: Transaction, request: ClaimRequest, allotment: Allotment, leaving: Leaving) -> None:
         self._transaction = transaction
         self._request = request
+        self.leaving = leaving
         self._allotment = allotment
         self._scales = Scales(request)
         self._rooms = {room.kind: room for room in request.rooms}
@@ -118,8 +137,13 @@ class _Choice:
         return fit is Fit.NOW
 
     def _seat(self, room: Room, row: tuple[Any, ...]) -> Seat | None:
+        if self.leaving.is_any:
+            self.leaving.let_pass(place(room, row[PRIORITY], row[0], self._request.kept_for))
         seat = self._allotment.take(room, candidate(row))
-        if seat is not None:
+        if seat is None:
+            self.leaving.refused(room, candidate(row))
+        else:
+            self.leaving.taken(row[0])
             demand = NOTHING if self._is_weightless(room, row) else demand_of(room, row[DEMAND])
             self._scales.take(room, demand, row[0])
         return seat

@@ -170,3 +170,11 @@ def steady_now() -> int:
 def as_json(values: Iterable[Any]) -> str:
     """A list for `json_each`."""
     return msgspec.json.encode(list(values)).decode()
+
+
+_TAGS = msgspec.json.Decoder(tuple[str, ...])
+
+
+def decode_tags(tags: str | None) -> tuple[str, ...]:
+    """Tags from the row."""
+    return _TAGS.decode(tags) if tags else ()

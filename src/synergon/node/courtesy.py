@@ -1,0 +1,140 @@
+"""Places are left to better tasks that only other nodes could take; for a moment, and not again and again in vain.
+
+The claim decides to which tasks (`Claims.left`). Whoever could take them is told, and takes them within the moment; if
+nobody does (it is full, it hangs, its news is old), the next claim leaves them nothing any more, and for many times as
+long as was lost places are left to nobody. So what is lost is a small part of the time, whatever others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from synergon.node.rivals import heeded, looks_of
+from synergon.node.sharing import pool_name
+from synergon.node_state import KindState
+from synergon.records import ClaimRequest, Claims, Look, NodeRecord
+
+MOMENT_SECONDS: Final = 0.2
+"""For so long a place is left to a task: many times what it takes to tell another node, and for that to claim."""
+
+SWEEP_SECONDS: Final = 1.25
+"""The same where there is reason to believe that news does not arrive: others look by themselves every second."""
+
+REST_PARTS: Final = 10
+"""If a place was left in vain, none is left for so many times as long; to the same kind, twice that, then four times.
+So no more than a tenth of the time is lost, and soon a hundredth."""
+
+MOST_REST_PARTS: Final = 100
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Nobody has come for a task of a kind."""
+
+    until: float
+    parts: int
+    task_id: int
+
+
+class Courtesy:
+    """Knows whom a claim may leave places to, and for how long."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        is_heard: Callable[[], bool] = lambda: True,
+        on_left: Callable[[list[str]], None] = lambda _: None,
+    ) -> None:
+        self._now = now
+        self._is_heard = is_heard
+        """Whether there is reason to believe that others hear what they are told."""
+        self._on_left = on_left
+        self._looks: tuple[Look, ...] = ()
+        self._left: dict[int, tuple[str, float]] = {}
+        """The tasks to which places are left, of which kind they are, and since when."""
+        self._told_past: frozenset[int] = frozenset()
+        """What the request that is under way says of those who have had their time."""
+        self._rests: dict[str, _Rest] = {}
+        self._rests_until = -math.inf
+        self._is_leaving = asyncio.Event()
+
+    def meet(self, others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> None:
+        """Other nodes, as their rows say; these are the kinds of this one."""
+        self._looks = looks_of(others, own)
+
+    def heeding(
+        self, request: ClaimRequest, own: Mapping[str, KindState], has_room: Callable[[str], bool]
+    ) -> ClaimRequest:
+        """The same request, so that it leaves places to others."""
+        self._told_past = frozenset()
+        if not self._looks:
+            return request
+        rivals = heeded(self._looks, request, own, has_room=has_room, unheeded=self.unheeded)
+        if not rivals:
+            return request
+        self._told_past = self.past
+        return replace(request, rivals=rivals, past=self._told_past)
+
+    def note(self, claims: Claims) -> None:
+        """To whom a claim has left places, and who has not come for them."""
+        in_vain = claims.unserved if self._is_heard() else self._told_past
+        for task_id in sorted(in_vain & self._left.keys(), reverse=True):
+            self._rest(self._left[task_id][0], task_id)
+        for task_id in self._told_past:
+            self._left.pop(task_id, None)
+        self._told_past = frozenset()
+        news = {kind for task_id, kind in claims.left if task_id not in self._left}
+        for task_id, kind in claims.left:
+            self._left.setdefault(task_id, (kind, self._now()))
+        if news:
+            self._on_left(sorted({name for look in self._looks if look.room.kind in news for name in _names(look)}))
+        if self._left:
+            self._is_leaving.set()
+
+    def _rest(self, kind: str, task_id: int) -> None:
+        now, before = self._now(), self._rests.get(kind)
+        is_same = before is not None and before.task_id == task_id
+        parts = min(2 * (before.parts if before is not None and is_same else REST_PARTS), MOST_REST_PARTS)
+        self._rests[kind] = _Rest(now + parts * self._moment, parts, task_id)
+        self._rests_until = now + REST_PARTS * self._moment
+
+    async def moment(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Return when a place has been left to somebody for long enough: then it is time to look again."""
+        await self._is_leaving.wait()
+        self._is_leaving.clear()
+        since = min((since for _, since in self._left.values()), default=-math.inf)
+        await sleep(max(since + self._moment - self._now(), 0.0))
+
+    @property
+    def unheeded(self) -> dict[str, float]:
+        """Kinds of others to which no places are left, and for how many seconds."""
+        now = self._now()
+        kinds = {look.room.kind for look in self._looks}
+        until = {kind: max(rest.until, self._rests_until) for kind, rest in self._rests.items()}
+        left = {kind: until.get(kind, self._rests_until) - now for kind in kinds}
+        return {kind: seconds for kind, seconds in left.items() if seconds > 0}
+
+    @property
+    def past(self) -> frozenset[int]:
+        """The tasks to which a place was left for long enough."""
+        if not self._left:
+            return frozenset()
+        before = self._now() - self._moment
+        return frozenset(task_id for task_id, (_, since) in self._left.items() if since <= before)
+
+    @property
+    def _moment(self) -> float:
+        return MOMENT_SECONDS if self._is_heard() else SWEEP_SECONDS
+
+
+def _names(look: Look) -> list[str]:
+    """What a task takes places in, as others are told."""
+    pool = [] if look.room.provider is None else [pool_name(look.room.provider)]
+    return [*look.room.limits, *pool]

@@ -1,0 +1,33 @@
+"""What only other nodes could take: a claim looks at it where it may be better than what it takes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from synergon.records import ClaimRequest, Look, Room
+from synergon.stores.allotting import Allotment
+from synergon.stores.leaving import Elsewhere, seen, sought
+from synergon.stores.postgres.covering import Covering, limits_above, providers_of
+from synergon.stores.postgres.lanes import Lanes, look
+from synergon.stores.postgres.session import Session
+
+
+async def looks_elsewhere(
+    session: Session, asked: ClaimRequest, rest: ClaimRequest, lanes: Lanes, covering: Covering
+) -> list[Look]:
+    """Where to look before something is taken of the rest, of which there is something. The limits and servers of what
+    may be seen there have a say, too: they are locked with the others."""
+    if not asked.rivals:
+        return []
+    above = await limits_above(session, providers_of(rest.rooms), covering)
+    ours = [(room, text) for room in rest.rooms for text in lanes.demands[room.kind]]
+    return sought(asked, ours, is_covered=bool(above))
+
+
+async def seen_elsewhere(
+    session: Session, looks: Sequence[Look], rooms: Collection[Room], allotment: Allotment
+) -> list[Elsewhere]:
+    """What is there. Where there is no place for anything, there is none to leave, either."""
+    if not looks or all(allotment.most(room) <= 0 for room in rooms):
+        return []
+    return [seen(sight, task) for sight in looks for task in await look(session, sight)]

@@ -1,0 +1,193 @@
+"""A place in what all nodes share is left to a better task that only another node could take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, demands, pass_time, pool
+from tests.stores.test_capacity import ids_of, room
+
+from synergon.limit_records import NewProvider
+from synergon.records import Look, Room, Succeeded
+from synergon.stores.base import Store
+
+LICENSED: dict[str, Any] = {"limits": ("license",)}
+OURS = room("ours", **LICENSED)
+
+
+def theirs(kind: str = "theirs", **more: Any) -> Look:
+    """What another node could take of a kind."""
+    named = {name: more.pop(name) for name in ("queues", "labels", "totals", "limit") if name in more}
+    return Look(room=Room(kind=kind, count=1, **(more or LICENSED)), **{"limit": 8, **named})
+
+
+async def test_a_better_task_elsewhere_is_left_the_place(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    ours = await add(store, kind="ours")
+    better = await add(store, kind="theirs", priority=1)
+    claims = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert (ids_of(claims), claims.left, claims.unserved) == ([], ((better, "theirs"),), frozenset())
+    assert ids_of(await worker.claim_rooms(OURS)) == [ours], "whoever asks without rivals leaves nothing"
+
+
+async def test_the_older_of_equals_goes_first_wherever_it_runs(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    first, second, third = [await add(store, kind=kind) for kind in ("ours", "theirs", "ours")]
+    (claim,) = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert claim.id == first
+    await worker.finish(claim, Succeeded())
+    claims = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert (ids_of(claims), claims.left) == ([], ((second, "theirs"),))
+    other = await Worker.start(store, "other")
+    (claim,) = await other.claim_rooms(room("theirs", **LICENSED), rivals=(theirs("ours"),))
+    assert claim.id == second
+    await other.finish(claim, Succeeded())
+    claims = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert (ids_of(claims), claims.left) == ([third], ())
+
+
+async def test_what_is_left_over_is_taken_in_order(store: Store, worker: Worker) -> None:
+    """Of four places two go to the better ones; that the last of ours is not served is the fault of all of them."""
+    await declare_limit(store, "license", 4)
+    ours = await add_many(store, 3, kind="ours")
+    better = await add_many(store, 2, kind="theirs", priority=1)
+    await add_many(store, 2, kind="theirs", priority=-1)
+    claims = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert (ids_of(claims), claims.left) == (ours[:2], tuple((task_id, "theirs") for task_id in better))
+
+
+async def test_nobody_is_left_anything_where_there_is_enough(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 2)
+    ours = await add(store, kind="ours")
+    await add(store, kind="theirs", priority=1)
+    claims = await worker.claim_rooms(OURS, rivals=(theirs(),))
+    assert (ids_of(claims), claims.left) == ([ours], ())
+
+
+async def test_no_more_is_left_than_others_could_take(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 2)
+    ours = await add(store, kind="ours")
+    await add_many(store, 3, kind="theirs", priority=1)
+    assert ids_of(await worker.claim_rooms(OURS, rivals=(theirs(limit=1),))) == [ours]
+
+
+# ---------------------------------------------------------------- whom nobody could serve
+
+
+async def test_a_task_that_could_not_start_anyway_is_left_nothing(store: Store, worker: Worker) -> None:
+    """It needs another place that is taken, its queue is paused, it has expired, nobody has its label or so much."""
+    await declare_limit(store, "license", 1)
+    await declare_limit(store, "full", 0)
+    ours = await add(store, kind="ours")
+    await add(store, kind="blocked", priority=1)
+    await add(store, kind="theirs", priority=1, queue="paused")
+    await add(store, kind="theirs", priority=1, queue="unserved")
+    await add(store, kind="theirs", priority=1, expires_in=1)
+    await add(store, kind="theirs", priority=1, demand=demands("gpu"))
+    await add(store, kind="theirs", priority=1, demand=demands(cpu=2))
+    await add(store, kind="theirs", priority=1, demand=demands(forbids="spot"))
+    await store.pause(["paused"])
+    await pass_time(store, 10)
+    node: dict[str, Any] = {"labels": frozenset({"spot"}), "totals": amounts(cpu=1)}
+    rivals = (
+        theirs("blocked", limits=("full", "license")),
+        theirs(queues=frozenset({"default", "paused"}), **node),
+    )
+    claims = await worker.claim_rooms(OURS, rivals=rivals)
+    assert (ids_of(claims), claims.left) == ([ours], ())
+
+
+async def test_nobody_is_waited_for_once_somebody_has_not_come(store: Store, worker: Worker) -> None:
+    """One had its time, and is still there: the claim waits for none of the others, either."""
+    await declare_limit(store, "license", 1)
+    ours, _ = await add_many(store, 2, kind="ours")
+    late, _ = await add_many(store, 2, kind="theirs", priority=1)
+    await add(store, kind="third", priority=1)
+    rivals = (theirs(), theirs("third"))
+    claims = await worker.claim_rooms(OURS, rivals=rivals, past=frozenset({late, ours, 10**9}))
+    assert (ids_of(claims), claims.left, claims.unserved) == ([ours], (), {late})
+
+
+# ---------------------------------------------------------------- what is not for this node
+
+
+async def test_what_the_request_covers_is_taken_and_not_left(store: Store, worker: Worker) -> None:
+    """Others could take the same: whoever comes first has it."""
+    await declare_limit(store, "license", 1)
+    await add(store, kind="ours")
+    better = await add(store, kind="theirs", priority=1)
+    rooms = OURS, room("theirs", **LICENSED)
+    claims = await worker.claim_rooms(*rooms, rivals=(theirs("ours"), theirs()))
+    assert (ids_of(claims), claims.left) == ([better], ())
+
+
+async def test_a_queue_that_is_not_served_here_has_better_ones(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    await add(store, kind="ours", queue="day")
+    better = await add(store, kind="ours", priority=1, queue="night")
+    claims = await worker.claim_rooms(OURS, queues=frozenset({"day"}), rivals=(theirs("ours"),))
+    assert (ids_of(claims), claims.left) == ([], ((better, "ours"),))
+
+
+async def test_a_kind_of_which_no_more_may_run_here_goes_on_elsewhere(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 2)
+    await add(store, kind="ours")
+    first, second = await add_many(store, 2, kind="few", priority=1)
+    few = Room(kind="few", count=1, **LICENSED)
+    claims = await worker.claim_rooms(OURS, few, rivals=(theirs("few"), theirs("ours")))
+    assert (ids_of(claims), claims.left) == ([first], ((second, "few"),))
+
+
+@pytest.mark.parametrize("needed", [demands("gpu"), demands(cpu=2)])
+async def test_what_does_not_fit_here_is_left_to_where_it_does(store: Store, worker: Worker, needed: str) -> None:
+    """Whether the row says so, or the kind."""
+    await declare_limit(store, "license", 1)
+    ours = await add(store, kind="ours")
+    big = await add(store, kind="ours", priority=1, demand=needed)
+    here: dict[str, Any] = {"totals": amounts(cpu=2), "free": amounts(cpu=1)}
+    there = theirs("ours", labels=frozenset({"gpu"}), totals=amounts(cpu=2))
+    claims = await worker.claim_rooms(OURS, rivals=(there,), **here)
+    assert (ids_of(claims), claims.left) == ([], ((big, "ours"),))
+    nobody = theirs("ours", totals=amounts(cpu=1))
+    assert ids_of(await worker.claim_rooms(OURS, rivals=(nobody,), **here)) == [ours]
+
+
+async def test_what_does_not_fit_by_its_kind_is_left_to_where_it_does(store: Store, worker: Worker) -> None:
+    await declare_limit(store, "license", 1)
+    await add(store, kind="ours")
+    big = await add(store, kind="big", priority=1)
+    rooms = OURS, room("big", demands("gpu"), **LICENSED)
+    there = Look(room=rooms[1], labels=frozenset({"gpu"}))
+    claims = await worker.claim_rooms(*rooms, rivals=(there,))
+    assert (ids_of(claims), claims.left) == ([], ((big, "big"),))
+
+
+# ---------------------------------------------------------------- servers
+
+
+async def share_servers(store: Store) -> None:
+    pools = {"gpu": pool(**{"http://host/a": 1}), "cpu": pool(**{"http://host/b": 1})}
+    await store.declare([], [NewProvider(name=name, servers=servers) for name, servers in pools.items()])
+
+
+async def test_a_server_is_left_to_a_better_task_of_its_pool(store: Store, worker: Worker) -> None:
+    await share_servers(store)
+    await add(store, kind="ours", provider="gpu")
+    better = await add(store, kind="theirs", provider="gpu", priority=1)
+    served: dict[str, Any] = {"provider": "gpu"}
+    claims = await worker.claim_rooms(room("ours", **served), rivals=(theirs(**served),))
+    assert (ids_of(claims), claims.left) == ([], ((better, "theirs"),))
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+async def test_a_limit_that_covers_servers_is_shared_by_their_providers(
+    store: Store, worker: Worker, is_covered: bool
+) -> None:
+    await share_servers(store)
+    if is_covered:
+        await declare_limit(store, "http://host", 1)
+    ours = await add(store, kind="ours", provider="gpu")
+    better = await add(store, kind="theirs", provider="cpu", priority=1)
+    claims = await worker.claim_rooms(room("ours", provider="gpu"), rivals=(theirs(provider="cpu"),))
+    assert (ids_of(claims), claims.left) == (([], ((better, "theirs"),)) if is_covered else ([ours], ()))

@@ -1,0 +1,170 @@
+"""To whom places are left, and for how long."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from synergon.node.courtesy import MOMENT_SECONDS, MOST_REST_PARTS, REST_PARTS, SWEEP_SECONDS, Courtesy
+from synergon.node.rivals import heeded, looks_of
+from synergon.node_state import KindState, NodeState, encode_state
+from synergon.records import ClaimRequest, Claims, NodeRecord, ProcessIdentity, Room
+from synergon.stores.leaving import strangers
+
+PROCESS = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
+LICENSE = KindState(limits=("license",))
+POOL = KindState(provider="pool")
+OWN = {"licensed": LICENSE, "served": POOL, "free": KindState()}
+
+
+def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = None, **kinds: KindState) -> NodeRecord:
+    state = NodeState(is_said=True, kinds=kinds, **(said or {}))
+    return NodeRecord(
+        id="other",
+        name="other",
+        process=PROCESS,
+        kinds=tuple(kinds),
+        queues=queues,
+        concurrency=1,
+        version="1",
+        address=None,
+        registered_at=datetime.now(UTC),
+        lease_left=30.0,
+        published=Raw(encode_state(state)),
+    )
+
+
+def request(*kinds: str, queues: frozenset[str] | None = None) -> ClaimRequest:
+    rooms = tuple(Room(kind=kind, count=5, limits=OWN[kind].limits, provider=OWN[kind].provider) for kind in kinds)
+    return ClaimRequest(node_id="here", rooms=rooms, limit=5, queues=queues)
+
+
+@pytest.mark.parametrize(
+    ("other", "ours", "wanted"),
+    [
+        (node(licensed=LICENSE, served=POOL), None, set()),
+        (node(stranger=LICENSE), None, {"licensed"}),
+        (node(stranger=POOL), None, {"served"}),
+        (node(stranger=KindState(limits=("another",), provider="third")), None, set()),
+        (node(stranger=KindState(limits=("license",), is_command=True)), None, set()),
+        (node(("mail",), licensed=LICENSE), None, set()),
+        (node(("mail",), licensed=LICENSE), frozenset({"mail", "more"}), set()),
+        (node(("mail",), licensed=LICENSE), frozenset({"more"}), {"licensed"}),
+        (node(licensed=LICENSE, served=POOL), frozenset({"mail"}), {"licensed", "served"}),
+        (node(said={"is_cordoned": True}, stranger=LICENSE), None, set()),
+        (node(said={"is_stopping": True}, stranger=LICENSE), None, set()),
+        (node(said={"leaving": "drain"}, stranger=LICENSE), None, set()),
+        (node(said={"running": {"few": 1}}, few=KindState(limits=("license",), max_running=1)), None, set()),
+        (node(said={"running": {"few": 1}}, few=KindState(limits=("license",), max_running=2)), None, {"licensed"}),
+    ],
+)
+def test_others_want_places_for_kinds_and_queues_that_are_not_ours(
+    other: NodeRecord, ours: frozenset[str] | None, wanted: set[str]
+) -> None:
+    looks = looks_of([other], OWN)
+    found = set()
+    for kind in OWN:
+        asked = request(kind, queues=ours)
+        rivals = heeded(looks, asked, OWN, has_room=lambda _: True, unheeded=())
+        asked = ClaimRequest(node_id="here", rooms=asked.rooms, limit=5, queues=ours, rivals=rivals)
+        if strangers(asked, asked.rooms):
+            found.add(kind)
+    assert found == wanted
+
+
+def test_a_kind_of_ours_concerns_a_request_if_it_asks_for_it_or_there_is_no_room_for_it() -> None:
+    looks = looks_of([node(licensed=LICENSE, stranger=LICENSE)], OWN | {"other": LICENSE})
+
+    def kinds(asked: ClaimRequest, has_room: bool, **more: Any) -> list[str]:
+        rivals = heeded(looks, asked, OWN | more, has_room=lambda _: has_room, unheeded=())
+        return [look.room.kind for look in rivals]
+
+    assert kinds(request("licensed"), True) == ["licensed", "stranger"]
+    assert kinds(request("served"), True) == ["stranger"]
+    assert kinds(request("served"), False) == ["licensed", "stranger"]
+    assert kinds(request("served"), False, licensed=KindState(limits=("license",), is_asking=True)) == ["stranger"]
+    assert kinds(request("free"), False) == []
+
+
+def test_nodes_that_differ_in_what_they_have_are_looked_at_as_one() -> None:
+    small = node(said={"totals": {"cpu": 1, "gpu": 2}}, stranger=LICENSE)
+    big = node(said={"totals": {"cpu": 4}}, stranger=LICENSE)
+    labelled = node(said={"labels": ("spot",)}, stranger=LICENSE)
+    first, second = looks_of([small, big, labelled], OWN)
+    assert (first.totals, first.labels, second.labels) == ({"cpu": 4, "gpu": 2}, frozenset(), {"spot"})
+
+
+class Manners:
+    """A courtesy, and its clock."""
+
+    def __init__(self, is_heard: bool = True) -> None:
+        self.now = 1000.0
+        self.told: list[list[str]] = []
+        self.courtesy = Courtesy(lambda: self.now, is_heard=lambda: is_heard, on_left=self.told.append)
+        self.courtesy.meet([node(stranger=LICENSE, served_there=POOL, third=LICENSE)], OWN)
+
+    def claim(self, left: dict[int, str], ready: set[int]) -> ClaimRequest:
+        """A claim, which leaves places to these unless nobody came for one of those that are still ready."""
+        asked = self.courtesy.heeding(request("licensed"), OWN, lambda _: True)
+        claims = Claims()
+        claims.unserved = asked.past & ready
+        claims.left = tuple(left.items()) if asked.rivals and not claims.unserved else ()
+        self.courtesy.note(claims)
+        return asked
+
+
+def test_a_place_is_left_for_a_moment_and_then_for_none_until_the_rest_is_over() -> None:
+    here = Manners()
+    assert not here.claim({7: "stranger"}, {7}).past
+    assert here.told == [["license"]]
+    here.now += MOMENT_SECONDS * 0.9
+    assert not here.claim({7: "stranger"}, {7}).past
+    here.now += MOMENT_SECONDS * 0.11
+    assert here.claim({7: "stranger"}, {7}).past == {7}
+    assert here.told == [["license"]], "said once"
+    assert here.claim({8: "third"}, {7, 8}).rivals == (), "nobody is waited for"
+    here.now += MOMENT_SECONDS * REST_PARTS
+    assert {look.room.kind for look in here.claim({}, {7}).rivals} == {"third", "served_there"}
+    here.now += MOMENT_SECONDS * REST_PARTS
+    assert {look.room.kind for look in here.claim({}, {7}).rivals} == {"stranger", "third", "served_there"}
+
+
+def test_whoever_does_not_come_again_and_again_is_waited_for_ever_more_seldom() -> None:
+    here = Manners()
+    rests = []
+    for _ in range(6):
+        here.claim({7: "stranger"}, {7})
+        here.now += MOMENT_SECONDS
+        here.claim({}, {7})
+        rests.append(round(here.courtesy.unheeded["stranger"] / MOMENT_SECONDS))
+        here.now += here.courtesy.unheeded["stranger"]
+    assert rests == [2 * REST_PARTS, 4 * REST_PARTS, 8 * REST_PARTS, *[MOST_REST_PARTS] * 3]
+    here.claim({8: "stranger"}, {8})
+    here.now += MOMENT_SECONDS
+    here.claim({}, {8})
+    assert round(here.courtesy.unheeded["stranger"] / MOMENT_SECONDS) == 2 * REST_PARTS, "the one before was served"
+
+
+def test_whoever_was_served_in_time_costs_no_rest() -> None:
+    here = Manners()
+    here.claim({7: "stranger"}, {7})
+    here.now += MOMENT_SECONDS
+    assert here.claim({8: "stranger"}, {8}).past == {7}
+    assert (here.courtesy.unheeded, here.courtesy.past) == ({}, frozenset())
+    here.now += MOMENT_SECONDS
+    assert here.courtesy.past == {8}
+
+
+def test_where_no_news_arrives_a_place_is_left_for_longer_and_more_seldom() -> None:
+    """Others come when they look by themselves; if they did so for every task, nothing else would get done."""
+    here = Manners(is_heard=False)
+    here.claim({7: "stranger"}, {7})
+    here.now += SWEEP_SECONDS * 0.9
+    assert not here.claim({7: "stranger"}, {7}).past
+    here.now += SWEEP_SECONDS * 0.2
+    assert here.claim({}, set()).past == {7}
+    assert here.courtesy.unheeded["stranger"] == pytest.approx(2 * REST_PARTS * SWEEP_SECONDS)
+    assert here.courtesy.unheeded["third"] == pytest.approx(REST_PARTS * SWEEP_SECONDS)
