@@ -105,8 +105,9 @@ class Neighbours:
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.tell_started(claim.kind for claim in claims)
-            for claim in claims:
-                self._came(claim)
+            if self._claiming:
+                for claim in claims:
+                    self._came(claim)
 
     def _came(self, claim: Claim) -> None:
         for lane in ((claim.kind, claim.queue, claim.demand), (claim.kind, None, AS_THE_KIND_SAYS)):

@@ -277,7 +277,7 @@ class Runner:
     async def _on_loop(
         self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
     ) -> tuple[Any, BaseException | None]:
-        attempt.asyncio_task = asyncio.current_task()
+        attempt.asyncio_task = asyncio.current_task(self._loop)
         try:
             return await attempt.task_type.function(*positional, **arguments), None
         except GeneratorExit as error:

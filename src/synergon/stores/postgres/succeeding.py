@@ -65,7 +65,7 @@ async def _succeed_in_lines(session: Session, settlements: Sequence[Settlement])
 
 
 def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
-    return {row["id"]: Verdict(row["id"], State.SUCCEEDED, (), row["kind"]) for row in rows}
+    return {task_id: Verdict(task_id, State.SUCCEEDED, (), kind) for task_id, _, kind, _ in rows}
 
 
 async def _move(session: Session, settlements: Sequence[Settlement], *, counts: bool) -> list[Any]:

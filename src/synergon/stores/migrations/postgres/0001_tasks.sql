@@ -47,7 +47,7 @@ CREATE TABLE {schema}.task (
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 ) WITH (
     -- Rows live for seconds and are updated twice: leave room beside them, and clean up often.
-    fillfactor = 70,
+    fillfactor = 100,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
