@@ -174,10 +174,11 @@ async def test_one_line_tells_how_many_due_tasks_were_made_ready(
     with caplog.at_level(logging.INFO, logger="synergon"):
         async with engine:
             await engine.enqueue([note.with_options(run_at=moment).call() for _ in range(17)])
+            early = (await engine.counts())[State.SCHEDULED]  # all of them, unless the machine has stood still
             async with engine.worker(drain=True):
                 pass
     lines = [record.getMessage() for record in caplog.records if "due tasks ready" in record.getMessage()]
-    assert lines == ["made 17 due tasks ready"]
+    assert lines == ([f"made {early} due tasks ready"] if early else [])
 
 
 # ---------------------------------------------------------------- expiry
