@@ -120,7 +120,8 @@ class Control(Operations):
         return await self.store.servers()
 
     async def pause(self, queue: str) -> bool:
-        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already."""
+        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already. No claim
+        that begins later takes anything; on PostgreSQL one that is under way may still end."""
         return (await self._order("pause", check_name(queue, "queue"))).outcome == "paused"
 
     async def resume(self, queue: str) -> bool:

@@ -227,8 +227,10 @@ def check_limit(value: Any, what: str) -> int | None:
     """How many at once: None for any number, 0 for none."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_AT_ONCE:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OptionError(f"{what} must be a whole number from 0 on, or None for no limit, got {value!r}")
+    if value > MOST_AT_ONCE:
+        raise OptionError(f"{what} must be at most {MOST_AT_ONCE}, or None for no limit, got {value!r}")
     return value
 
 

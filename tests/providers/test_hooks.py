@@ -66,6 +66,25 @@ async def test_a_retry_is_no_end_and_the_last_failure_is_one(engine: Engine) -> 
     assert [what for what in heard if what[0] == "complete"] == [("complete", "work", True)]
 
 
+async def test_the_body_and_the_start_of_it_do_not_wait_for_each_other(engine: Engine) -> None:
+    """A hook that takes its time holds up nobody; not even the hooks for the end."""
+    over, heard = asyncio.Event(), []
+
+    async def started(task: Any, server: Server | None) -> None:
+        await over.wait()
+        heard.append("start")
+
+    @engine.task(on_start=started, on_complete=lambda task, seconds: heard.append("complete"))
+    async def work() -> None:
+        heard.append("body")
+
+    async with engine.worker():
+        await (await work.enqueue()).result(PATIENCE_SECONDS)
+        await until(lambda: heard == ["body", "complete"])
+        over.set()
+        await until(lambda: heard == ["body", "complete", "start"])
+
+
 async def test_coroutines_and_things_that_are_called_like_functions_are_hooks_too(engine: Engine) -> None:
     heard: list[str] = []
 

@@ -50,12 +50,16 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "must be a whole number from 0 on, or None",
     ),
     "capacity that is a yes": (lambda e: e.provider("p", servers={"a": True}), "must be a whole number from 0 on"),
-    "huge capacity": (lambda e: e.provider("p", servers={"a": 2**31}), "must be a whole number from 0 on"),
+    "huge capacity": (
+        lambda e: e.provider("p", servers={"a": 2**31}),
+        "capacity of 'a' must be at most 2147483647, or None for no limit, got 2147483648",
+    ),
     "negative capacity of all": (
         lambda e: e.provider("p", servers=["a"], capacity=-1),
         "capacity must be a whole number",
     ),
     "negative limit": (lambda e: e.limit("license", -1), "limit 'license' must be a whole number from 0 on, or None"),
+    "huge limit": (lambda e: e.limit("license", 2**40), "limit 'license' must be at most 2147483647, or None"),
     "limit in words": (lambda e: e.limit("license", "many"), "limit 'license' must be a whole number from 0 on"),
     "prefix with a space": (lambda e: e.limit("two words", 1), "a limit must be a URL, a host or another word"),
     "prefix without a host": (lambda e: e.limit("http://", 1), "a limit must name a host, got 'http://'"),
@@ -149,6 +153,8 @@ async def test_what_is_not_there_cannot_be_changed(engine: Engine) -> None:
             await engine.cordon("nobody")
         with pytest.raises(OptionError, match="must be a whole number from 0 on"):
             await engine.set_limit("license", -1)
+        with pytest.raises(OptionError, match="must be at most 2147483647"):
+            await engine.set_limit("license", 2**40)
         with pytest.raises(OptionError, match="capacity of 'b' must be"):
             await engine.set_servers("gpu", {"b": -1})
         assert [(order.verb, order.subject, order.outcome) for order in await engine.orders()] == [

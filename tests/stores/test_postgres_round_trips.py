@@ -11,7 +11,7 @@ from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.records import Claim, ClaimRequest, Room, Succeeded
+from synergon.records import Claim, ClaimRequest, Look, Room, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
@@ -101,6 +101,37 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
     await next_one(await next_one(claim))
     await _written_down()
     assert said == SAID[shared]
+    await store.close()
+
+
+LICENSED: Final = ROOMS["a limit"]
+OTHERS: Final = {
+    "the same": (LICENSED, []),
+    "something else": (Room(kind="stranger", count=1, limits=("another",)), []),
+    "what shares a limit": (Room(kind="stranger", count=1, limits=("license",)), ["demands"]),
+}
+
+
+@pytest.mark.parametrize("what", list(OTHERS))
+async def test_only_what_others_alone_could_take_is_asked_for_besides(said: list[str], what: str) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    await declare_limit(store, "license", 1)
+    first, _ = await add_many(store, 2, kind="licensed")
+    there, besides = OTHERS[what]
+    await _written_down()
+    said.clear()
+    claims = await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=LICENSED), Look(room=there)))
+    await _written_down()
+    assert (ids_of(claims), said) == (
+        [first],
+        ["lanes", "BEGIN", "lock_limits", "ready", *besides, "take_seats", "COMMIT"],
+    )
+    said.clear()
+    assert not await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=there),))
+    await _written_down()
+    assert "demands" not in said, "where there is no place, there is none to leave"
     await store.close()
 
 

@@ -94,7 +94,7 @@ def test_nodes_that_differ_in_what_they_have_are_looked_at_as_one() -> None:
     big = node(said={"totals": {"cpu": 4}}, stranger=LICENSE)
     labelled = node(said={"labels": ("spot",)}, stranger=LICENSE)
     first, second = looks_of([small, big, labelled], OWN)
-    assert (first.totals, first.labels, second.labels) == ({"cpu": 4, "gpu": 2}, frozenset(), {"spot"})
+    assert (first.totals, first.labels, second.labels) == ({"cpu": 4, "gpu": 2}, frozenset(), frozenset({"spot"}))
 
 
 class Manners:
