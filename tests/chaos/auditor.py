@@ -122,7 +122,8 @@ class Auditor:
         match row.state, row.reason:
             case State.SUCCEEDED, None:
                 if row.attempts != wanted_to_fail + 1 and not self._pays_for_outages(row):
-                    yield f"it has succeeded in attempt {row.attempts} instead of {wanted_to_fail + 1}"
+                    said = f": {row.errors}" if row.errors else ""
+                    yield f"it has succeeded in attempt {row.attempts} instead of {wanted_to_fail + 1}{said}"
                 yield from self._last_word(row, Event.RETURNS)
             case State.FAILED, Reason.EXHAUSTED:
                 if row.attempts != row.max_attempts or wanted_to_fail < row.attempts:
