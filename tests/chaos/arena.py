@@ -262,12 +262,14 @@ class Arena:
 
     async def check_that_all_end_in_order(self) -> None:
         """The nodes, after whatever they have been through, can still be stopped as they should be."""
+        for place in range(len(self.nodes)):
+            await self.joined(place)  # who has not begun knows of no order yet
         self._replaces = False
         for node in self.nodes:
             node.send(signal.SIGTERM)
         for node in self.nodes:
             await until(f"node {node.pid} ends", lambda node=node: node.exit_code is not None)  # type: ignore[misc]
-            assert node.exit_code == 0, node.log
+            assert node.exit_code == 0, f"node {node.pid} ended with code {node.exit_code}:\n{node.log}"
         assert not self.database.nodes(), "a node that was stopped has left its row"
 
 

@@ -121,8 +121,9 @@ class Auditor:
         wanted_to_fail = int(row.arguments.get("fails", 0))
         match row.state, row.reason:
             case State.SUCCEEDED, None:
-                if row.attempts != wanted_to_fail + 1 and not self._pays_for_outages(row):
-                    yield f"it has succeeded in attempt {row.attempts} instead of {wanted_to_fail + 1}"
+                if row.attempts != wanted_to_fail + 1 and not (self._pays_for_outages(row) or self._held_too_long(row)):
+                    said = f": {row.errors}" if row.errors else ""
+                    yield f"it has succeeded in attempt {row.attempts} instead of {wanted_to_fail + 1}{said}"
                 yield from self._last_word(row, Event.RETURNS)
             case State.FAILED, Reason.EXHAUSTED:
                 if row.attempts != row.max_attempts or wanted_to_fail < row.attempts:
@@ -136,6 +137,14 @@ class Auditor:
     def _pays_for_outages(self, row: Row) -> bool:
         """A body that uses the database fails with it, which is an attempt like any other."""
         return row.kind == "ledger" and bool(self._evidence.outages)
+
+    def _held_too_long(self, row: Row) -> bool:
+        """Its node stood still with a transaction in its hands, which is rolled back then: an attempt, too."""
+        return row.kind == "ledger" and any(
+            pause.node_pid == run.node_pid and pause.began <= run.last.at + SOON_SECONDS and run.began <= pause.ended
+            for run in self.runs[row.id]
+            for pause in self._evidence.pauses
+        )
 
     def _last_word(self, row: Row, event: Event) -> Iterator[str]:
         """The outcome that counts is the last claim's."""

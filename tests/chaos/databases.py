@@ -22,7 +22,7 @@ from tests.chaos.evidence import Effect, Row
 
 from synergon import Reason, State
 
-COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, claim_no, payload"
+COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors"
 PATIENCE_SECONDS: Final = 30.0
 _schemas = count(1)
 
@@ -55,7 +55,7 @@ class Database(Protocol):
 
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
-    task_id, kind, state, attempts, max_attempts, crashes, claim_no, payload, reason = values
+    task_id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors, reason = values
     return Row(
         is_history=is_history,
         id=task_id,
@@ -67,6 +67,7 @@ def _row(values: Sequence[Any], *, is_history: bool) -> Row:
         crashes=crashes,
         claim_no=claim_no,
         arguments=json.loads(payload),
+        errors=str(errors or ""),
     )
 
 

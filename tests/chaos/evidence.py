@@ -46,6 +46,8 @@ class Row:
     crashes: int = 0
     claim_no: int = 1
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    errors: str = ""
+    """As they are stored; for whoever has to find out."""
 
 
 @dataclass(frozen=True, slots=True)

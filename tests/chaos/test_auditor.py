@@ -54,6 +54,17 @@ def lines_of_first(*executions: list[Line]) -> list[Line]:
 TWICE: Final = rows_with(row(1, claim_no=2))
 CRASHED_ONCE: Final = rows_with(row(1, claim_no=2, crashes=1))
 
+SECOND_ATTEMPT: Final = replace(
+    GOOD,
+    rows=rows_with(row(2, "ledger", attempts=2, claim_no=2)),
+    effects=[Effect(2, 2)],
+    lines=[
+        *(line for line in GOOD.lines if line.task_id != 2),
+        *(line for lines in (ran(2, end=Event.RAISES), ran(2, 2, at=5)) for line in lines),
+    ],
+)
+"""Of a body that writes in a transaction."""
+
 FORGED: Final[dict[str, tuple[Evidence, str]]] = {
     "a lost task": (replace(GOOD, accepted=[*GOOD.accepted, 99]), "task 99 was accepted and is lost"),
     "a task in both places": (
@@ -70,6 +81,11 @@ FORGED: Final[dict[str, tuple[Evidence, str]]] = {
     "a success too early": (
         replace(GOOD, rows=rows_with(row(1, arguments={"fails": 2}))),
         "succeeded in attempt 1 instead of 3",
+    ),
+    "an attempt for nothing": (SECOND_ATTEMPT, "succeeded in attempt 2 instead of 1"),
+    "an attempt although another node stood still": (
+        replace(SECOND_ATTEMPT, pauses=[Pause(OTHER, 0.6, 2)]),
+        "succeeded in attempt 2 instead of 1",
     ),
     "exhausted too early": (
         replace(
@@ -177,6 +193,7 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
             ),
             pauses=[Pause(NODE, 0.6, 10)],
         ),
+        replace(SECOND_ATTEMPT, pauses=[Pause(NODE, 0.6, 2)]),
     ],
     ids=[
         "killed in the middle",
@@ -184,6 +201,7 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
         "killed just before its child returned",
         "cut off for a lease",
         "frozen, then stopped",
+        "frozen with a transaction",
     ],
 )
 def test_what_the_faults_explain_is_no_finding(evidence: Evidence) -> None:

@@ -134,19 +134,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.timeout(400)  # a dozen servers and workers start in it
 def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind(folder: Path) -> None:
-    report = benchmarks.run(TINY, list(benchmarks.SUBJECTS))
+    missing = set(SYSTEMS) - {"synergon", *RIVALS}  # what is said of those, another test says
+    report = benchmarks.run(TINY, [subject for subject in benchmarks.SUBJECTS if subject not in missing])
 
     assert report.failed == []
     assert any("synced" in check.what for check in report.checks)
     assert set(report.figures) == EXPECTED
-    assert set(BARS) - EXPECTED <= {f"ratio.drain_to_{rival}" for rival in set(SYSTEMS) - set(RIVALS)}
+    assert set(BARS) - EXPECTED <= {f"ratio.drain_to_{rival}" for rival in missing}
     assert list(folder.iterdir()) == []
 
     report.write(folder / "results.json")
     written = json.loads((folder / "results.json").read_text())
     assert set(written) == {"machine", "sizes", "figures", "checks", "notes"}
     assert report.notes == {}
-    assert set(SYSTEMS) <= set(written["machine"])
+    assert set(SYSTEMS) - missing <= set(written["machine"])
     assert "fsync=on" in written["machine"]["PostgreSQL"]
     assert {"python", "SQLite", "cores", "platform", "load before", "load after"} <= set(written["machine"])
     assert set(written["figures"]) == EXPECTED

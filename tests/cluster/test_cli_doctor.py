@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import pytest
 from tests.cluster.cli_support import Shell, quickly
+from tests.support import TroubledStore
+
+from synergon.cli.diagnosis import clock_ahead
+from synergon.stores import open_store
+from synergon.stores.base import Store
+
+HOUR: Final = 3600
 
 
 @pytest.fixture
@@ -21,6 +31,25 @@ def migrated(shell: Shell) -> Shell:
     """Whoever connects brings the tables along."""
     with shell.engine:
         return shell
+
+
+async def test_a_store_that_answers_late_is_not_one_whose_clock_is_wrong(sqlite_url: str) -> None:
+    store = TroubledStore(open_store(sqlite_url))
+    await store.open()
+
+    async def late(now: Callable[[], Awaitable[int]], ahead: int = 0) -> int:
+        answer = await now() + ahead
+        await asyncio.sleep(0.2)
+        return answer
+
+    store.cause("now", late)
+    assert await clock_ahead(cast("Store", store)) == pytest.approx(0, abs=0.01)
+    for seconds in (HOUR, -HOUR):
+        store.cause("now", partial(late, ahead=seconds * 1_000_000))
+        found = await clock_ahead(cast("Store", store))
+        assert found * seconds > 0
+        assert abs(found) > HOUR / 2
+    await store.close()
 
 
 def in_force(shell: Shell, *arguments: str, **environment: str) -> dict[str, tuple[Any, str]]:
@@ -37,7 +66,7 @@ def test_a_healthy_database(migrated: Shell) -> None:
     assert diagnosis["problems"] == []
     assert diagnosis["schema_version"] == diagnosis["schema_version_wanted"]
     assert diagnosis["versions"]["sqlite"] == sqlite3.sqlite_version
-    assert abs(diagnosis["clock_ahead_seconds"]) < 1
+    assert diagnosis["clock_ahead_seconds"] == pytest.approx(0, abs=0.01)
     assert diagnosis["disk_free_bytes"] > 0
     assert [kind["kind"] for kind in diagnosis["kinds"]] == ["greet", "hold", "send"]
     assert diagnosis["kinds"][2] == {

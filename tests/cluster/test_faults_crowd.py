@@ -16,6 +16,7 @@ from synergon import State
 
 WATCH_SECONDS = 30 if IS_LONG_RUN else 1.5
 """How long to see whether anything runs again."""
+KILLS = 10 if IS_LONG_RUN else 6
 
 
 async def test_a_thousand_tasks_due_at_the_same_instant_run_once_each_on_three_workers(cluster: Cluster) -> None:
@@ -53,11 +54,11 @@ async def test_tasks_due_one_to_five_seconds_from_now_run_on_time_and_never_agai
 
 
 async def test_workers_that_are_killed_again_and_again_lose_nothing_and_finish_nothing_twice(cluster: Cluster) -> None:
-    labels = [f"task-{number}" for number in range(3000)]
+    labels = [f"task-{number}" for number in range(300 * KILLS)]
     handles = await cluster.enqueue(*(bodies.hold.call(label, first=0.025, later=0.025) for label in labels))
     workers = [cluster.launch(concurrency=5) for _ in range(3)]
     killed: set[int] = set()
-    for turn in range(10):
+    for turn in range(KILLS):
         victim = workers.pop(0)
         await cluster.joined(victim)
         await asyncio.sleep(0.4 + 0.02 * turn)

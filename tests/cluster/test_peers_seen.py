@@ -31,7 +31,7 @@ ROUNDS: Final = 200 if IS_LONG_RUN else 50
 IDLE_SECONDS: Final = 30 if IS_LONG_RUN else 6
 """Longer than a beat of the node."""
 ILL_SECONDS: Final = 60 if IS_LONG_RUN else 2
-BURST: Final = 100_000 if IS_LONG_RUN else 20_000
+BURST: Final = 100_000 if IS_LONG_RUN else 10_000
 
 
 # ------------------------------------------------------------ the right node

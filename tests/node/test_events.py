@@ -30,9 +30,10 @@ from synergon import (
     testing,
 )
 from synergon.lifecycle import FINAL
+from synergon.node.pace import GROWTH
 from synergon.records import Cutoffs
 from synergon.stores.postgres.endings_by_clock import ClockEndings
-from synergon.streams import GROWTH, Follower
+from synergon.streams import Follower
 
 
 @pytest.fixture

@@ -22,6 +22,12 @@ class HeldClaims:
         for engine in crew.engines:
             node_of(engine).scheduler._store = _Held(engine.store, self._gate)
 
+    @classmethod
+    async def of(cls, crew: Crew) -> HeldClaims:
+        """From now on; those that are under way are over."""
+        await until(lambda: not any(node_of(engine).scheduler.is_claiming for engine in crew.engines))
+        return cls(crew)
+
     def go_on(self) -> None:
         self._gate.open()
 
@@ -50,7 +56,7 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         assert len({(await one.status()).node_id for one in held}) == count
         for engine in crew.engines:
             node_of(engine).reservation.patience_seconds = 0.05
-        claims = HeldClaims(crew)
+        claims = await HeldClaims.of(crew)
         big = await crew.enqueue("hold", cost=Resources(cpu=4))
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
         who = "node-0" if count == 1 else "one of node-0, node-1, node-2"
@@ -76,7 +82,7 @@ async def test_the_next_of_a_backlog_of_equals_is_not_said_to_be_kept_room_for(c
         await crew.running("hold", count, cost=Resources(cpu=3))
         for engine in crew.engines:
             node_of(engine).reservation.patience_seconds = 0
-        claims = HeldClaims(crew)
+        claims = await HeldClaims.of(crew)
         next_one = await crew.enqueue("hold", cost=Resources(cpu=3))
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
         full = crew.each("hold", r"is full \(cpu 3 of 4 used by task \d+, and it needs 3\)")
@@ -99,7 +105,7 @@ async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int
         big = await crew.enqueue("quick", cost=Resources(cpu=4))
         await crew.said(big, r".*; node-\d keeps room for it")
         keeper = (await big.status()).kept_by
-        claims = HeldClaims(crew)
+        claims = await HeldClaims.of(crew)
         first, second = [await crew.enqueue("quick", priority=9) for _ in range(2)]
         crew.gate.open()
         for handle in holding:
@@ -145,7 +151,7 @@ async def test_another_urgent_kind_does_not_rest(count: int, memory_url: str, mo
         await crew.running("deaf", 2 * count)
         alarm = await crew.enqueue("alarm")
         await crew.said(alarm, crew.each("alarm", r".* in vain .*"))
-        claims = HeldClaims(crew)
+        claims = await HeldClaims.of(crew)
         siren = await crew.enqueue("siren")
         names = ", ".join(f"node-{number}" for number in range(count))
         await crew.said(siren, rf"ready, due for \d+ s; it can start on {names}")

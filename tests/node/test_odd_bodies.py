@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies, slow_to_import
-from tests.support import PATIENCE_SECONDS, ended
+from tests.support import PATIENCE_SECONDS, Renewals, ended
 
 from synergon import Context, Engine, KeyConflict, OptionError, Reason, Retry, State, SynergonError, TaskNotFound
 
@@ -70,22 +70,26 @@ async def test_a_body_that_cancels_itself_in_its_transaction_still_ends(new_engi
 
 
 async def test_transactions_one_after_the_other_do_not_cost_the_lease(
-    new_engine: NewEngine, sqlite_url: str, caplog: pytest.LogCaptureFixture
+    new_engine: NewEngine, sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = new_engine(sqlite_url, lease=3)
+    monkeypatch.setattr("synergon.node.lease.PARTS", 60)  # renewed twice a second
+    engine = new_engine(sqlite_url)
+    way = Renewals(engine)
 
     @engine.task
     def hold(number: int, ctx: Context) -> int:
         with ctx.transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS mine (number INTEGER)")
-            time.sleep(0.4)
+            time.sleep(0.2)
         return number
 
     async with engine, engine.worker(concurrency=10):
+        before = way.count
         handles = await hold.enqueue_many([(number,) for number in range(10)])
         assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == list(range(10))
+        assert way.count >= before + 2, "it is renewed in between"
         assert {(await handle.status()).claim_no for handle in handles} == {1}
-    assert "lease" not in caplog.text
+    assert "has lost its lease" not in caplog.text
 
 
 async def test_a_result_that_only_claims_to_be_json_fails_its_own_task(engine: Engine) -> None:

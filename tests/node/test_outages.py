@@ -422,9 +422,9 @@ def keep_alive(engine: Engine) -> list[int]:
 
 
 async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is_over(
-    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+    new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = new_engine(url, lease=1.2)
+    engine = new_engine(memory_url, lease=4)
     way = Renewals(engine)
     exits = keep_alive(engine)
     gate = Gate()

@@ -17,7 +17,7 @@ SLICES: Final = 4
 SEEDS_TO_CATCH: Final = 500
 
 CAUGHT_BY: Final = {
-    "foreign_kinds_not_told": 16,
+    "foreign_kinds_not_told": 24,
     "producers_tell_nobody": 8,
     "failing_peer_dropped_for_ever": 8,
     "outgoing_lost_on_failure": 8,

@@ -16,6 +16,7 @@ import pytest
 from tests.pgbouncer_server import pooled_url
 from tests.postgres_server import SCHEMA, administer, empty, server_url
 from tests.stores import test_claim, test_finish, test_insert, test_leases_and_reaping
+from tests.support import PATIENCE_SECONDS, Renewals, until
 
 from synergon import Context, Engine, StoreError, StoreUnavailable
 from synergon.stores.base import Store
@@ -54,8 +55,12 @@ async def orders(url: str) -> AsyncIterator[str]:
     administer(f"DROP TABLE {table}")
 
 
-async def test_a_node_works_keeps_its_lease_and_does_not_listen(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    engine = Engine(url, lease=1, sweep=3600, concurrency=50)
+async def test_a_node_works_keeps_its_lease_and_does_not_listen(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergon.node.lease.PARTS", 30)  # renewed every second
+    engine = Engine(url, sweep=3600, concurrency=50)
+    way = Renewals(engine)
 
     @engine.task
     async def double(number: int) -> int:
@@ -64,10 +69,10 @@ async def test_a_node_works_keeps_its_lease_and_does_not_listen(url: str, caplog
 
     async with engine.worker() as node:
         first_id = node.id
-        for _ in range(4):  # longer than the lease
+        for _ in range(4):
             handles = await double.enqueue_many([(number,) for number in range(200)])
             assert [await handle.result(timeout=30) for handle in handles] == [2 * number for number in range(200)]
-            await asyncio.sleep(0.4)
+        await until(lambda: way.count >= 3)
         assert node.id == first_id
         assert not engine.store.capabilities.listens
         assert administer("SELECT count(*) FROM pg_stat_activity WHERE query ~ '^LISTEN'") == [(0,)]
@@ -129,7 +134,7 @@ async def test_a_task_in_the_callers_transaction_is_found_by_the_sweep_after_the
                 await connection.execute(f"INSERT INTO {orders} VALUES ('bread')")
                 await engine.enqueue([note.call()], conn=connection)
                 assert administer(f"SELECT count(*) FROM {SCHEMA}.task") == [(0,)], "not committed yet"
-            await asyncio.wait_for(ran.wait(), 10)
+            await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)
         finally:
             await connection.close()
 
@@ -146,7 +151,7 @@ async def test_work_goes_on_when_the_pooler_has_lost_its_connections(url: str) -
 
     async with engine.worker():
         handle = await slow.enqueue()
-        await asyncio.wait_for(has_started.wait(), 10)
+        await asyncio.wait_for(has_started.wait(), PATIENCE_SECONDS)
         administer(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"

@@ -51,8 +51,10 @@ class Watchdog:
         """Ask until told to end. Runs on another loop than the one it watches."""
         while not end.is_set():
             self._ask()
+            before = self._clock.monotonic()
             await self._clock.sleep(PATIENCE_SECONDS / 2)
-            self._check()
+            if self._clock.monotonic() - before < PATIENCE_SECONDS:  # or else the whole process stood still
+                self._check()
 
     def _ask(self) -> None:
         if self._asked_at is None:
