@@ -11,6 +11,7 @@ from tests.support import PATIENCE_SECONDS, make_troubled, until
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
+from synergon.node.node import Node
 
 TASKS = 20
 Body = Callable[[int], Coroutine[Any, Any, int]]
@@ -108,7 +109,9 @@ async def test_a_place_is_passed_on_from_task_to_task(postgres_url: str, registe
     task = register(engine, turns.body)
     async with engine:
         handles = await task.enqueue_many((number,) for number in range(TASKS))
-        async with engine.worker():
+        turns.gate.clear()
+        async with engine.worker() as node:
+            await turns.let_go(node)
             assert [await handle.result() for handle in handles] == list(range(TASKS))
     assert turns.began == list(range(TASKS))
     assert turns.most == 1
@@ -124,7 +127,9 @@ async def test_a_place_is_passed_on_in_the_order_of_all_kinds_that_share_it(post
     async with engine:
         handles = [await kinds[number % 3 % 2].enqueue(number) for number in range(TASKS)]
         handles += [await kinds[1].with_options(priority=1).enqueue(TASKS)]
-        async with engine.worker():
+        turns.gate.clear()
+        async with engine.worker() as node:
+            await turns.let_go(node)
             for handle in handles:
                 await handle.result(timeout=PATIENCE_SECONDS)
     assert turns.began == [TASKS, *range(TASKS)]
@@ -150,7 +155,9 @@ async def test_whoever_took_the_place_unheard_runs_all_the_same(postgres_url: st
     async with engine:
         made[-1].cause("pass_on", lose_the_answer)
         handles = await task.enqueue_many((number,) for number in range(6))
-        async with engine.worker():
+        turns.gate.clear()
+        async with engine.worker() as node:
+            await turns.let_go(node)
             assert [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles] == list(range(6))
         record = await engine.get(lost[0].id)
     assert (turns.began, turns.most) == (list(range(6)), 1)
@@ -187,6 +194,12 @@ class Turns:
         self.inside = self.most = 0
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def let_go(self, node: Node) -> None:
+        """Let the first one go only when no claim is in flight: who claims passes nothing on."""
+        await self.entered.wait()
+        await until(lambda: node.scheduler.is_at_rest(None))
         self.gate.set()
 
     async def body(self, number: int) -> int:
