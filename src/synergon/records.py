@@ -338,7 +338,8 @@ class Verdict(msgspec.Struct, frozen=True):
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
     released: tuple[str, ...] = ()
-    """The kinds of tasks that waited for groups which have ended with the same call; one of its verdicts says so."""
+    """The kinds of tasks that were let go with the same call: they waited for groups which have ended, or in a line.
+    One of its verdicts says so."""
 
 
 class Report(Record, frozen=True, kw_only=True):

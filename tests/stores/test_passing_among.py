@@ -154,9 +154,9 @@ async def test_a_server_with_more_room_is_preferred(passing: Store) -> None:
 async def test_servers_with_as_much_room_have_their_turns(passing: Store) -> None:
     """Not from task to task, but in the long run."""
     relay = await begin_below(passing, "one", "two")
-    await add_many(passing, 500, kind="served")
+    await add_many(passing, 1500, kind="served")
     seen: Counter[str | None] = Counter()
-    while len(seen) < 2 and seen.total() < 500:
+    while len(seen) < 2 and seen.total() < 1500:
         seen[relay.claim.server] += 1
         await relay.step()
     assert seen.keys() == {"http://host/one", "http://host/two"}

@@ -23,7 +23,7 @@ from synergon.stores.postgres.succeeding import are_plain, columns
 
 Finish = Callable[[Sequence[Settlement]], Awaitable[list[Verdict]]]
 
-STAYS: Final = 16
+STAYS: Final = 32
 """How many tasks in a row, on the average, have the same server, although others are as good: whoever is given another
 one has to be weighed."""
 

@@ -1,11 +1,11 @@
 -- One ends and one starts in its place, so that nothing is exceeded that was not before. Limits and server are locked
--- against those who change them, and first, as everywhere: each part asks for something of the one before. Where a place
--- is not passed on a claim has to weigh who follows.
+-- against those who change them, and first, as everywhere: each part asks for something of the one before. Where a
+-- place is not passed on a claim has to weigh who follows.
 
 -- name: pass_seat
--- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the same limits, on the same
--- server, has its place from now on. $8 are the limits that it holds and those that may cover the server; the latter are
--- $17. If the server is not well, nothing happens at all.
+-- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places has its
+-- own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
+-- server; the latter are $17. If the server is not well, nothing happens at all.
 -- The place is not passed on if a limit or the server was lowered; if the next one is for another server or has just
 -- failed on this one; if a command ($18) is ready, or something that demands more than its kind does; if a limit that
 -- covers the server may cover one of another provider, at whose tasks nobody has looked; if another server has more
@@ -171,8 +171,8 @@ SELECT moved.id AS ended, EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
 FROM moved LEFT JOIN taken ON true
 
 -- name: pass_place
--- The same for one that has nothing but a place in a line. It is not passed on if another of the kind is ready: that one
--- need not wait for it.
+-- The same for one that has nothing but a place in a line. It is not passed on if another of the kind is ready: that
+-- one need not wait for it.
 WITH {pass_seat.locked},
 own AS MATERIALIZED (
     SELECT found.id FROM (SELECT count(*) FROM locked) AS all_locked CROSS JOIN LATERAL (
