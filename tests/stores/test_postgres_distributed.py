@@ -163,7 +163,7 @@ async def test_both_profiles_have_the_same_tables_but_for_the_shard_and_the_tran
     await usual.close()
     assert columns_of(DISTRIBUTED_SCHEMA) - columns_of(SCHEMA) == {("task", "shard", "integer", "NO")}
     assert columns_of(SCHEMA) - columns_of(DISTRIBUTED_SCHEMA) == {("history", "ended_in", "xid8", "NO")}
-    assert indexes_of(SCHEMA) - indexes_of(DISTRIBUTED_SCHEMA) == {"history_ending"}
+    assert indexes_of(SCHEMA) - indexes_of(DISTRIBUTED_SCHEMA) == {"history_ending", "history_success"}
     assert indexes_of(DISTRIBUTED_SCHEMA) <= indexes_of(SCHEMA)
     assert len(DISTRIBUTED.scripts("any")) == len(STANDARD.scripts("any"))
 
@@ -187,8 +187,8 @@ def test_no_text_of_the_profile_needs_what_such_databases_lack() -> None:
 def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
-        *("claim", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "prune", "succeed"),
-        *("demote", "keep", "let_go", "line_up", "prune_rates", "take_seats"),
+        *("claim", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
+        *("demote", "keep", "let_go", "line_up", "prune", "prune_rates", "prune_succeeded", "take_seats"),
         *("snapshot", "endings", "pass_place", "pass_seat", "pass_seat_in_line"),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -12,15 +12,17 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
-from tests.stores.actions import add_many
+from tests.stores.actions import HOUR, Worker, add_many
 from tests.stores.test_endings import EVERYTHING, rest, rest_ids
 
 from synergon.errors import EventsLost, OptionError
 from synergon.lifecycle import FINAL
+from synergon.records import Cutoffs, Succeeded
 from synergon.stores.endings import NOW
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD
 
+HALF_AN_HOUR = HOUR // 2
 END = STANDARD.statements(SCHEMA)["end"]
 
 
@@ -179,8 +181,59 @@ async def test_the_stream_reads_its_index_and_not_the_history(store: PostgresSto
     arguments = (["5", "7"], "9", -1, str(2**60), ["11"], "0", -1, 10)
     plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {sql}", *arguments))
     await connection.close()
-    assert plan.count("history_ending") == 2, plan
+    assert plan.count("history_ending") == plan.count("history_success") == 2, plan
     assert "Seq Scan" not in plan
+
+
+# ---------------------------------------------------------------- what is pruned in that order
+
+
+async def _succeed(store: PostgresStore, count: int) -> list[int]:
+    """Each in a transaction of its own."""
+    worker = await Worker.start(store)
+    ids = await add_many(store, count)
+    for claim in await worker.claim():
+        await worker.finish(claim, Succeeded())
+    return ids
+
+
+def _set(ids: Sequence[int], what: str) -> None:
+    administer(f"UPDATE {SCHEMA}.history SET {what} WHERE id IN ({', '.join(map(str, ids))})")
+
+
+async def _left(store: PostgresStore, ids: Sequence[int]) -> list[int]:
+    return [record.id for record in await store.get(ids) if record is not None]
+
+
+async def test_successes_that_ended_by_a_clock_that_was_put_back_keep_no_others_from_going(
+    store: PostgresStore,
+) -> None:
+    ids = await _succeed(store, 4)
+    _set(ids[:3], "finished_at = now() + interval '1 year'")
+    _set(ids[3:], "finished_at = now() - interval '1 hour'")
+    assert await store.prune(Cutoffs(succeeded=HALF_AN_HOUR), 2) == 1
+    assert await _left(store, ids) == ids[:3]
+
+
+async def test_successes_of_a_history_that_was_restored_elsewhere_go_when_they_are_old(store: PostgresStore) -> None:
+    """Their transactions are ahead of the server's count, and behind them, by that count, is all that ends here."""
+    ids = await _succeed(store, 5)
+    _set(ids[:2], "ended_in = '4611686018427387904', finished_at = now() - interval '1 hour'")
+    assert await store.prune(Cutoffs(succeeded=HALF_AN_HOUR), 2) == 2
+    assert await _left(store, ids) == ids[2:]
+
+
+async def test_no_more_successes_are_looked_at_than_may_be_pruned(store: PostgresStore) -> None:
+    await _succeed(store, 1)
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url(), server_settings=dict(STANDARD.settings))
+    plan = "\n".join(
+        row[0]
+        for row in await connection.fetch(f"EXPLAIN {STANDARD.statements(SCHEMA)['prune_succeeded']}", HALF_AN_HOUR, 10)
+    )
+    await connection.close()
+    assert plan.count("history_success") == 2, plan
+    assert "Seq Scan" not in plan
+    assert "Sort" not in plan
 
 
 # ---------------------------------------------------------------- the profile without snapshots

@@ -37,7 +37,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def _written_down() -> None:
+async def written_down() -> None:
     """The driver notes what it has said one turn of the loop later."""
     await asyncio.sleep(0)
 
@@ -50,10 +50,10 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
     state: dict[str, Any] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
 
     async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
-        await _written_down()
+        await written_down()
         said.clear()
         claims = await worker.claim_rooms(room(), limit=limit, **state)
-        await _written_down()
+        await written_down()
         return ids_of(claims), list(said)
 
     assert await claim() == (plain[:1], ["claim"])
@@ -90,7 +90,7 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
     await add_many(store, 3, kind=ROOMS[shared].kind, limit_key="one" if shared == "a line" else None)
 
     async def next_one(before: Claim) -> Claim:
-        await _written_down()
+        await written_down()
         said.clear()
         server = ("gpu", before.server) if before.server is not None else None
         await store.finish([settlement_of(before, Succeeded(), server=server)])
@@ -99,7 +99,7 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
 
     (claim,) = await worker.claim_rooms(ROOMS[shared])
     await next_one(await next_one(claim))
-    await _written_down()
+    await written_down()
     assert said == SAID[shared]
     await store.close()
 
@@ -120,17 +120,17 @@ async def test_only_what_others_alone_could_take_is_asked_for_besides(said: list
     await declare_limit(store, "license", 1)
     first, _ = await add_many(store, 2, kind="licensed")
     there, besides = OTHERS[what]
-    await _written_down()
+    await written_down()
     said.clear()
     claims = await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=LICENSED), Look(room=there)))
-    await _written_down()
+    await written_down()
     assert (ids_of(claims), said) == (
         [first],
         ["lanes", "BEGIN", "lock_limits", "ready", *besides, "take_seats", "COMMIT"],
     )
     said.clear()
     assert not await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=there),))
-    await _written_down()
+    await written_down()
     assert "demands" not in said, "where there is no place, there is none to leave"
     await store.close()
 
@@ -155,9 +155,9 @@ async def test_a_place_is_passed_on_in_one_statement(said: list[str], shared: st
     (claim,) = await worker.claim_rooms(ROOMS[shared])
     server = ("gpu", claim.server) if claim.server is not None else None
     settlement = settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
-    await _written_down()
+    await written_down()
     said.clear()
     _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, rooms=(ROOMS[shared],), limit=1))
-    await _written_down()
+    await written_down()
     assert (len(claims or ()), said) == (1, [PASSED[shared]])
     await store.close()

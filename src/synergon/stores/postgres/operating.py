@@ -203,6 +203,12 @@ async def _open_or_close(session: Session, way: str, queues: Sequence[str]) -> l
     return done
 
 
+async def _pruned(session: Session, state: State, age: int, limit: int) -> list[Any]:
+    if state is State.SUCCEEDED:
+        return await session.rows("prune_succeeded", age, limit)
+    return await session.rows("prune", state, age, limit)
+
+
 async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     """Forget what ended long ago."""
     pruned = 0
@@ -214,7 +220,7 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     for state, age in ages.items():
         if age is None or pruned >= limit:
             continue
-        gone = await session.rows("prune", state, age, limit - pruned)
+        gone = await _pruned(session, state, age, limit - pruned)
         await note_pruned(session, state, [(kind, number) for _, kind, number in gone])
         for queue, kind, _ in gone:
             session.count(queue, kind, state, -1)

@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
 );
 CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (shard, kind, queue, demand, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX IF NOT EXISTS task_due ON {schema}.task (run_at ASC, kind, queue) WHERE state = 'scheduled';
-CREATE INDEX IF NOT EXISTS task_running ON {schema}.task (node_id, kind, queue) WHERE state = 'running';
+CREATE INDEX IF NOT EXISTS task_running ON {schema}.task (node_id) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS task_expiry ON {schema}.task (expires_at ASC) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX IF NOT EXISTS task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
 -- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line

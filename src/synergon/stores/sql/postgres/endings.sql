@@ -3,13 +3,14 @@ SELECT pg_current_snapshot()::text
 
 -- name: endings
 -- $1: transactions that had not ended when the reading last came by; $2, $3: behind this place; $4, $5: up to a later
--- snapshot, without the transactions that were under way then. States are told
--- apart by whoever asks: a rare one would have to be looked for in all the rest at once.
+-- snapshot, without the transactions that were under way then. Successes, which have no reason, have an index of
+-- their own. Which states are wanted is for whoever asks to tell: a rare one would have to be looked for in all the rest
+-- at once.
 SELECT * FROM (
     (
         SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint AS number
         FROM {schema}.history
-        WHERE ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
+        WHERE reason IS NULL AND ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
             AND ended_in <> ALL ($5::text[]::xid8[])
         ORDER BY ended_in, id
         LIMIT $8
@@ -18,7 +19,25 @@ SELECT * FROM (
     (
         SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
         FROM {schema}.history
-        WHERE (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
+        WHERE reason IS NOT NULL AND ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
+            AND ended_in <> ALL ($5::text[]::xid8[])
+        ORDER BY ended_in, id
+        LIMIT $8
+    )
+    UNION ALL
+    (
+        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        FROM {schema}.history
+        WHERE reason IS NULL AND (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
+            AND ended_in <> ALL ($5::text[]::xid8[])
+        ORDER BY ended_in, id
+        LIMIT $8
+    )
+    UNION ALL
+    (
+        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        FROM {schema}.history
+        WHERE reason IS NOT NULL AND (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
             AND ended_in <> ALL ($5::text[]::xid8[])
         ORDER BY ended_in, id
         LIMIT $8

@@ -58,8 +58,31 @@ RETURNING kind, state, limit_key
 -- name: prune
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
-    WHERE state = $1 AND finished_at < now() - $2::bigint * interval '1 microsecond'
+    WHERE state = $1 AND state <> 'succeeded' AND finished_at < now() - $2::bigint * interval '1 microsecond'
     ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
+))
+RETURNING queue, kind, ended_in::text::bigint
+
+-- name: prune_succeeded
+-- They are looked at in the order of the transactions that ended them. It is not quite that of their ages: what took
+-- long to commit is a little younger than it seems, and waits for the next time. What ended by a clock that was put back
+-- since then is passed over; and so that a history which was restored on another server does not wait for its count of
+-- transactions, what is ahead of that is looked at, too.
+DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.history
+    WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
+        (
+            SELECT id FROM {schema}.history WHERE reason IS NULL AND finished_at <= now()
+            ORDER BY ended_in, id LIMIT $2
+        )
+        UNION ALL
+        (
+            SELECT id FROM {schema}.history
+            WHERE reason IS NULL AND ended_in > pg_snapshot_xmax(pg_current_snapshot())
+            ORDER BY ended_in, id LIMIT $2
+        )
+    ))
+    LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING queue, kind, ended_in::text::bigint
 

@@ -268,17 +268,20 @@ RETURNING queue, kind
 
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
--- group, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the index
--- is read in it; so are the rows that count. $3: one result for each, or one for all. $5: they are counted at once; then
--- they stand in no line.
+-- group, and whose server was well anyway. The ids are sorted, and so are the rows that count. $3: one result for each,
+-- or one for all. $5: they are counted at once; then they stand in no line.
 WITH ended AS (
     DELETE FROM {schema}.task
-    WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
-        AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
-        AND (slot IS NULL OR NOT EXISTS (
-            SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
-                AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
-        ))
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM {schema}.task
+        WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
+            AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
+            AND (slot IS NULL OR NOT EXISTS (
+                SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
+                    AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
+            ))
+        ORDER BY id FOR UPDATE
+    ))
     RETURNING *
 ),
 moved AS (

@@ -9,6 +9,17 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 ))
 RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint
 
+-- name: prune_succeeded
+DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.history WHERE state = 'succeeded' AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.history
+        WHERE state = 'succeeded' AND finished_at < now() - $1::bigint * interval '1 microsecond'
+        ORDER BY finished_at LIMIT $2
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint
+
 -- name: allow_reading_all
 -- Nothing was forbidden.
 SELECT 1

@@ -1,0 +1,136 @@
+"""Claims while there is more than they ask for, which a shorter statement makes: nothing else is different."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from tests.postgres_server import SCHEMA, store_url
+from tests.stores.actions import Worker, add_many, amounts, demands
+from tests.stores.test_capacity import ids_of, room
+from tests.stores.test_postgres_round_trips import WEIGHED, said, written_down
+
+from synergon.control_records import NewOrder
+from synergon.errors import LeaseLost
+from synergon.records import Claims
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.claimer import MANY
+
+__all__ = ["said"]
+
+STATE: Final[dict[str, Any]] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
+
+
+@pytest.fixture
+async def store(said: list[str]) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(store_url())
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def worker(store: PostgresStore) -> Worker:
+    return await Worker.start(store)
+
+
+class Flow:
+    """Somebody who takes many at a time."""
+
+    def __init__(self, worker: Worker, said: list[str]) -> None:
+        self._worker = worker
+        self._said = said
+
+    async def claim(self, *kinds: str, limit: int = MANY, **more: Any) -> tuple[Claims, list[str]]:
+        """What it gets, and what was asked."""
+        await written_down()
+        self._said.clear()
+        claims = await self._worker.claim_rooms(*map(room, kinds or ("work",)), limit=limit, **STATE, **more)
+        await written_down()
+        return claims, list(self._said)
+
+
+@pytest.fixture
+async def flow(store: PostgresStore, worker: Worker, said: list[str]) -> Flow:
+    """It has taken as many as it asked for, and there is more."""
+    await add_many(store, MANY, priority=9)
+    flow = Flow(worker, said)
+    claims, asked = await flow.claim()
+    assert (len(claims), asked) == (MANY, ["claim"])
+    return flow
+
+
+async def test_all_are_taken_in_their_order_until_nothing_is_left(store: PostgresStore, flow: Flow) -> None:
+    late = await add_many(store, 10, priority=-1)
+    some, others = await add_many(store, MANY), await add_many(store, MANY, kind="other", queue="mail")
+    first = await add_many(store, 5, kind="other", priority=1)
+    in_order = [*first, *some, *others, *late]
+    taken: list[int] = []
+    for _ in range(2):
+        claims, asked = await flow.claim("work", "other")
+        assert (len(claims), asked) == (MANY, ["claim_more"])
+        assert {(claim.claim_no, claim.attempts) for claim in claims} == {(1, 1)}
+        taken += ids_of(claims)
+    claims, asked = await flow.claim("work", "other")
+    assert (taken + ids_of(claims), asked) == (in_order, ["claim_more"])
+    assert await flow.claim("work", "other") == ([], ["claim"])
+
+
+async def test_one_that_asks_for_few_or_for_few_of_a_kind_goes_the_usual_way(
+    store: PostgresStore, worker: Worker, flow: Flow, said: list[str]
+) -> None:
+    ids = await add_many(store, 2 * MANY)
+    claims, asked = await flow.claim(limit=MANY - 1)
+    assert (ids_of(claims), asked) == (ids[: MANY - 1], ["claim"])
+    said.clear()
+    few = room("other")
+    claims = await worker.claim_rooms(room(), type(few)(kind="other", count=1), limit=MANY, **STATE)
+    await written_down()
+    assert (len(claims), said) == (MANY, ["claim"])
+
+
+async def test_what_is_paused_has_expired_or_is_of_another_queue_is_left(store: PostgresStore, flow: Flow) -> None:
+    ids = await add_many(store, 3)
+    await add_many(store, 3, queue="mail")
+    await add_many(store, 3, queue="other")
+    await add_many(store, 3, expires_in=0)
+    await store.pause(["mail"])
+    claims, asked = await flow.claim(queues=frozenset({"default", "mail"}))
+    assert (ids_of(claims), asked) == (ids, ["claim_more"])
+
+
+async def test_a_task_that_demands_something_is_weighed(store: PostgresStore, flow: Flow) -> None:
+    plain = await add_many(store, 3)
+    (first,) = await add_many(store, 1, demand=demands(cpu=1), priority=1)
+    claims, asked = await flow.claim()
+    assert (ids_of(claims), asked) == ([first, *plain], ["claim_more", "claim", "lanes", *WEIGHED])
+
+
+async def test_a_node_that_is_cordoned_meanwhile_gets_nothing_and_learns_why(
+    store: PostgresStore, worker: Worker, flow: Flow
+) -> None:
+    await add_many(store, 3)
+    await store.order(NewOrder(verb="cordon", subject=worker.node_id, who="ada"))
+    claims, asked = await flow.claim()
+    assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, ["claim_more", "claim"])
+
+
+async def test_a_node_whose_lease_is_over_gets_nothing_and_learns_why(
+    store: PostgresStore, worker: Worker, flow: Flow
+) -> None:
+    await add_many(store, 3)
+    await store.unregister(worker.node_id)
+    with pytest.raises(LeaseLost):
+        await flow.claim()
+
+
+async def test_what_somebody_else_is_about_to_take_is_passed_over(store: PostgresStore, flow: Flow) -> None:
+    ids = await add_many(store, 4)
+    other: asyncpg.Connection[Any] = await asyncpg.connect(store.address.dsn)
+    async with other.transaction():
+        await other.execute(f"SELECT FROM {SCHEMA}.task WHERE id = ANY ($1) FOR UPDATE", ids[:2])
+        claims, _ = await flow.claim()
+    await other.close()
+    assert ids_of(claims) == ids[2:]
