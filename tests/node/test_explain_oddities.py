@@ -504,7 +504,7 @@ def test_a_server_on_trial_takes_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("why", Why)
 def test_there_are_words_for_every_cause(why: Why) -> None:
-    assert clause(Cause(why=why, subject="it", in_use=1, of=2, needed=1), datetime.now(UTC))
+    assert clause(Cause(why=why, subject="it", in_use=1, of=2, needed=1, tasks=(7,)), datetime.now(UTC))
 
 
 def test_all_that_a_node_is_full_of_stands_in_one_clause() -> None:

@@ -20,7 +20,7 @@ async def looks_elsewhere(
     if not asked.rivals:
         return []
     above = await limits_above(session, providers_of(rest.rooms), covering)
-    ours = [(room, text) for room in rest.rooms for text in lanes.demands[room.kind]]
+    ours = [(room, text) for room in rest.rooms for text in lanes.demands.get(room.kind, ())]
     return sought(asked, ours, is_covered=bool(above))
 
 
