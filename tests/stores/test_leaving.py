@@ -166,6 +166,15 @@ async def test_what_does_not_fit_by_its_kind_is_left_to_where_it_does(store: Sto
 # ---------------------------------------------------------------- servers
 
 
+async def test_commands_that_are_asked_for_besides_change_nothing(store: Store, worker: Worker) -> None:
+    await share_servers(store)
+    ours = await add(store, kind="ours", provider="gpu")
+    served: dict[str, Any] = {"provider": "gpu"}
+    rooms = room("ours", **served), room("order", is_command=True, **served)
+    claims = await worker.claim_rooms(*rooms, rivals=(theirs("ours", **served), theirs(**served)))
+    assert (ids_of(claims), claims.left) == ([ours], ())
+
+
 async def share_servers(store: Store) -> None:
     pools = {"gpu": pool(**{"http://host/a": 1}), "cpu": pool(**{"http://host/b": 1})}
     await store.declare([], [NewProvider(name=name, servers=servers) for name, servers in pools.items()])
