@@ -19,8 +19,8 @@ from synergon.stores.leaving import MOST_LEFT, are_served
 
 
 def looks_of(others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> tuple[Look, ...]:
-    """What these nodes could take that may want places which tasks of our kinds want. Commands are left out: a look shows
-    none, and nodes that have a provider mostly have its commands, too."""
+    """What these nodes could take that may want places which tasks of our kinds want. Commands are left out: a look
+    shows none, and nodes that have a provider mostly have its commands, too."""
     names = {name for said in own.values() for name in _names(said)}
     if not names:
         return ()
