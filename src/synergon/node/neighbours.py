@@ -87,12 +87,15 @@ class Neighbours:
 
     def claim_begins(self) -> None:
         """What is announced from now on is for the next one."""
-        self._claiming, self._expected = self._claiming + self._expected, Counter()
+        if self._expected:
+            self._claiming, self._expected = self._claiming + self._expected, Counter()
 
     def claim_is_over(self, leftover: Collection[str]) -> None:
         """What was expected has come or went elsewhere; unless tasks that go before it took its place, and some of its
         kind may be left: then others are told of it after all. So they are if nobody knows what it demands: it may be
         that this node cannot run it."""
+        if not self._claiming:
+            return
         missed, self._claiming = self._claiming, Counter()
         if self._peers is not None:
             told = {lane for lane, count in missed.items() if count > 0 and (lane[0] in leftover or lane[1] is None)}
@@ -105,8 +108,9 @@ class Neighbours:
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.tell_started(claim.kind for claim in claims)
-            for claim in claims:
-                self._came(claim)
+            if self._claiming:
+                for claim in claims:
+                    self._came(claim)
 
     def _came(self, claim: Claim) -> None:
         for lane in ((claim.kind, claim.queue, claim.demand), (claim.kind, None, AS_THE_KIND_SAYS)):
