@@ -17,7 +17,7 @@ from tests.stores.slow_postgres import ROOMS, SlowStore, is_done, pass_on, settl
 
 from synergon.lifecycle import FINAL, State
 from synergon.limit_records import NewLimit, NewProvider, NewServer
-from synergon.records import NewTask, Reprioritizing, TaskQuery
+from synergon.records import NewTask, Reprioritizing, Room, TaskQuery
 from synergon.stores.postgres import PostgresStore, inserting
 
 PROCESSES: Final = 4
@@ -184,6 +184,25 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
     ]
     for _ in range(25):
         await chance.choice(things)()
+
+
+# ---------------------------------------------------------------- never before a command
+
+
+async def test_a_command_that_comes_while_a_claim_waits_for_its_servers_goes_first(store: PostgresStore) -> None:
+    tasks = await add_many(store, 2, kind="served")
+    mine: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    transaction = mine.transaction()
+    await transaction.start()
+    await mine.fetch(f"SELECT 1 FROM {store.address.schema}.server FOR UPDATE")
+    worker = await Worker.start(store)
+    commands = Room(kind="stop", count=1, provider="gpu", is_command=True)
+    claiming = asyncio.create_task(worker.claim_rooms(commands, Room(kind="served", count=9, provider="gpu")))
+    await until(somebody_waits)
+    command = await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
+    await transaction.commit()
+    assert [claim.id for claim in await claiming] == [command, tasks[0]]  # and the servers have no more places
+    await mine.close()
 
 
 # ---------------------------------------------------------------- callers' transactions

@@ -48,9 +48,11 @@ async def hold() -> None:
     await asyncio.Event().wait()
 
 
-async def mark(number: int) -> None:
-    """Leave the number in a file of this process in the folder $PEERS_MARKS."""
+async def mark(number: int, seconds: float = 0) -> None:
+    """Leave the number in a file of this process in the folder $PEERS_MARKS, and stay for so long."""
     os.write(marks_file(), b"%d\n" % number)
+    if seconds:
+        await asyncio.sleep(seconds)
 
 
 @cache

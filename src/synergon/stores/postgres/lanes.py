@@ -29,10 +29,17 @@ class Lanes(NamedTuple):
 
     def rest(self, request: ClaimRequest) -> ClaimRequest:
         """What is left of the request without kinds that have no ready task; nothing is locked for those. The task
-        that room is kept for is looked at even if there is room for none of its kind."""
+        that room is kept for is looked at even if there is room for none of its kind. Commands of a pool that is
+        locked anyway are looked for once more when it is: one that came after this look goes before all tasks, too."""
         least = 1 if request.kept_for is None else 0
-        rooms = tuple(room for room in request.rooms if room.count >= least and room.kind in self.demands)
-        return replace(request, rooms=rooms)
+        rooms = [room for room in request.rooms if room.count >= least]
+        locked = {room.provider for room in rooms if room.kind in self.demands} - {None}
+        return replace(
+            request,
+            rooms=tuple(
+                room for room in rooms if room.kind in self.demands or (room.is_command and room.provider in locked)
+            ),
+        )
 
 
 async def find_lanes(session: Session, request: ClaimRequest) -> Lanes | None:
