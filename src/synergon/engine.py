@@ -493,7 +493,8 @@ class Engine(Observing):
             self._announce_doubtful((task,))
             raise
         if inserted[0].state is READY and task.expires_in is None:  # the usual case, and the hottest path
-            self._announce_ready({(task.kind, task.queue, task.demand): 1})
+            if self._announce_ready({(task.kind, task.queue, task.demand): 1}):
+                await asyncio.sleep(0)  # the task can start elsewhere before the caller goes on here
         else:
             self._announce((task,), inserted)
         if task.demand or call.task_type is None:

@@ -220,12 +220,12 @@ class Operations:
         self._check(moved, "given another priority", "only a task that waits can be")
         self._announce_lines([moved])
 
-    def _announce_ready(self, work: Mapping[Lane, int]) -> None:
-        """There are so many tasks to start in these lanes."""
+    def _announce_ready(self, work: Mapping[Lane, int]) -> bool:
+        """There are so many tasks to start in these lanes; whether peers are told so as soon as others have a turn."""
         if self.node is not None:
             self.node.announce(work)
-        elif self.peers is not None:
-            self.peers.tell_new(work)
+            return False
+        return self.peers is not None and self.peers.tell_new(work)
 
     def _announce_later(self, kinds: Iterable[str]) -> None:
         """Tasks of these kinds are due, or expire, some time: somebody must watch the clock for them."""

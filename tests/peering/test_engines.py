@@ -15,7 +15,9 @@ from tests.stores.actions import Worker
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Context, Engine, Retry, State, TaskCancelled
+from synergon.peering.hints import REST_SECONDS
 from synergon.peering.pipe import PipeNetwork
+from synergon.peering.seal import Envelope
 from synergon.peering.wire import message
 
 RARELY = 3600
@@ -51,6 +53,32 @@ async def test_a_producer_wakes_a_worker_and_is_told_of_the_end(new_peer: Callab
         for number in range(3):
             (handle,) = await producer.enqueue([producer.call("double", number=number)])
             assert await handle.result(timeout=PATIENCE_SECONDS) == 2 * number
+
+
+async def test_a_peer_is_told_of_a_single_task_before_its_caller_goes_on(
+    new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, producer = new_peer(), new_peer()
+
+    @worker.task
+    async def quick() -> None: ...
+
+    async with worker.worker(), producer:
+        handle = await producer.enqueue_one(producer.call("quick"))
+        await handle.result(timeout=10)  # by now they know each other
+        await asyncio.sleep(2 * REST_SECONDS)
+        assert producer.peers is not None
+        sent: list[str] = []
+        send = producer.peers._transport.send
+
+        async def noted(address: str, envelope: Envelope) -> bytes:
+            sent.append(address)
+            return await send(address, envelope)
+
+        monkeypatch.setattr(producer.peers._transport, "send", noted)
+        handle = await producer.enqueue_one(producer.call("quick"))
+        assert len(sent) == 1
+        await handle.result(timeout=10)
 
 
 async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callable[..., Engine]) -> None:

@@ -100,6 +100,7 @@ def test_an_import_brings_no_command_line_no_web_and_no_optional_library() -> No
         "aiohttp",
         "asyncpg",
         "click",
+        "httptools",
         "pydantic",
         "pytest",
         "rich",

@@ -87,12 +87,15 @@ class Neighbours:
 
     def claim_begins(self) -> None:
         """What is announced from now on is for the next one."""
-        self._claiming, self._expected = self._claiming + self._expected, Counter()
+        if self._expected:
+            self._claiming, self._expected = self._claiming + self._expected, Counter()
 
     def claim_is_over(self, leftover: Collection[str]) -> None:
         """What was expected has come or went elsewhere; unless tasks that go before it took its place, and some of its
         kind may be left: then others are told of it after all. So they are if nobody knows what it demands: it may be
         that this node cannot run it."""
+        if not self._claiming:
+            return
         missed, self._claiming = self._claiming, Counter()
         if self._peers is not None:
             told = {lane for lane, count in missed.items() if count > 0 and (lane[0] in leftover or lane[1] is None)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from synergon.demands import AS_THE_KIND_SAYS
@@ -29,6 +29,8 @@ class Peer:
     """Kinds of which it could start none when it was told of some."""
     state: NodeState = UNSAID
     """What it said of itself when the table was read."""
+    _suits: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """What follows from that, where somebody has asked."""
 
     def has_room(self, kind: str) -> bool:
         """Whether it could start a task of this kind, as far as anybody here knows."""
@@ -36,7 +38,10 @@ class Peer:
 
     def suits(self, kind: str, text: str = AS_THE_KIND_SAYS) -> bool:
         """Whether it could ever run a task of this kind that demands this."""
-        return could_run(self.state, kind, text)
+        answer = self._suits.get((kind, text))
+        if answer is None:
+            answer = self._suits[kind, text] = could_run(self.state, kind, text)
+        return answer
 
 
 class Directory:

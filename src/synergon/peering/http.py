@@ -1,4 +1,4 @@
-"""Messages over HTTP: one Starlette route behind uvicorn on the node's own loop, and an aiohttp client.
+"""Messages over HTTP: one route behind uvicorn on the node's own loop, and connections to others that are kept.
 
 Promise: whatever comes in that is not a signed message of the cluster is refused, has no effect and causes no request.
 What goes out goes to the address that was asked for and nowhere else: no redirects, no proxies.
@@ -12,15 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from synergon.errors import OptionError
+from synergon.peering.calling import Caller
 from synergon.peering.seal import Envelope
 from synergon.peering.transport import Deliver, Refused, SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT
 
 if TYPE_CHECKING:
-    import aiohttp
     from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 HEADERS: Final = {
     "peer_id": "X-Peer-ID",
@@ -28,9 +26,11 @@ HEADERS: Final = {
     "nonce": "X-Peer-Nonce",
     "signature": "X-Peer-Signature",
 }
+_NAMES: Final = {field: header.lower().encode() for field, header in HEADERS.items()}
 SEND_SECONDS: Final = 2.0
-CONNECT_SECONDS: Final = 1.0
-CLIENT_KEEPS_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 0.002
+"""What was heard goes first, and has begun by then: nobody waits for the answer, but it would be made while whoever was
+woken, perhaps another thread, wants the processor."""
 SERVER_KEEPS_SECONDS: Final = 60
 """Longer than the client does: a connection must not close while a message is on its way into it."""
 
@@ -48,7 +48,7 @@ class HttpTransport:
         self._reachable_host = reachable_host
         self._serving: asyncio.Task[Any] | None = None
         self._address: str | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._caller = Caller()
         self._starting = asyncio.Lock()
 
     async def serve(self, deliver: Deliver) -> str | None:
@@ -60,7 +60,7 @@ class HttpTransport:
                 await asyncio.to_thread(_import_server)  # takes a while
                 bound = _bind(*self._listen)
                 self._address = self._advertise or self._published(bound)
-                self._serving = asyncio.ensure_future(_started(peer_app(deliver), bound))
+                self._serving = asyncio.ensure_future(_started(own_app(deliver), bound))
             # Whoever gives up waiting leaves a server behind that `close` finds, not a socket that nobody knows.
             await asyncio.shield(self._serving)
             return self._address
@@ -72,53 +72,30 @@ class HttpTransport:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def prepare(self) -> None:
-        """Load the client."""
-        await self._client()
+        """Load the parser of answers."""
+        await asyncio.to_thread(_import_parser)
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
         """POST it, once."""
-        session = await self._client()
         headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
         try:
-            async with session.post(
-                address.rstrip("/") + PATH, data=envelope.body, headers=headers, allow_redirects=False
-            ) as response:
-                answer = await response.content.read(SIZE_LIMIT)
-        except (OSError, TimeoutError, _client_error()) as error:
+            status, answer = await self._caller.post(address, headers, envelope.body, SEND_SECONDS)
+        except (OSError, TimeoutError) as error:
             raise SendError(str(error) or type(error).__name__) from error
-        if response.status != 200:
-            raise SendError(f"answered {response.status} {answer[:200].decode(errors='replace')}")
+        if status != 200:
+            raise SendError(f"answered {status} {answer[:200].decode(errors='replace')}")
         return answer
-
-    async def _client(self) -> aiohttp.ClientSession:
-        async with self._starting:
-            if self._session is None:
-                # It takes a while to import, and only those who have peers need it.
-                await asyncio.to_thread(_client_error)
-                import aiohttp
-
-                self._session = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=CLIENT_KEEPS_SECONDS),
-                    timeout=aiohttp.ClientTimeout(total=SEND_SECONDS, connect=CONNECT_SECONDS),
-                    trust_env=False,
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                )
-            return self._session
 
     async def close(self) -> None:
         """Stop listening, and drop the connections."""
         serving, self._serving = self._serving, None
-        session, self._session = self._session, None
         if serving is not None:
             await (await serving).shutdown()
-        if session is not None:
-            await session.close()
+        await self._caller.close()
 
 
-def _client_error() -> type[Exception]:
-    import aiohttp
-
-    return aiohttp.ClientError
+def _import_parser() -> None:
+    import httptools  # noqa: F401  for those who come later
 
 
 def _import_server() -> None:
@@ -142,7 +119,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def _started(app: Starlette, bound: socket.socket) -> Any:
+async def _started(app: Any, bound: socket.socket) -> Any:
     """A uvicorn server that takes requests. Its own main loop is left out: it would take the process's signals."""
     import uvicorn
 
@@ -154,6 +131,7 @@ async def _started(app: Starlette, bound: socket.socket) -> Any:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,  # nobody asks where a message came from: its signature counts
         ws="none",
         loop="none",
         timeout_keep_alive=SERVER_KEEPS_SECONDS,
@@ -177,37 +155,71 @@ def reachable_host(towards: str | None) -> str:
     return host
 
 
+class Ear:
+    """An ASGI app that takes messages, whatever path they were sent to: whoever serves it has looked at that."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        try:
+            answer = self._deliver(await _envelope(scope, receive))
+            await asyncio.sleep(ANSWER_SECONDS)
+        except Refused as refusal:
+            await _respond(send, refusal.status, b"text/plain; charset=utf-8", str(refusal).encode())
+        else:
+            await _respond(send, 200, b"application/json", answer)
+
+
+def own_app(deliver: Deliver) -> Any:
+    """The ASGI app that takes messages under `/peer/v1`, and is alone on its port: nothing is to be chosen."""
+    ear = Ear(deliver)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != PATH:
+            await _respond(send, 404, b"text/plain; charset=utf-8", b"Not Found")
+        elif scope["method"] != "POST":
+            await _respond(send, 405, b"text/plain; charset=utf-8", b"Method Not Allowed", (b"allow", b"POST"))
+        else:
+            await ear(scope, receive, send)
+
+    return app
+
+
 def peer_app(deliver: Deliver) -> Starlette:
-    """The ASGI app that takes messages under `/peer/v1`; it may be mounted anywhere in another one."""
+    """The same, to be mounted anywhere in another one."""
     from starlette.applications import Starlette
-    from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
 
-    async def receive(request: Request) -> Response:
-        try:
-            answer = deliver(await _envelope(request))
-            await asyncio.sleep(0)  # whoever was woken by it has a turn first: the sender waits for nothing but work
-            return Response(answer, media_type="application/json")
-        except Refused as refusal:
-            return PlainTextResponse(str(refusal), status_code=refusal.status)
-
-    app = Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+    app = Starlette(routes=[Route(PATH, Ear(deliver), methods=["POST"])])
     app.router.redirect_slashes = False  # what is signed is for this path, and peers follow nobody elsewhere
     return app
 
 
-async def _envelope(request: Request) -> Envelope:
-    fields = {field: request.headers.get(header) for field, header in HEADERS.items()}
+async def _respond(send: Any, status: int, media_type: bytes, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    described = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": described})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _envelope(scope: Any, receive: Any) -> Envelope:
+    found = dict(reversed(scope["headers"]))  # the first of each name
+    fields = {field: found.get(name, b"").decode("latin-1") for field, name in _NAMES.items()}
     for field, value in fields.items():
         if not value:
             raise Refused(401, f"the header {HEADERS[field]} is missing; messages of peers are signed")
-    return Envelope(body=await _body(request), **fields)  # type: ignore[arg-type]  # all are there by now
+    return Envelope(body=await _body(receive), **fields)
 
 
-async def _body(request: Request) -> bytes:
+async def _body(receive: Any) -> bytes:
     """The body, read no further than it may go."""
-    parts, size = [], 0
-    async for part in request.stream():
+    parts, size, is_more = [], 0, True
+    while is_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the sender has gone before the end of its message")
+        part, is_more = message.get("body", b""), message.get("more_body", False)
         parts.append(part)
         size += len(part)
         if size > SIZE_LIMIT:

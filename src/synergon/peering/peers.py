@@ -175,10 +175,10 @@ class Peers:
 
     # ------------------------------------------------------------ telling
 
-    def tell_new(self, work: Mapping[Lane, int]) -> None:
-        """There are so many new tasks in these lanes; as many nodes as have room for them should look."""
-        if work:
-            self._post.wake(work)
+    def tell_new(self, work: Mapping[Lane, int]) -> bool:
+        """There are so many new tasks in these lanes; as many nodes as have room for them should look. Whether that is
+        said as soon as others have a turn."""
+        return bool(work) and self._post.wake(work)
 
     def tell_surplus(self, kinds: Iterable[str]) -> None:
         """This node has begun to leave tasks of these kinds to others; some should help, who tell others if need be."""
@@ -250,7 +250,7 @@ class Peers:
 
     async def _send(self, peer: Peer, letter: Message) -> Message:
         try:
-            seal = await self._open()
+            seal = self._seal or await self._open()
             started, self._started = self._started, Counter()
             letter = msgspec.structs.replace(letter, free=self._free, started=dict(started))
             answer = await self._transport.send(peer.address, seal.wrap(self.id, encode(letter)))

@@ -16,7 +16,7 @@ from synergon.clock import Clock
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
 from synergon.peering.directory import Directory, Peer
-from synergon.peering.hints import Outbox
+from synergon.peering.hints import REST_SECONDS, Outbox
 from synergon.peering.transport import SendError
 from synergon.peering.wire import NOTHING, Message, merged, message
 from synergon.records import NodeRecord
@@ -65,6 +65,8 @@ class Post:
         self._logger = logger
         self._refresh_seconds = refresh_seconds
         self._learned_at = 0.0
+        self._told_at = 0.0
+        """When new work was last told of without waiting for more: whoever was told has a rest first anyway."""
         self._outboxes: dict[str, Outbox] = {}
         self._new: Counter[Lane] = Counter()
         self._homeless: Counter[Lane] = Counter()
@@ -88,11 +90,17 @@ class Post:
 
     # ------------------------------------------------------------ handing in
 
-    def wake(self, work: Mapping[Lane, int]) -> None:
-        """So many new tasks are in these lanes."""
+    def wake(self, work: Mapping[Lane, int]) -> bool:
+        """So many new tasks are in these lanes; whether somebody is told of it as soon as others have a turn."""
+        now = self._clock.monotonic()
+        if self._router is None and now - self._told_at > REST_SECONDS and self._knows_peers():
+            self._told_at = now
+            self._tell_runners(work)
+            return True
         for lane, count in work.items():
             self._new[lane] = self._new.get(lane, 0) + count
         self._route_soon()
+        return False
 
     def spread(self, kinds: Iterable[str]) -> None:
         """There is more of these kinds than fits here; the next peers who run them should look, and spread it too."""
@@ -214,6 +222,10 @@ class Post:
         finally:
             self._router = None
 
+    def _knows_peers(self) -> bool:
+        """Whether the table need not be read before anybody is told anything, nor beside it."""
+        return self.directory.is_loaded and not self._is_outdated and not self._is_old()
+
     async def _know_peers(self) -> None:
         if not self.directory.is_loaded or self._is_outdated:
             await self.refresh()
@@ -254,14 +266,11 @@ class Post:
         letters, self._letters = self._letters, []
         if is_old:
             self._note_unsure(work, kinds, letters)
-        self._offer(work)
+        self._tell_runners(work)
         *_, own_id = self._own_ids()
         for kind in sorted(surplus):
             for peer in self.directory.next_to_help(kind, own_id):
                 self._outbox(peer).add(message(new={kind: 1}))
-        homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
-        if homeless:
-            self._seek_takers(homeless)
         for peer in self.directory:
             if not kinds.isdisjoint(peer.kinds):
                 self._outbox(peer).add(message(due=True))
@@ -272,6 +281,12 @@ class Post:
                 for peer in self.directory:
                     if peer.kinds or not (letter.awaited or letter.follow):  # who runs nothing ends nothing
                         self._outbox(peer).add(letter)
+
+    def _tell_runners(self, work: Mapping[Lane, int]) -> None:
+        self._offer(work)
+        homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
+        if homeless:
+            self._seek_takers(homeless)
 
     def _note_unsure(self, work: Counter[Lane], due: set[str], letters: list[tuple[str | None, Message]]) -> None:
         new: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -38,7 +38,7 @@ class Seal:
     """Makes and checks envelopes for one engine."""
 
     def __init__(self, secret: bytes, now: Callable[[], int]) -> None:
-        self._secret = secret
+        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
         self._now = now
         self._nonces: dict[str, int] = {}
         self._oldest = 0
@@ -46,7 +46,7 @@ class Seal:
 
     def wrap(self, peer_id: str, body: bytes) -> Envelope:
         """The body, signed."""
-        time, nonce = str(self._now()), secrets.token_hex(16)
+        time, nonce = str(self._now()), os.urandom(16).hex()
         return Envelope(
             peer_id=peer_id, time=time, nonce=nonce, signature=self._sign(peer_id, time, nonce, body), body=body
         )
@@ -67,7 +67,9 @@ class Seal:
         words = (METHOD, PATH, peer_id, time, nonce)
         # The length goes before each word: no two lists of words have the same text.
         head = "".join(f"{len(word)}:{word}\n" for word in words)
-        return hmac.new(self._secret, head.encode() + body, hashlib.sha256).hexdigest()
+        signature = self._keyed.copy()
+        signature.update(head.encode() + body)
+        return signature.hexdigest()
 
     def _remember(self, nonce: str, moment: int) -> None:
         self._nonces[nonce] = moment

@@ -182,9 +182,16 @@ class _Version(msgspec.Struct):
 def decode(body: bytes) -> Message:
     """The message; WireError if it is of another version or makes no sense."""
     try:
-        version = msgspec.json.decode(body, type=_Version).v
-        if version == PROTOCOL:
-            return _decoder.decode(body)
+        try:
+            found = _decoder.decode(body)
+        except msgspec.MsgspecError:
+            version = msgspec.json.decode(body, type=_Version).v
+            if version == PROTOCOL:
+                raise
+        else:
+            version = found.v
+            if version == PROTOCOL:
+                return found
     except msgspec.MsgspecError as error:
         raise WireError(f"this is not a message of peers: {error}") from None
     raise WireError(

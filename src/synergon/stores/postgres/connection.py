@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -13,6 +13,8 @@ from asyncpg.pool import PoolConnectionProxy
 from synergon.errors import NotConnected, StoreUnavailable
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.trouble import translated
+
+Result = TypeVar("Result")
 
 CONNECT_SECONDS: Final = 10.0
 
@@ -134,26 +136,58 @@ class Connections:
                     connection = await self._acquire(pool)
                     try:
                         yield connection
-                    except asyncpg.InternalClientError:
-                        connection.terminate()  # it is out of step with the server, and nobody else shall meet it
-                        await pool.release(connection)
+                    except BaseException as error:
+                        await self._give_up(pool, connection, error)
                         raise
-                    except asyncpg.ReadOnlySQLTransactionError:
-                        connection.terminate()  # it would stay so, when the database is writable again or elsewhere
-                        await pool.release(connection)
-                        await self.renew()
-                        raise
-                    except BaseException:
-                        await pool.release(connection)  # which waits until a statement that was cancelled has ended
-                        raise
-                    if self._may_keep(connection, renewals):
-                        self._at_hand.append(connection)
-                    else:
-                        await pool.release(connection)
+                    await self._lay_down(pool, connection, renewals)
         finally:
-            self._calls -= 1
-            if not self._calls:
-                self._is_idle.set()
+            self._end_call()
+
+    async def run(self, statement: Callable[[PoolConnectionProxy[Any]], Awaitable[Result]]) -> Result:
+        """What one statement gives, which is a transaction by itself. With a connection at hand nothing is between it
+        and the driver, which watches the time, too."""
+        pool = self.check_open()
+        connection = None if self._address.is_pooled_elsewhere else self._take_up()
+        if connection is None:
+            async with self.statement() as connection:
+                return await statement(connection)
+        self._calls += 1
+        renewals = self._renewals
+        try:
+            with translated(self._address):
+                try:
+                    result = await statement(connection)
+                except BaseException as error:
+                    await self._give_up(pool, connection, error)
+                    raise
+                await self._lay_down(pool, connection, renewals)
+                return result
+        finally:
+            self._end_call()
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._is_idle.set()
+
+    async def _give_up(
+        self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], error: BaseException
+    ) -> None:
+        """Something went wrong on it."""
+        if isinstance(error, asyncpg.InternalClientError):
+            connection.terminate()  # it is out of step with the server, and nobody else shall meet it
+        elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            connection.terminate()  # it would stay so, when the database is writable again or elsewhere
+            await pool.release(connection)
+            await self.renew()
+            return
+        await pool.release(connection)  # which waits until a statement that was cancelled has ended
+
+    async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
+        if self._may_keep(connection, renewals):
+            self._at_hand.append(connection)
+        else:
+            await pool.release(connection)
 
     async def take(self) -> PoolConnectionProxy[Any]:
         """A connection to keep until `give_back`."""
@@ -193,6 +227,12 @@ class Connections:
             ) from error
         finally:
             self._queueing -= 1
+
+    def _take_up(self) -> PoolConnectionProxy[Any] | None:
+        """One that is at hand, unless it is lost: `_acquire` gives it back to the pool then."""
+        if self._at_hand and not _is_lost(self._at_hand[-1]):
+            return self._at_hand.pop()
+        return None
 
     async def _put_down(self, pool: asyncpg.Pool[Any]) -> None:
         while self._at_hand:

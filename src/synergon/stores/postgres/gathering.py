@@ -24,16 +24,27 @@ class Gathering:
         self._insert = insert
         self._waiting: list[Call] = []
         self._flushes: set[asyncio.Task[None]] = set()
+        self._has_first = False
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store tasks without keys, beside whoever does so at the same time."""
+        if not self._flushes and not self._has_first:
+            return await self._insert_first(tasks)
         future: asyncio.Future[list[Insertion]] = asyncio.get_running_loop().create_future()
         self._waiting.append((tasks, future))
-        if len(self._flushes) < IN_FLIGHT:
+        if len(self._flushes) + self._has_first < IN_FLIGHT:
             flush = asyncio.get_running_loop().create_task(self._flush())
             self._flushes.add(flush)
             flush.add_done_callback(self._flushes.discard)
         return await future
+
+    async def _insert_first(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Nobody else is there: it goes at once, and whoever comes now is gathered."""
+        self._has_first = True
+        try:
+            return await self._insert(tasks)
+        finally:
+            self._has_first = False
 
     async def finished(self) -> None:
         """Return when nobody's tasks are on their way any more."""

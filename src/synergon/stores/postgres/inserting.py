@@ -99,6 +99,34 @@ async def insert_plain(session: Session, tasks: Sequence[NewTask]) -> list[Inser
     return [Insertion(row[0], True, State(row[1])) for row in rows]
 
 
+def is_bare(task: NewTask) -> bool:
+    """Whether a task without key and bonds is due now and has none of the rarer options."""
+    return (
+        task.run_at is None
+        and task.delay is None
+        and task.expires_in is None
+        and task.overrides is None
+        and task.meta is None
+        and not task.tags
+    )
+
+
+async def insert_bare(session: Session, task: NewTask) -> list[Insertion]:
+    """Store one task that is due now: the same as `insert_plain`, without all that such a task has not got. That is how
+    most come, one by one, and somebody waits for the start of each."""
+    task_id = await session.value(
+        "insert_bare",
+        task.kind,
+        task.queue,
+        task.priority,
+        task.payload.decode(),
+        task.max_attempts,
+        task.origin,
+        task.demand,
+    )
+    return [Insertion(task_id, True, State.READY)]
+
+
 async def insert_pieces(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """The same for very many: to encode them all at once would keep the event loop from everything else."""
     inserted: list[Insertion] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from synergon.limit_records import NewRate
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
 
-Lanes = Counter[tuple[str, str, str]]
+Lanes = dict[tuple[str, str, str], int]
 """How many ended tasks of which queue, kind and state came or went."""
 
 
@@ -69,7 +68,7 @@ class Session:
         self._sql = sql
         self.shard = shard
         """Where it counts."""
-        self._lanes: Lanes = Counter()
+        self._lanes: Lanes = {}
 
     async def rows(self, name: str, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
@@ -98,7 +97,8 @@ class Session:
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
         """Note that ended tasks came or went."""
-        self._lanes[queue, kind, str(state)] += number
+        lane = (queue, kind, str(state))
+        self._lanes[lane] = self._lanes.get(lane, 0) + number
 
     async def flush(self) -> None:
         """Write the notes; last, because others wait for these rows, and in one order, so that none wait in a ring."""

@@ -144,8 +144,7 @@ class PostgresStore:
             return result
 
     async def _statement_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        async with self._connections.statement() as connection:
-            return await work(self._session(connection), *arguments)
+        return await self._connections.run(lambda connection: work(self._session(connection), *arguments))
 
     async def _snapshot_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         async with self._connections.transaction("repeatable_read") as connection:
@@ -176,9 +175,12 @@ class PostgresStore:
         return await (self._gathering_bound if is_bound else self._gathering).insert(tasks)
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        await self.announce_queues({task.queue for task in tasks})
+        if not all(task.queue in self._known_queues for task in tasks):
+            await self.announce_queues({task.queue for task in tasks})
         if len(tasks) > inserting.PIECE:
             return await self._write(inserting.insert_pieces, tasks)
+        if len(tasks) == 1 and inserting.is_bare(tasks[0]):
+            return await self._statement(inserting.insert_bare, tasks[0])
         return await self._statement(inserting.insert_plain, tasks)
 
     async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:

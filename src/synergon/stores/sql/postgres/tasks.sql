@@ -51,6 +51,12 @@ CROSS JOIN LATERAL (
 ORDER BY position
 RETURNING id, state
 
+-- name: insert_bare
+-- The same for a single task that is due now and has no options: what it has not got costs time, too.
+INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, max_attempts, enqueued_at, origin, demand)
+VALUES ($1, $2, 'ready', $3, statement_timestamp(), $4, $5, statement_timestamp(), $6, $7)
+RETURNING id
+
 -- name: insert_bound
 -- The same for tasks that stand in a line ($21: where they begin there), belong to a group, wait for one, or are for a
 -- certain server.
