@@ -2,7 +2,7 @@
 
 The servers are started here, refuse more requests at once than they can take, and count them. While one is broken, its
 tasks are retried elsewhere and it is given a rest; then it is tried with one request, and used again. Ends after a few
-seconds.
+seconds. Needs `aiohttp`.
 """
 
 import asyncio
