@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from tests.support import until
@@ -162,6 +163,8 @@ async def test_one_that_nobody_uses_is_closed(caller: Caller, monkeypatch: pytes
         pytest.param(b"garbage\r\n\r\n", "not HTTP", id="garbage"),
         pytest.param(b"", "without an answer", id="nothing"),
         pytest.param(b"HTTP/1.1 200", "without an answer", id="half a line"),
+        pytest.param(OK[:-1], "without an answer", id="half of it"),
+        pytest.param(CHUNKED[:-9], "without an answer", id="some chunks of it"),
         pytest.param(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MOST_BYTES, "more than", id="too much"),
     ],
 )
@@ -170,6 +173,44 @@ async def test_what_is_no_answer_is_an_error(caller: Caller, answer: bytes, why:
         with pytest.raises(SendError, match=why):
             await ask(caller, server)
         assert not caller._kept
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([OK + OK], id="a second answer beside the first"),
+        pytest.param([OK + OK[:9]], id="half of one beside the first"),
+        pytest.param([OK, OK], id="a second answer a little later"),
+        pytest.param([OK, OK[:9]], id="half of one a little later"),
+    ],
+)
+async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(caller: Caller, pieces: list[bytes]) -> None:
+    async with serving(*pieces) as server:
+        for number in (1, 2):
+            assert await ask(caller, server) == (200, b"{}")
+            await until(lambda: not caller._kept)
+            assert server.connections == number
+
+
+async def test_a_mute_address_of_a_host_does_not_hide_the_others(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(OK) as server:
+        port = int(server.address.rpartition(":")[2])
+        with ExitStack() as stack:
+            mute, *rest = [stack.enter_context(socket.socket()) for _ in range(5)]
+            mute.bind(("127.0.0.2", port))
+            mute.listen(0)
+            for waiting in rest:  # behind them nobody is let in
+                waiting.setblocking(False)
+                waiting.connect_ex(mute.getsockname())
+
+            async def addresses(_: str, port: int, **__: object) -> list[tuple[object, ...]]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in ("127.0.0.2", "127.0.0.1")]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+            monkeypatch.setattr(calling, "CONNECT_SECONDS", SECONDS)
+            assert await caller.post(f"http://peer.example:{port}", {}, b"{}", SECONDS) == (200, b"{}")
 
 
 async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: Caller) -> None:

@@ -65,7 +65,10 @@ def test_another_version_is_refused_by_name() -> None:
         decode(body)
 
 
-@pytest.mark.parametrize("body", [b"", b"garbage", b"[]", b"{}", b'{"v":1,"new":{"a":"many"}}', b"\xff\xfe"])
+GARBAGE = [b"", b"garbage", b"[]", b"{}", b'{"v":1,"new":{"a":"many"}}', b"\xff\xfe", b'{"v":1,"new":{"\xff":1}}']
+
+
+@pytest.mark.parametrize("body", [*GARBAGE, pytest.param(b"[" * 60_000, id="nested")])
 def test_garbage_is_refused(body: bytes) -> None:
     with pytest.raises(WireError, match="not a message of peers"):
         decode(body)

@@ -188,9 +188,9 @@ async def test_the_stream_reads_its_index_and_not_the_history(store: PostgresSto
 # ---------------------------------------------------------------- what is pruned in that order
 
 
-async def _succeed(store: PostgresStore, count: int) -> list[int]:
+async def _succeed(store: PostgresStore, count: int, node_id: str = "node-1") -> list[int]:
     """Each in a transaction of its own."""
-    worker = await Worker.start(store)
+    worker = await Worker.start(store, node_id)
     ids = await add_many(store, count)
     for claim in await worker.claim():
         await worker.finish(claim, Succeeded())
@@ -221,6 +221,25 @@ async def test_successes_of_a_history_that_was_restored_elsewhere_go_when_they_a
     _set(ids[:2], "ended_in = '4611686018427387904', finished_at = now() - interval '1 hour'")
     assert await store.prune(Cutoffs(succeeded=HALF_AN_HOUR), 2) == 2
     assert await _left(store, ids) == ids[2:]
+
+
+async def test_a_few_that_took_long_to_commit_do_not_hold_up_the_rest(store: PostgresStore) -> None:
+    ids = await _succeed(store, 9)
+    _set(
+        ids[1:], "finished_at = now() - interval '1 hour'"
+    )  # the first is young, although its transaction is the first
+    assert [await store.prune(Cutoffs(succeeded=HALF_AN_HOUR), 4) for _ in range(3)] == [4, 4, 0]
+    assert await _left(store, ids) == ids[:1]
+
+
+async def test_what_was_restored_and_pruned_does_not_hide_what_is_lost_later(store: PostgresStore) -> None:
+    _set(await _succeed(store, 1), "ended_in = '4611686018427387904'")
+    await store.prune(EVERYTHING, 10)
+    reading = await store.endings(NOW, FINAL)
+    await _succeed(store, 1, "node-2")
+    await store.prune(EVERYTHING, 10)
+    with pytest.raises(EventsLost):
+        await reading.read(10)
 
 
 async def test_no_more_successes_are_looked_at_than_may_be_pruned(store: PostgresStore) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,19 +26,11 @@ SWEEP_SECONDS: Final = 1.25
 """The same where there is reason to believe that news does not arrive: others look by themselves every second."""
 
 REST_PARTS: Final = 10
-"""If a place was left in vain, none is left for so many times as long; to the same kind, twice that, then four times.
-So no more than a tenth of the time is lost, and soon a hundredth."""
+"""If a place was left in vain, none is left for so many times as long. So no more than a tenth of the time is lost, and
+whoever comes later does not wait for long."""
 
-MOST_REST_PARTS: Final = 100
-
-
-@dataclass(slots=True)
-class _Rest:
-    """Nobody has come for a task of a kind."""
-
-    until: float
-    parts: int
-    task_id: int
+KIND_REST_PARTS: Final = 20
+"""The same for the kind of the task for which nobody came: others have their turn before it is tried again."""
 
 
 class Courtesy:
@@ -61,7 +52,8 @@ class Courtesy:
         """The tasks to which places are left, of which kind they are, and since when."""
         self._told_past: frozenset[int] = frozenset()
         """What the request that is under way says of those who have had their time."""
-        self._rests: dict[str, _Rest] = {}
+        self._rests: dict[str, float] = {}
+        """Until when each kind is left nothing, and until when none is."""
         self._rests_until = -math.inf
         self._is_leaving = asyncio.Event()
 
@@ -74,10 +66,9 @@ class Courtesy:
     ) -> ClaimRequest:
         """The same request, so that it leaves places to others."""
         self._told_past = frozenset()
-        if not self._looks:
-            return request
-        rivals = heeded(self._looks, request, own, has_room=has_room, unheeded=self.unheeded)
+        rivals = heeded(self._looks, request, own, has_room=has_room, unheeded=self.unheeded) if self._looks else ()
         if not rivals:
+            self._left.clear()  # nobody is waited for any more
             return request
         self._told_past = self.past
         return replace(request, rivals=rivals, past=self._told_past)
@@ -85,8 +76,8 @@ class Courtesy:
     def note(self, claims: Claims) -> None:
         """To whom a claim has left places, and who has not come for them."""
         in_vain = claims.unserved if self._is_heard() else self._told_past
-        for task_id in sorted(in_vain & self._left.keys(), reverse=True):
-            self._rest(self._left[task_id][0], task_id)
+        for task_id in in_vain & self._left.keys():
+            self._rest(self._left[task_id][0])
         for task_id in self._told_past:
             self._left.pop(task_id, None)
         self._told_past = frozenset()
@@ -98,11 +89,9 @@ class Courtesy:
         if self._left:
             self._is_leaving.set()
 
-    def _rest(self, kind: str, task_id: int) -> None:
-        now, before = self._now(), self._rests.get(kind)
-        is_same = before is not None and before.task_id == task_id
-        parts = min(2 * (before.parts if before is not None and is_same else REST_PARTS), MOST_REST_PARTS)
-        self._rests[kind] = _Rest(now + parts * self._moment, parts, task_id)
+    def _rest(self, kind: str) -> None:
+        now = self._now()
+        self._rests[kind] = now + KIND_REST_PARTS * self._moment
         self._rests_until = now + REST_PARTS * self._moment
 
     async def moment(self, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -117,7 +106,7 @@ class Courtesy:
         """Kinds of others to which no places are left, and for how many seconds."""
         now = self._now()
         kinds = {look.room.kind for look in self._looks}
-        until = {kind: max(rest.until, self._rests_until) for kind, rest in self._rests.items()}
+        until = {kind: max(rest, self._rests_until) for kind, rest in self._rests.items()}
         left = {kind: until.get(kind, self._rests_until) - now for kind in kinds}
         return {kind: seconds for kind, seconds in left.items() if seconds > 0}
 

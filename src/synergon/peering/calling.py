@@ -8,8 +8,10 @@ requests, too. What goes out goes to the address that was given and nowhere else
 from __future__ import annotations
 
 import asyncio
+import socket
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
@@ -55,8 +57,7 @@ class Caller:
         """The answer, within so many seconds; OSError, TimeoutError or SendError if there is none."""
         place = place_of(address)
         request = _request(place, headers, body)
-        kept = self._kept.get(place)
-        connection = kept.pop() if kept else None
+        connection = self._take(place)
         try:
             if connection is not None:
                 asked = connection.ask(request)  # nothing goes before it, not even the watch
@@ -73,15 +74,36 @@ class Caller:
         self._keep(place, connection)
         return answer
 
+    def _take(self, place: Place) -> Connection | None:
+        """A connection that can be asked."""
+        kept = self._kept.get(place, [])
+        while kept:
+            connection = kept.pop()
+            if connection.may_stay:
+                return connection
+            connection.close()
+        return None
+
     async def _connect(self, place: Place) -> Connection:
+        """To the first of the host's addresses that answers: one that is mute has only its part of the time."""
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(lambda lost: self._forget(place, lost)),
-                place.host,
-                place.port,
-                ssl=place.is_secure or None,
-            )
-            return connection
+            found = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            *others, last = dict.fromkeys(str(entry[4][0]) for entry in found)
+            for address in others:
+                with suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(CONNECT_SECONDS / (len(others) + 1)):
+                        return await self._connect_to(place, address)
+            return await self._connect_to(place, last)
+
+    async def _connect_to(self, place: Place, address: str) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(lambda lost: self._forget(place, lost)),
+            address,
+            place.port,
+            ssl=place.is_secure or None,
+            server_hostname=place.host if place.is_secure else None,
+        )
+        return connection
 
     def _keep(self, place: Place, connection: Connection) -> None:
         if self._is_closed or not connection.may_stay:
@@ -119,13 +141,16 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._has_headers = False
+        self._is_measured = False
+        """It is said where the answer ends."""
         self._may_stay = False
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
         """Send it now, and return what will have the answer."""
         if self._resting is not None:
             self._resting.cancel()
-        self._parts, self._size, self._has_headers, self._may_stay = [], 0, False, False
+        self._parts, self._size = [], 0
+        self._has_headers = self._is_measured = self._may_stay = False
         self._asked = asyncio.get_running_loop().create_future()
         assert self._transport is not None, "who asks is connected"
         self._transport.write(request)
@@ -164,7 +189,7 @@ class Connection(asyncio.Protocol):
 
         self._size += len(data)
         try:
-            if self._asked is None:
+            if self._is_unasked:
                 raise SendError("said something that it was not asked for")
             if self._size > MOST_BYTES:
                 raise SendError(f"answered with more than {MOST_BYTES} bytes")
@@ -174,11 +199,15 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nothing comes any more; an answer without a length ends so."""
-        if self._has_headers and error is None:
+        """Nothing comes any more; an answer without a length ends so, and any other was cut off."""
+        if self._has_headers and not self._is_measured and error is None:
             self._answer()
         self._fail(error or SendError("closed the connection without an answer"))
         self._on_lost(self)
+
+    @property
+    def _is_unasked(self) -> bool:
+        return self._asked is None or self._asked.done()
 
     def _fail(self, error: Exception) -> None:
         if self._asked is not None and not self._asked.done():
@@ -190,6 +219,15 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------ what the parser calls
 
+    def on_message_begin(self) -> None:
+        """Something is said; what comes behind the answer is for nobody, and nobody can be sure of the next one."""
+        if self._is_unasked:
+            self._may_stay = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  that it is there says enough
+        """One of them."""
+        self._is_measured |= name.lower() in (b"content-length", b"transfer-encoding")
+
     def on_headers_complete(self) -> None:
         """The status is known."""
         self._has_headers = self._parser.get_status_code() >= 200  # before that it says only that more will come
@@ -200,7 +238,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """That was all."""
-        if self._has_headers:
+        if self._has_headers and not self._is_unasked:
             self._may_stay = self._parser.should_keep_alive()  # which it knows no longer when it has returned from here
             self._answer()
 

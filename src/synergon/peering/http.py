@@ -81,6 +81,8 @@ class HttpTransport:
             raise SendError(str(error) or type(error).__name__) from error
         if status != 200:
             raise SendError(f"answered {status} {answer[:200].decode(errors='replace')}")
+        if not answer:
+            raise SendError("answered nothing, as no peer does")
         return answer
 
     async def close(self) -> None:

@@ -179,12 +179,16 @@ class _Version(msgspec.Struct):
     v: int
 
 
+NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What is not UTF-8, or nested without end, is none, either."""
+
+
 def decode(body: bytes) -> Message:
     """The message; WireError if it is of another version or makes no sense."""
     try:
         try:
             found = _decoder.decode(body)
-        except msgspec.MsgspecError:
+        except NOT_JSON:
             version = msgspec.json.decode(body, type=_Version).v
             if version == PROTOCOL:
                 raise
@@ -192,7 +196,7 @@ def decode(body: bytes) -> Message:
             version = found.v
             if version == PROTOCOL:
                 return found
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise WireError(f"this is not a message of peers: {error}") from None
     raise WireError(
         f"the sender speaks version {version} of the peers' protocol and this node speaks {PROTOCOL}; "

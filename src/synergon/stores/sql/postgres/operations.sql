@@ -56,24 +56,28 @@ UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' AND 
 RETURNING kind, state, limit_key
 
 -- name: prune
+-- What was restored from another server may be ahead of the count of this one; that nobody has read such a thing says
+-- nothing about what is to come, so it is told as nothing.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE state = $1 AND state <> 'succeeded' AND finished_at < now() - $2::bigint * interval '1 microsecond'
     ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ))
-RETURNING queue, kind, ended_in::text::bigint
+RETURNING queue, kind, CASE
+    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
+END
 
 -- name: prune_succeeded
 -- They are looked at in the order of the transactions that ended them. It is not quite that of their ages: what took
--- long to commit is a little younger than it seems, and waits for the next time. What ended by a clock that was put back
--- since then is passed over; and so that a history which was restored on another server does not wait for its count of
--- transactions, what is ahead of that is looked at, too.
+-- long to commit is younger than it seems, so more are looked at than are taken, for else a few of those would hold up
+-- all the rest. What ended by a clock that was put back since then is passed over; and so that a history which was
+-- restored on another server does not wait for its count of transactions, what is ahead of that is looked at, too.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
         (
             SELECT id FROM {schema}.history WHERE reason IS NULL AND finished_at <= now()
-            ORDER BY ended_in, id LIMIT $2
+            ORDER BY ended_in, id LIMIT 4 * $2
         )
         UNION ALL
         (
@@ -84,7 +88,9 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     ))
     LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
-RETURNING queue, kind, ended_in::text::bigint
+RETURNING queue, kind, CASE
+    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
+END
 
 -- name: pause
 UPDATE {schema}.queue SET paused_at = now() WHERE name = $1 AND paused_at IS NULL

@@ -81,7 +81,7 @@ other AS MATERIALIZED (
         SELECT count(*) FROM {schema}.task WHERE provider = $14 AND task.server = server.address AND slot IS NOT NULL
     ) AS used
     WHERE server.provider = $14 AND address <> $15 AND (capacity IS NULL OR used.count < capacity)
-        AND (resting_until IS NULL OR resting_until <= now()) AND EXISTS (SELECT 1 FROM locked)
+        AND (resting_until IS NULL OR resting_until <= now())
 ),
 next AS MATERIALIZED (
     SELECT first.id FROM first
