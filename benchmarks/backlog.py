@@ -18,7 +18,8 @@ from benchmarks.sizes import Sizes
 from benchmarks.synergon_bench import SYNCED, synchronous
 from synergon import Engine, State
 from synergon.cli.bench import CHUNK, CONCURRENCY, Percentiles
-from synergon.records import Claim, ClaimRequest, HandedBack, NewNode, Room, Settlement
+from synergon.node_records import NewNode
+from synergon.records import Claim, ClaimRequest, HandedBack, Room, Settlement
 from synergon.this_process import this_process
 
 KIND: Final = "backlog"

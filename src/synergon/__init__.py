@@ -38,13 +38,14 @@ from synergon.handle import Handle
 from synergon.lifecycle import Reason, State
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.middleware import CallNext
+from synergon.node_records import NodeRecord
 from synergon.node_state import NodeState
 from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
 from synergon.providers.kind import Kind
 from synergon.providers.provider import Provider, ProviderTask
 from synergon.providers.server import Server
-from synergon.records import ErrorRecord, NodeRecord, Progress, QueueRecord, TaskPage, TaskRecord
+from synergon.records import ErrorRecord, Progress, QueueRecord, TaskPage, TaskRecord
 from synergon.task import Call, TaskType
 
 __all__ = [

@@ -18,13 +18,14 @@ from synergon.errors import KeyConflict, OptionError
 from synergon.group import Group
 from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.node_records import NodeRecord
 from synergon.operations import Operations
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
 from synergon.outlook import Outlook
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
 from synergon.providers.registry import Registry
-from synergon.records import Insertion, Moved, NewTask, NodeRecord, storable
+from synergon.records import Insertion, Moved, NewTask, storable
 from synergon.settings import UNSET
 from synergon.stores.ordering import DEAD_NODE, cancelled
 from synergon.task import Call

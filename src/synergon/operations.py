@@ -14,20 +14,11 @@ from synergon.explaining.explainer import explain
 from synergon.explaining.records import Explanation
 from synergon.lifecycle import State
 from synergon.node.node import Node
+from synergon.node_records import NodeRecord
 from synergon.options import check_moment, check_priority
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
-from synergon.records import (
-    Moved,
-    NodeRecord,
-    QueueRecord,
-    Reprioritizing,
-    Rescheduling,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-    storable,
-)
+from synergon.records import Moved, QueueRecord, Reprioritizing, Rescheduling, TaskPage, TaskQuery, TaskRecord, storable
 from synergon.stores.base import Store
 from synergon.waiters import Waiters
 

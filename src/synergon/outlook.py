@@ -10,8 +10,9 @@ from typing import Final
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
 from synergon.lacking import demand_words, lacking
+from synergon.node_records import NodeRecord
 from synergon.node_state import NodeState, could_run, demanded_of, read_state
-from synergon.records import Insertion, NewTask, NodeRecord
+from synergon.records import Insertion, NewTask
 from synergon.stores.base import Store
 from synergon.turns import made_in_turns
 

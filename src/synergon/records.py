@@ -15,7 +15,6 @@ import msgspec
 
 from synergon.demands import A_PROCESS, AS_THE_KIND_SAYS, NOTHING, PROCESS, Demand
 from synergon.lifecycle import Reason, State
-from synergon.node_state import NodeState, read_state
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -532,66 +531,3 @@ class QueueRecord(Record, frozen=True, kw_only=True):
     def is_paused(self) -> bool:
         """Whether no node may claim from it."""
         return self.paused_at is not None
-
-
-class ProcessIdentity(Record, frozen=True, kw_only=True):
-    """Which process this is, so that others on the same host can see whether it lives."""
-
-    host: str
-    boot_id: str
-    """New at each boot of the host."""
-    pid_namespace: str
-    """Pids mean something only within one of these."""
-    pid: int
-    started: float
-    """Start time of the process, so that a reused pid is not mistaken for it."""
-
-
-class NewNode(Record, frozen=True, kw_only=True):
-    """A node that registers."""
-
-    id: str
-    name: str
-    process: ProcessIdentity
-    kinds: tuple[str, ...]
-    queues: tuple[str, ...] | None
-    concurrency: int
-    lease: int
-    """Microseconds."""
-    version: str
-    address: str | None = None
-    is_cordoned: bool = False
-    """It may take nothing, from the beginning."""
-    published: bytes = b"{}"
-    """JSON of what it says of itself, for others to read."""
-
-
-class NodeRecord(Record, frozen=True, kw_only=True):
-    """A node as the store has it."""
-
-    id: str
-    name: str
-    process: ProcessIdentity
-    kinds: tuple[str, ...]
-    queues: tuple[str, ...] | None
-    concurrency: int
-    version: str
-    address: str | None
-    registered_at: datetime
-    lease_left: float
-    """Seconds by the store's clock; negative: it is over."""
-    cordoned_at: datetime | None = None
-    published: msgspec.Raw = msgspec.Raw(b"{}")
-    """What it said of itself last."""
-    published_ago: float = 0.0
-    """Seconds by the store's clock since then."""
-
-    @property
-    def is_cordoned(self) -> bool:
-        """Whether it may take nothing new."""
-        return self.cordoned_at is not None
-
-    @property
-    def state(self) -> NodeState:
-        """The same as `published`, in words; it is `published_ago` seconds old."""
-        return read_state(self.published)

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from synergon.records import ProcessIdentity
+from synergon.node_records import ProcessIdentity
 
 _LINUX_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LINUX_PID_NAMESPACE: Final = Path("/proc/self/ns/pid")

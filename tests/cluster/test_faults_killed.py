@@ -10,7 +10,7 @@ from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_al
 
 from synergon import Engine, Handle, State
 from synergon.node.executors import LocalExecutor
-from synergon.records import ProcessIdentity
+from synergon.node_records import ProcessIdentity
 
 LABELS = ("coroutine", "thread", "process")
 

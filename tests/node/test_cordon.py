@@ -21,8 +21,9 @@ from synergon import Context, Engine, Handle, NodeRecord, OptionError, State
 from synergon.control_records import NewOrder, Verb
 from synergon.node.node import Node
 from synergon.node.presence import RESTART_EXIT_CODE
+from synergon.node_records import NewNode
 from synergon.peering.wire import message
-from synergon.records import ClaimRequest, NewNode, Room
+from synergon.records import ClaimRequest, Room
 from synergon.this_process import this_process
 
 TRIES: Final = 100

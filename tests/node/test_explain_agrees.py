@@ -26,9 +26,10 @@ from synergon.node.reservation import Reservation
 from synergon.node.scheduler import Scheduler
 from synergon.node.standing import state_of
 from synergon.node.timeouts import Timeouts
+from synergon.node_records import NewNode
 from synergon.node_state import encode_state
 from synergon.providers.commands import ANY
-from synergon.records import Claim, NewNode, Room, Settlement, Succeeded
+from synergon.records import Claim, Room, Settlement, Succeeded
 from synergon.stores.weighing import demand_of
 from synergon.task import AnyTask
 from synergon.this_process import this_process

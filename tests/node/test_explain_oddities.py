@@ -25,7 +25,8 @@ from synergon.explaining.shared import Shared
 from synergon.explaining.words import clause, reasons
 from synergon.limit_records import ServerRecord
 from synergon.node import preemption
-from synergon.records import ClaimRequest, NewNode, Room, TaskRecord
+from synergon.node_records import NewNode
+from synergon.records import ClaimRequest, Room, TaskRecord
 from synergon.this_process import this_process
 
 

@@ -9,7 +9,8 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
 
 from synergon import Engine, Retention, State, TaskDeleted
-from synergon.records import ClaimRequest, Cutoffs, NewNode, Room
+from synergon.node_records import NewNode
+from synergon.records import ClaimRequest, Cutoffs, Room
 from synergon.this_process import this_process
 
 

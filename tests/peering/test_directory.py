@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from synergon.node_records import NodeRecord
 from synergon.peering.directory import Directory
-from synergon.records import NodeRecord
 from synergon.this_process import this_process
 
 

@@ -15,10 +15,11 @@ import pytest
 from tests.support import until
 
 from synergon import Engine, State
+from synergon.node_records import NewNode, ProcessIdentity
 from synergon.peering.http import HEADERS
 from synergon.peering.seal import WINDOW, Envelope, Seal
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
-from synergon.records import NewNode, NewTask, ProcessIdentity
+from synergon.records import NewTask
 
 SOON_SECONDS: Final = 0.3
 """A node that believed a message would have acted by then; one that does not is not waited for longer."""

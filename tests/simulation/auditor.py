@@ -14,19 +14,9 @@ from tests.simulation.settling import check_outcome
 
 from synergon.control_records import NewOrder
 from synergon.lifecycle import FINAL, Reason, State, is_legal
+from synergon.node_records import NewNode
 from synergon.policies import CRASH_LIMIT
-from synergon.records import (
-    Cancelled,
-    Claim,
-    ClaimRequest,
-    HandedBack,
-    Moved,
-    NewNode,
-    Reaped,
-    Settlement,
-    Succeeded,
-    Verdict,
-)
+from synergon.records import Cancelled, Claim, ClaimRequest, HandedBack, Moved, Reaped, Settlement, Succeeded, Verdict
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 

@@ -20,7 +20,8 @@ from synergon.node.child import ChildAnswer, ChildControl, ChildJob
 from synergon.node.children import ChildDied, ChildKilled, ChildRun
 from synergon.node.executors import Keeper
 from synergon.node.outcomes import describe, find_control
-from synergon.records import ProcessIdentity, Progress
+from synergon.node_records import ProcessIdentity
+from synergon.records import Progress
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

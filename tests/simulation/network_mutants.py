@@ -12,11 +12,12 @@ from synergon.node.attempt import Stop
 from synergon.node.canceller import Canceller
 from synergon.node.neighbours import Neighbours
 from synergon.node.node import Node
+from synergon.node_records import NodeRecord
 from synergon.peering.hints import Outbox
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane, Post
 from synergon.peering.wire import NOTHING, Message
-from synergon.records import ClaimRequest, NodeRecord, Room
+from synergon.records import ClaimRequest, Room
 from synergon.waiters import Waiters
 
 

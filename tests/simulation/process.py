@@ -17,7 +17,8 @@ from synergon.durations import microseconds
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.node.node import Node
 from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
-from synergon.records import NewTask, ProcessIdentity, Reprioritizing, Rescheduling
+from synergon.node_records import ProcessIdentity
+from synergon.records import NewTask, Reprioritizing, Rescheduling
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask, Call

@@ -10,6 +10,7 @@ from typing import Any, Final
 from synergon.demands import UNIT, demand
 from synergon.lifecycle import FINAL, Reason, State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer
+from synergon.node_records import NewNode, ProcessIdentity
 from synergon.records import (
     Cancelled,
     Claim,
@@ -19,10 +20,8 @@ from synergon.records import (
     ErrorRecord,
     Failed,
     HandedBack,
-    NewNode,
     NewTask,
     Outcome,
-    ProcessIdentity,
     Retrying,
     Room,
     Settlement,

@@ -25,7 +25,8 @@ from tests.stores.test_capacity import ids_of, machine, room
 
 from synergon.control_records import NewOrder, Verb
 from synergon.errors import LeaseLost
-from synergon.records import HandedBack, NodeRecord, Room, Succeeded, from_datetime
+from synergon.node_records import NodeRecord
+from synergon.records import HandedBack, Room, Succeeded, from_datetime
 from synergon.stores.base import Store
 
 

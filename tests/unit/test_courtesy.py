@@ -10,8 +10,9 @@ from msgspec import Raw
 
 from synergon.node.courtesy import KIND_REST_PARTS, MOMENT_SECONDS, REST_PARTS, SWEEP_SECONDS, Courtesy
 from synergon.node.rivals import heeded, looks_of
+from synergon.node_records import NodeRecord, ProcessIdentity
 from synergon.node_state import KindState, NodeState, encode_state
-from synergon.records import ClaimRequest, Claims, NodeRecord, ProcessIdentity, Room
+from synergon.records import ClaimRequest, Claims, Room
 from synergon.stores.leaving import strangers
 
 PROCESS = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)

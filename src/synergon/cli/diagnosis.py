@@ -24,8 +24,9 @@ from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.lifecycle import State
 from synergon.node.timeouts import Timeouts
+from synergon.node_records import NodeRecord
 from synergon.policies import Resources
-from synergon.records import NodeRecord, QueueRecord, Record
+from synergon.records import QueueRecord, Record
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
 from synergon.urls import shown

@@ -17,8 +17,9 @@ from synergon.cli.output import console, duration, new_table, say, short, write_
 from synergon.control_records import OrderRecord
 from synergon.engine import Engine
 from synergon.errors import OptionError
+from synergon.node_records import NodeRecord
 from synergon.node_state import NodeState
-from synergon.records import NodeRecord, Record
+from synergon.records import Record
 from synergon.this_process import is_gone
 
 WIDE_COLUMNS: Final = 120

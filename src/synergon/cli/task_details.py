@@ -11,7 +11,8 @@ from rich.text import Text
 
 from synergon.cli.output import absolute, console, new_facts, relative, say, state_text
 from synergon.lifecycle import State
-from synergon.records import ErrorRecord, NodeRecord, TaskRecord
+from synergon.node_records import NodeRecord
+from synergon.records import ErrorRecord, TaskRecord
 
 ONE_LINE: Final = 60
 """JSON up to this length stands among the facts."""

@@ -17,7 +17,8 @@ from synergon.cli.task_outlooks import print_explanation
 from synergon.errors import OptionError
 from synergon.explaining.records import Explanation
 from synergon.lifecycle import State
-from synergon.records import NodeRecord, TaskPage, TaskQuery, TaskRecord, to_datetime
+from synergon.node_records import NodeRecord
+from synergon.records import TaskPage, TaskQuery, TaskRecord, to_datetime
 
 LARGEST_ID: Final = 2**63 - 1
 

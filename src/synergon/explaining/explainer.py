@@ -17,8 +17,9 @@ from synergon.explaining.stories import ended, running
 from synergon.explaining.words import behind, clause, lasting, names, on_node, plural, some
 from synergon.lifecycle import State
 from synergon.node.node import Node
+from synergon.node_records import NodeRecord
 from synergon.node_state import HOLDERS
-from synergon.records import Look, NodeRecord, QueueRecord, Room, TaskRecord, to_datetime
+from synergon.records import Look, QueueRecord, Room, TaskRecord, to_datetime
 from synergon.stores.base import Store
 from synergon.stores.rates import turn
 from synergon.stores.weighing import demand_of

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from synergon.explaining.records import Cause, Why
 from synergon.limit_records import LimitRecord, ServerRecord
-from synergon.records import ClaimRequest, NodeRecord, QueueRecord, Room, TaskRecord
+from synergon.node_records import NodeRecord
+from synergon.records import ClaimRequest, QueueRecord, Room, TaskRecord
 from synergon.stores.allotting import Allotment, Candidate, PooledServer
 
 

@@ -12,8 +12,9 @@ from synergon.node.acceptance import Acceptance
 from synergon.node.asking import Asking, sparing_one
 from synergon.node.node import Node
 from synergon.node.rivals import heeded, looks_of
+from synergon.node_records import NodeRecord
 from synergon.node_state import NodeState, places_on
-from synergon.records import ClaimRequest, NodeRecord, Room
+from synergon.records import ClaimRequest, Room
 from synergon.this_process import is_gone
 
 

@@ -12,9 +12,10 @@ from synergon.node.courtesy import Courtesy
 from synergon.node.ledger import Ledger
 from synergon.node.preemption import Preemption
 from synergon.node.reservation import PATIENCE_SECONDS, Reservation
+from synergon.node_records import NodeRecord
 from synergon.node_state import Places
 from synergon.pipelines import ranks
-from synergon.records import ClaimRequest, Claims, Kept, Look, NodeRecord, Room
+from synergon.records import ClaimRequest, Claims, Kept, Look, Room
 from synergon.stores.weighing import demand_of, is_suitable
 from synergon.task import AnyTask
 

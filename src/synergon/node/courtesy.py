@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from synergon.node.rivals import heeded, looks_of
 from synergon.node.sharing import pool_name
+from synergon.node_records import NodeRecord
 from synergon.node_state import KindState
-from synergon.records import ClaimRequest, Claims, Look, NodeRecord
+from synergon.records import ClaimRequest, Claims, Look
 
 MOMENT_SECONDS: Final = 0.2
 """For so long a place is left to a task: many times what it takes to tell another node, and for that to claim."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from synergon.node import machine
 from synergon.node.children import ChildPool, ChildRun
 from synergon.node.ledger import COMMANDS_AT_ONCE
-from synergon.records import ProcessIdentity
+from synergon.node_records import ProcessIdentity
 from synergon.settings import Settings
 from synergon.this_process import is_gone, this_process
 

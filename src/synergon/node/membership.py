@@ -21,7 +21,7 @@ from synergon.node.noticeboard import Noticeboard
 from synergon.node.runner import Runner
 from synergon.node.scheduler import Scheduler
 from synergon.node.watchdog import Watchdog
-from synergon.records import NewNode
+from synergon.node_records import NewNode
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.version import VERSION

@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.node.admission import Admission
+from synergon.node_records import NodeRecord
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
-from synergon.records import Claim, NodeRecord
+from synergon.records import Claim
 
 
 class Neighbours:

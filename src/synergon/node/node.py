@@ -53,12 +53,13 @@ from synergon.node.slots import Slots
 from synergon.node.standing import state_of
 from synergon.node.strays import Strays
 from synergon.node.timeouts import TimeoutFor, Timeouts
+from synergon.node_records import NodeRecord
 from synergon.node_state import NodeState
 from synergon.outlook import Afterthought
 from synergon.peering.peers import Peers
 from synergon.peering.post import Lane
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewTask, NodeRecord
+from synergon.records import Claim, NewTask
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask

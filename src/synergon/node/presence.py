@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from synergon.node.scheduler import Scheduler
-from synergon.records import NodeRecord
+from synergon.node_records import NodeRecord
 from synergon.stores.base import Store
 
 RESTART_EXIT_CODE: Final = 86

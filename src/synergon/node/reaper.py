@@ -13,7 +13,8 @@ from typing import Final
 from synergon.clock import Clock
 from synergon.lifecycle import State
 from synergon.node.executors import Executor
-from synergon.records import NodeRecord, Reaped
+from synergon.node_records import NodeRecord
+from synergon.records import Reaped
 from synergon.stores.base import Store
 
 BATCH: Final = 500

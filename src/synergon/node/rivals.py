@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 
 from synergon.node.sharing import SERVERS
+from synergon.node_records import NodeRecord
 from synergon.node_state import KindState, NodeState, places_on
-from synergon.records import ClaimRequest, Look, NodeRecord, Room
+from synergon.records import ClaimRequest, Look, Room
 from synergon.stores.leaving import MOST_LEFT, are_served
 
 

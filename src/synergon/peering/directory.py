@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from synergon.demands import AS_THE_KIND_SAYS
+from synergon.node_records import NodeRecord
 from synergon.node_state import UNSAID, NodeState, could_run, read_state
-from synergon.records import NodeRecord
 
 HELPERS: Final = 2
 """How many peers a node tells when it has more work than it can take."""

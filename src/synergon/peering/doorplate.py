@@ -10,8 +10,8 @@ from typing import Final
 from synergon.clock import Clock
 from synergon.durations import microseconds
 from synergon.errors import OptionError, StoreError
+from synergon.node_records import NewNode, ProcessIdentity
 from synergon.peering.peers import Peers
-from synergon.records import NewNode, ProcessIdentity
 from synergon.stores.base import LeaseKeeper, Store
 from synergon.version import VERSION
 

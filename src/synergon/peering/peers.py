@@ -16,6 +16,7 @@ import msgspec
 
 from synergon.clock import Clock
 from synergon.errors import StoreError
+from synergon.node_records import NodeRecord
 from synergon.peering.directory import Peer
 from synergon.peering.post import Lane, Post
 from synergon.peering.seal import Envelope, Seal, SealError, StaleSeal
@@ -23,7 +24,6 @@ from synergon.peering.store_time import StoreTime
 from synergon.peering.transport import Refused, SendError, Transport
 from synergon.peering.watchers import Watchers
 from synergon.peering.wire import LOOK, NOTHING, Hello, Message, WireError, decode, encode, message
-from synergon.records import NodeRecord
 from synergon.stores.base import Store
 from synergon.version import VERSION
 

@@ -15,11 +15,11 @@ from typing import Final
 from synergon.clock import Clock
 from synergon.demands import AS_THE_KIND_SAYS
 from synergon.errors import StoreError
+from synergon.node_records import NodeRecord
 from synergon.peering.directory import Directory, Peer
 from synergon.peering.hints import REST_SECONDS, Outbox
 from synergon.peering.transport import SendError
 from synergon.peering.wire import NOTHING, Message, merged, message
-from synergon.records import NodeRecord
 
 Lane = tuple[str, str | None, str]
 """A kind, the queue if anybody knows it, and what tasks in it demand of a node, as their rows say it."""

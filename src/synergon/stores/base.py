@@ -38,6 +38,7 @@ from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGrou
 from synergon.event_records import Event
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.node_records import NewNode, NodeRecord
 from synergon.records import (
     ClaimRequest,
     Claims,
@@ -45,9 +46,7 @@ from synergon.records import (
     Insertion,
     Look,
     Moved,
-    NewNode,
     NewTask,
-    NodeRecord,
     QueueRecord,
     Reaped,
     Report,

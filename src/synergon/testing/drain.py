@@ -33,7 +33,8 @@ from synergon.node.hooks import Hooks
 from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
 from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.records import ClaimRequest, Claims, NewNode, Progress, Report
+from synergon.node_records import NewNode
+from synergon.records import ClaimRequest, Claims, Progress, Report
 from synergon.settings import Settings
 from synergon.stores.base import BodyTransaction, Store
 from synergon.task import AnyTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from synergon.limit_records import NewLimit, NewProvider, NewRate
-from synergon.records import NewNode
+from synergon.node_records import NewNode
 from synergon.stores.memory.row import Row
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from synergon.records import NewNode, NodeRecord, to_datetime
+from synergon.node_records import NewNode, NodeRecord
+from synergon.records import to_datetime
 from synergon.stores.memory.entries import Node
 from synergon.stores.memory.tables import Tables
 

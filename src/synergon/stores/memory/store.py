@@ -20,6 +20,7 @@ from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGrou
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.lifecycle import State
 from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.node_records import NewNode, NodeRecord
 from synergon.records import (
     ClaimRequest,
     Claims,
@@ -27,9 +28,7 @@ from synergon.records import (
     Insertion,
     Look,
     Moved,
-    NewNode,
     NewTask,
-    NodeRecord,
     QueueRecord,
     Reaped,
     Report,

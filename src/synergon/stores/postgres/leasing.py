@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from synergon.records import NewNode
+from synergon.node_records import NewNode
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.session import Session

@@ -8,15 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from synergon.lifecycle import FINAL, LIVE, Reason, State
-from synergon.records import (
-    NodeRecord,
-    ProcessIdentity,
-    Progress,
-    QueueRecord,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-)
+from synergon.node_records import NodeRecord, ProcessIdentity
+from synergon.records import Progress, QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.settling import decode_errors
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from synergon.lifecycle import Reason, State
+from synergon.node_records import NewNode, NodeRecord, ProcessIdentity
 from synergon.policies import CRASH_LIMIT
-from synergon.records import ErrorRecord, NewNode, NodeRecord, ProcessIdentity, Reaped, to_datetime
+from synergon.records import ErrorRecord, Reaped, to_datetime
 from synergon.stores.sqlite import settling
 from synergon.stores.sqlite.consequences import draw
 from synergon.stores.sqlite.transaction import Moves, Transaction, as_json, steady_now
