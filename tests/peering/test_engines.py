@@ -268,6 +268,32 @@ async def test_a_broken_peer_delays_nobody_else(new_peer: Callable[..., Engine],
         node.scheduler.reopen()
 
 
+async def test_a_node_that_came_lately_is_found_although_those_that_are_known_do_not_answer(
+    new_peer: Callable[..., Engine], network: PipeNetwork
+) -> None:
+    broken, sound, producer = new_peer(), new_peer(), new_peer()
+
+    async def quick() -> None: ...
+
+    broken.task(quick)
+    sound.task(quick)
+    async with broken.worker(), producer:
+        assert broken.node is not None
+        assert broken.peers is not None
+        assert producer.peers is not None
+        broken.node.scheduler.close()  # it claims nothing, and nobody reaches it
+        network.broken.add(str(broken.peers.address))
+        known = await producer.nodes()
+        await producer.enqueue([producer.call("quick")])
+        await until(lambda: network.sent >= 2)
+        async with sound.worker():
+            await until(lambda: sound.node is not None and not sound.node.scheduler._dirty)
+            producer.peers.learn(known)  # read just before the node came
+            (handle,) = await producer.enqueue([producer.call("quick")])
+            await handle.result(timeout=PATIENCE_SECONDS)
+        broken.node.scheduler.reopen()
+
+
 async def test_a_burst_makes_few_requests(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
     worker, producer = new_peer(), new_peer()
     gate = Gate()

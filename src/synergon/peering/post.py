@@ -70,7 +70,7 @@ class Post:
         self._outboxes: dict[str, Outbox] = {}
         self._new: Counter[Lane] = Counter()
         self._homeless: Counter[Lane] = Counter()
-        """New tasks of kinds that nobody runs, as far as is known."""
+        """New tasks of kinds that nobody runs who answers, as far as is known."""
         self._scheduled: set[str] = set()
         self._surplus: set[str] = set()
         self._letters: list[tuple[str | None, Message]] = []
@@ -242,7 +242,7 @@ class Post:
         return self._clock.monotonic() - self._learned_at
 
     def _seek_takers(self, work: Mapping[Lane, int]) -> None:
-        """Nobody known runs these; somebody may have come since the table was read."""
+        """Nobody known runs these, or none of them answers; somebody may have come since the table was read."""
         self._homeless.update(work)
         if self._seeker is None:
             self._seeker = asyncio.get_running_loop().create_task(self._seek())
@@ -284,7 +284,11 @@ class Post:
 
     def _tell_runners(self, work: Mapping[Lane, int]) -> None:
         self._offer(work)
-        homeless = {lane: count for lane, count in work.items() if not self.directory.runners(lane[0])}
+        homeless = {
+            lane: count
+            for lane, count in work.items()
+            if all(peer.is_failing for peer in self.directory.runners(lane[0]))
+        }
         if homeless:
             self._seek_takers(homeless)
 
