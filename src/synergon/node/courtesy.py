@@ -54,8 +54,9 @@ class Courtesy:
         self._told_past: frozenset[int] = frozenset()
         """What the request that is under way says of those who have had their time."""
         self._rests: dict[str, float] = {}
-        """Until when each kind is left nothing, and until when none is."""
+        """Until when these kinds are left nothing."""
         self._rests_until = -math.inf
+        """The same for all."""
         self._is_leaving = asyncio.Event()
 
     def meet(self, others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> None:
