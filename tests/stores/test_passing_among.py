@@ -144,16 +144,20 @@ async def test_where_tasks_of_another_provider_may_be_before_it_they_are_weighed
     assert await relay.next() == (relay.ids[2:3], False)
 
 
-async def test_a_server_with_more_room_is_preferred(passing: Store) -> None:
-    relay = await begin_below(passing, "one", most=2)
+@pytest.mark.parametrize("prefix", ["http://host", "http://elsewhere"])
+async def test_a_server_with_more_room_is_preferred_whether_a_limit_covers_it_or_not(
+    passing: Store, prefix: str
+) -> None:
+    relay = await begin_below(passing, "one", most=2, prefix=prefix)
     await passing.set_servers("gpu", below("one", "two"))
     assert not await relay.step()
     assert relay.claim.server == "http://host/two"
 
 
-async def test_servers_with_as_much_room_have_their_turns(passing: Store) -> None:
+@pytest.mark.parametrize("prefix", ["http://host", "http://elsewhere"])
+async def test_servers_with_as_much_room_have_their_turns(passing: Store, prefix: str) -> None:
     """Not from task to task, but in the long run."""
-    relay = await begin_below(passing, "one", "two")
+    relay = await begin_below(passing, "one", "two", prefix=prefix)
     await add_many(passing, 1500, kind="served")
     seen: Counter[str | None] = Counter()
     while len(seen) < 2 and seen.total() < 1500:
