@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ from tests.support import PATIENCE_SECONDS
 from synergon import Engine
 
 NewEngine = Callable[..., Engine]
+
+# Hundreds of processes are started, and each would compile all of synergon anew where that may not be kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The suite tells the same stories each time, so that what it says of a change is about the change; the long form makes
 # up new ones.

@@ -211,6 +211,7 @@ async def test_a_mute_address_of_a_host_does_not_hide_the_others(
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
             monkeypatch.setattr(calling, "CONNECT_SECONDS", SECONDS)
             assert await caller.post(f"http://peer.example:{port}", {}, b"{}", SECONDS) == (200, b"{}")
+            await caller.close()  # nobody else hangs up, and the server waits for that
 
 
 async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: Caller) -> None:
