@@ -21,6 +21,7 @@ from tests.postgres_server import (
 )
 from tests.stores.actions import HOUR, KIND, OUTCOMES, PATIENCE_SECONDS, Worker, add, listed, settlement_of, state_of
 from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
+from tests.support import until
 
 from synergon.errors import (
     KeyConflict,
@@ -33,6 +34,7 @@ from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.connection import connect
 
 SUCCEEDED = OUTCOMES["succeeded"]
+CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
 @ours_only
@@ -142,6 +144,47 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -
     await store.close()
 
 
+@ours_only
+@pytest.mark.parametrize("how", ["use", "transaction"])
+async def test_a_server_that_stands_still_does_not_hold_who_has_given_up(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("synergon.stores.postgres.connection.PARTING_PART", 0.01)
+    is_asking = asyncio.Event()
+    stuck: list[int] = []
+
+    async def ask() -> None:
+        async with getattr(store._connections, how)() as connection:
+            stuck.append(await connection.fetchval("SELECT pg_backend_pid()"))
+            os.kill(stuck[0], signal.SIGSTOP)
+            is_asking.set()
+            await connection.fetchval("SELECT 1")
+
+    call = asyncio.create_task(ask())
+    await is_asking.wait()
+    try:
+        call.cancel()
+        _, waiting = await asyncio.wait([call], timeout=PATIENCE_SECONDS / 2)
+        assert not waiting, "it waits for the server"
+        assert call.cancelled()
+        await store.now()  # on another connection
+    finally:
+        os.kill(stuck[0], signal.SIGCONT)
+
+
+async def test_whose_connection_an_operator_ends_is_told_what_happened_and_what_to_do(store: PostgresStore) -> None:
+    task_id = await add(store)
+    async with _locked(f"{SCHEMA}.task"):
+        call = asyncio.create_task(store.cancel([task_id]))
+        waiting = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: bool(administer(waiting)))
+        with pytest.raises(StoreUnavailable, match=r"an operator said so.*make the call again") as refused:
+            await call
+    assert "administrator command" not in str(refused.value), "these are the server's words"
+    (moved,) = await store.cancel([task_id])
+    assert moved.done
+
+
 class _locked:  # noqa: N801  reads like a keyword
     """A table that nobody else can use."""
 
@@ -214,9 +257,6 @@ async def test_a_role_that_may_not_log_in_for_a_while_is_nothing_the_driver_comp
         assert await least.nodes() == []
         await least.close()
     assert caplog.records == []
-
-
-CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
 @ours_only

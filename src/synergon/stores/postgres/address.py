@@ -44,7 +44,7 @@ class Address:
     pool: int = POOL
     """How many connections this process may hold, besides those for its lease, wake-ups and `ctx.transaction()`."""
     call_seconds: float = CALL_SECONDS
-    """No call takes longer, waiting for a connection included."""
+    """No call takes longer, waiting for a connection included, but for the tenth in which it is given up."""
     is_pooled_elsewhere: bool = False
     """A transaction-mode pooler stands in between: nothing may outlive a transaction on a connection."""
     profile: Profile = STANDARD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -28,6 +28,10 @@ about as long as a short statement. One is for who claims, and one for who finis
 
 QUEUE_PART: Final = 0.9
 """Of the time of a call, to wait for a connection: then it is not over yet, so that it can be told why."""
+
+PARTING_PART: Final = 0.1
+"""The same, beyond its end: for the server to say that it has given up what was asked. A server that stands still says
+nothing, and the connection is cut then."""
 
 ISOLATION: Final = "read_committed"
 """What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
@@ -181,7 +185,12 @@ class Connections:
             await pool.release(connection)
             await self.renew()
             return
-        await pool.release(connection)  # which waits until a statement that was cancelled has ended
+        with suppress(TimeoutError):  # it has been cut, and why it was given up is known
+            await pool.release(connection, timeout=self._parting_seconds)
+
+    @property
+    def _parting_seconds(self) -> float:
+        return self._address.call_seconds * PARTING_PART
 
     async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
         if self._may_keep(connection, renewals):
@@ -246,8 +255,25 @@ class Connections:
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """A connection with a transaction, committed at the end."""
-        async with self.use() as connection, connection.transaction(isolation=isolation):
-            yield connection
+        async with self.use() as connection:
+            transaction = connection.transaction(isolation=isolation)
+            await transaction.start()
+            try:
+                yield connection
+            except BaseException:
+                await self._roll_back(connection, transaction)
+                raise
+            await transaction.commit()
+
+    async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any) -> None:
+        """As far as the connection goes: without it the server rolls back by itself, and what went wrong first is what
+        the caller is told."""
+        try:
+            async with asyncio.timeout(self._parting_seconds):
+                await transaction.rollback()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            if not _is_lost(connection):
+                connection.terminate()
 
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[PoolConnectionProxy[Any]]:

@@ -43,6 +43,9 @@ _PASSING: Final = (
 _UNSUPPORTED: Final = "unsupported startup parameter"
 """PgBouncer's words, in whatever mode it is."""
 
+_AGAIN: Final = "make the call again, on a new connection; whether this one took effect is not known"
+_LOST: Final = f"the connection was lost in the middle of a call; {_AGAIN}"
+
 _ABOUT_THE_DATA: Final = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
@@ -75,7 +78,7 @@ def translated(address: Address) -> Iterator[None]:
         if isinstance(error, _ABOUT_THE_DATA):
             raise _refusal(error, address) from error
         # The connection or the pool was closed under the call.
-        raise StoreUnavailable(f"the connection to {address.place} was closed: {error}") from error
+        raise StoreUnavailable(f"{address.place} is not available: {_LOST}") from error
 
 
 def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
@@ -88,7 +91,19 @@ def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) or {"TimeoutError": "it did not answer in time"}.get(type(error).__name__, type(error).__name__)
+    match error:
+        case asyncpg.AdminShutdownError():
+            return f"it has ended the connection because an operator said so, or because it shuts down; {_AGAIN}"
+        case asyncpg.CrashShutdownError():
+            return f"one of its processes has crashed, and it starts anew; {_AGAIN}"
+        case asyncpg.ConnectionDoesNotExistError(__cause__=asyncpg.OperatorInterventionError() as last_words):
+            return _words(last_words)
+        case asyncpg.ConnectionDoesNotExistError() | asyncpg.InternalClientError() | ConnectionResetError():
+            return _LOST
+        case TimeoutError() if not str(error):
+            return "it did not answer in time"
+        case _:
+            return str(error) or type(error).__name__
 
 
 def _refusal(error: Exception, address: Address) -> StoreError:
