@@ -7,8 +7,9 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -23,11 +24,35 @@ NewEngine = Callable[..., Engine]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+WAITING: Final = ("chaos", "cluster")
+"""The rooms of the tests that start processes."""
+
 # The suite tells the same stories each time, so that what it says of a change is about the change; the long form makes
 # up new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
 if not os.environ.get("SYNERGON_LONG"):
     hypothesis.settings.load_profile("same")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests: mix those that mostly wait with those that mostly work, so that the
+    machine is busy from the beginning to the end. What may take longest begins first, and modules that work stay whole.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    waiting = [item for item in items if item.path.parent.name in WAITING]
+    waiting.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    working = [item for item in items if item.path.parent.name not in WAITING]
+    mixed: list[pytest.Item] = []
+    begun = worked = 0
+    for _, module in groupby(working, key=lambda item: item.path):
+        tests = list(module)
+        worked += len(tests)
+        end = len(waiting) * worked // len(working)
+        mixed += [*waiting[begun:end], *tests]
+        begun = end
+    items[:] = mixed + waiting[begun:]
 
 
 @pytest.fixture(autouse=True)
