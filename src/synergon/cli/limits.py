@@ -10,7 +10,7 @@ from rich.table import Table
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.groups import is_alone, number_or_none, shown_limit
-from synergon.cli.output import console, duration, new_table, say, short, write_json, write_json_lines
+from synergon.cli.output import duration, new_table, say, short, show_list, write_json
 from synergon.limit_records import LimitRecord, NewRate
 from synergon.options import check_any_limit_name
 
@@ -42,12 +42,7 @@ def list_limits(app: AppOption = None, url: UrlOption = None, as_json: JsonOptio
             return await engine.limits()
 
     found = asyncio.run(read())
-    if as_json:
-        write_json_lines(found)
-    elif found:
-        console.print(_table(found))
-    else:
-        say("there are no limits")
+    show_list(found, lambda: _table(found), as_json=as_json, nothing="there are no limits")
 
 
 def _table(found: list[LimitRecord]) -> Table:

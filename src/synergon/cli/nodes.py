@@ -13,7 +13,7 @@ from rich.text import Text
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.groups import is_alone
-from synergon.cli.output import console, duration, new_table, say, short, write_json, write_json_lines
+from synergon.cli.output import console, duration, new_table, say, short, show_list, write_json
 from synergon.control_records import OrderRecord
 from synergon.engine import Engine
 from synergon.errors import OptionError
@@ -89,12 +89,7 @@ def nodes(
     if not is_alone(context, has_options=bool(app or url or is_all or as_json)):
         return
     lines = asyncio.run(_read(app, url, is_all=is_all))
-    if as_json:
-        write_json_lines(lines)
-    elif lines:
-        console.print(_table(lines))
-    else:
-        say("there are no nodes; `synergon worker` starts one")
+    show_list(lines, lambda: _table(lines), as_json=as_json, nothing="there are no nodes; `synergon worker` starts one")
 
 
 @commands.command()

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import console, new_table, relative, say, short, write_json_lines
+from synergon.cli.output import new_table, relative, short, show_list
 from synergon.control_records import OrderRecord
 from synergon.records import to_datetime
 
@@ -30,12 +30,7 @@ def orders(limit: LimitOption = 50, app: AppOption = None, url: UrlOption = None
             return await engine.orders(limit), to_datetime(await engine.store.now())
 
     found, now = asyncio.run(read())
-    if as_json:
-        write_json_lines(found)
-    elif found:
-        console.print(_table(found, now))
-    else:
-        say("nothing was ordered yet")
+    show_list(found, lambda: _table(found, now), as_json=as_json, nothing="nothing was ordered yet")
 
 
 def _table(found: list[OrderRecord], now: datetime) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,6 +74,16 @@ def _write(document: bytes) -> None:
 
 
 # ---------------------------------------------------------------- people
+
+
+def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool, nothing: str) -> None:
+    """One line each for programs; for people a table, or, if there is nothing to show, that."""
+    if as_json:
+        write_json_lines(found)
+    elif found:
+        console.print(table())
+    else:
+        say(nothing)
 
 
 def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from synergon.cli import exits
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import complain, console, new_table, relative, say, short, write_json_lines
+from synergon.cli.output import complain, new_table, relative, say, short, show_list, write_json_lines
 from synergon.lifecycle import State
 from synergon.options import check_name
 from synergon.records import QueueRecord, to_datetime
@@ -37,12 +37,7 @@ def list_queues(app: AppOption = None, url: UrlOption = None, as_json: JsonOptio
             return await engine.queues(), to_datetime(await engine.store.now())
 
     queues, now = asyncio.run(read())
-    if as_json:
-        write_json_lines(queues)
-    elif queues:
-        console.print(_table(queues, now))
-    else:
-        say("there are no queues yet")
+    show_list(queues, lambda: _table(queues, now), as_json=as_json, nothing="there are no queues yet")
 
 
 def _table(queues: list[QueueRecord], now: datetime) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.groups import is_alone, number_or_none, shown_limit
-from synergon.cli.output import console, new_table, plural, relative, say, short, write_json_lines
+from synergon.cli.output import new_table, plural, relative, say, short, show_list, write_json_lines
 from synergon.errors import OptionError
 from synergon.limit_records import ServerRecord
 from synergon.records import to_datetime
@@ -45,12 +45,7 @@ def list_servers(app: AppOption = None, url: UrlOption = None, as_json: JsonOpti
             return await engine.servers(), to_datetime(await engine.store.now())
 
     found, now = asyncio.run(read())
-    if as_json:
-        write_json_lines(found)
-    elif found:
-        console.print(_table(found, now))
-    else:
-        say("there are no servers")
+    show_list(found, lambda: _table(found, now), as_json=as_json, nothing="there are no servers")
 
 
 def _table(found: list[ServerRecord], now: datetime) -> Table:
