@@ -23,8 +23,8 @@ class ProcessIdentity(Record, frozen=True, kw_only=True):
     """Start time of the process, so that a reused pid is not mistaken for it."""
 
 
-class NewNode(Record, frozen=True, kw_only=True):
-    """A node that registers."""
+class KnownNode(Record, frozen=True, kw_only=True):
+    """What a node says when it registers, and what is known of it from then on."""
 
     id: str
     name: str
@@ -32,27 +32,24 @@ class NewNode(Record, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     queues: tuple[str, ...] | None
     concurrency: int
-    lease: int
-    """Microseconds."""
     version: str
     address: str | None = None
+
+
+class NewNode(KnownNode, frozen=True, kw_only=True):
+    """A node that registers."""
+
+    lease: int
+    """Microseconds."""
     is_cordoned: bool = False
     """It may take nothing, from the beginning."""
     published: bytes = b"{}"
     """JSON of what it says of itself, for others to read."""
 
 
-class NodeRecord(Record, frozen=True, kw_only=True):
+class NodeRecord(KnownNode, frozen=True, kw_only=True):
     """A node as the store has it."""
 
-    id: str
-    name: str
-    process: ProcessIdentity
-    kinds: tuple[str, ...]
-    queues: tuple[str, ...] | None
-    concurrency: int
-    version: str
-    address: str | None
     registered_at: datetime
     lease_left: float
     """Seconds by the store's clock; negative: it is over."""
