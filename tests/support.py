@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from synergon import Engine, Handle, State, TaskRecord
+from synergon import Engine, Handle, NodeRecord, State, TaskRecord
 from synergon.errors import StoreUnavailable
+from synergon.node.node import Node
+from synergon.node_records import NewNode
 from synergon.stores import open_store
 from synergon.stores.base import LeaseKeeper, Store
+from synergon.this_process import this_process
 
 PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what should happen at once: the machine may be busy, and a failure is final anyway."""
@@ -49,6 +52,17 @@ async def ended(handle: Handle[Any]) -> TaskRecord:
 def handle_engine(handle: Handle[Any]) -> Engine:
     """The engine that the handle came from."""
     return handle._engine
+
+
+def a_row(node_id: str, *kinds: str, **otherwise: Any) -> NewNode:
+    """A node that is nothing but its row: nobody works under that id."""
+    usual = {"name": node_id, "process": this_process(), "queues": None, "concurrency": 1, "version": "0"}
+    return NewNode(id=node_id, kinds=kinds, **{"lease": 60_000_000, **usual, **otherwise})
+
+
+async def row_of(engine: Engine, node: Node) -> NodeRecord:
+    """What the store has of the node."""
+    return next(record for record in await engine.nodes() if record.id == node.id)
 
 
 async def all_tasks(engine: Engine) -> list[TaskRecord]:

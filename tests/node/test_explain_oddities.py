@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.test_explain import crew_of, node_of
-from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until, until_state
+from tests.node.crew import crew_of, node_of
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, a_row, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why
 from synergon.durations import microseconds
@@ -25,7 +25,6 @@ from synergon.explaining.shared import Shared
 from synergon.explaining.words import clause, reasons
 from synergon.limit_records import ServerRecord
 from synergon.node import preemption
-from synergon.node_records import NewNode
 from synergon.records import ClaimRequest, Room, TaskRecord
 from synergon.this_process import this_process
 
@@ -142,18 +141,7 @@ async def test_a_node_that_is_silent_and_one_that_has_said_nothing(memory_url: s
     engine = new_engine(memory_url)
     async with engine:
         for name, lease in {"ghost": 0.000001, "newborn": 60}.items():
-            await engine.store.register(
-                NewNode(
-                    id=name,
-                    name=name,
-                    process=this_process(),
-                    kinds=("quick",),
-                    queues=None,
-                    concurrency=1,
-                    lease=microseconds(lease),
-                    version="1",
-                )
-            )
+            await engine.store.register(a_row(name, "quick", lease=microseconds(lease)))
         (handle,) = await engine.enqueue([engine.call("quick")])
         ghost = r"ghost has not been heard from for \d+ s"
         pattern = rf"ready, due for \d+ s; 2 nodes run `quick`: {ghost}, newborn has said nothing of itself yet"
@@ -166,18 +154,7 @@ async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: New
     engine = new_engine(memory_url)
     async with engine:
         for node_id in ("one", "two"):
-            await engine.store.register(
-                NewNode(
-                    id=node_id,
-                    name="twin",
-                    process=this_process(),
-                    kinds=("quick",),
-                    queues=None,
-                    concurrency=1,
-                    lease=microseconds(60),
-                    version="1",
-                )
-            )
+            await engine.store.register(a_row(node_id, "quick", name="twin"))
         (handle,) = await engine.enqueue([engine.call("quick")])
         silence = "has said nothing of itself yet"
         await said(handle, rf"ready, due for .*: twin \(one\) {silence}, twin \(two\) {silence}")
@@ -420,18 +397,9 @@ async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(
     engine = new_engine(url)
     process = this_process()
     async with engine:
-        await engine.store.register(
-            NewNode(
-                id="ghost",
-                name="ghost",
-                process=process if is_lease_over else replace(process, started=process.started - 1),
-                kinds=("quick",),
-                queues=None,
-                concurrency=1,
-                lease=microseconds(60),
-                version="1",
-            )
-        )
+        if not is_lease_over:
+            process = replace(process, started=process.started - 1)
+        await engine.store.register(a_row("ghost", "quick", process=process))
         (handle,) = await engine.enqueue([engine.call("quick")])
         await engine.store.claim(ClaimRequest(node_id="ghost", rooms=(Room(kind="quick", count=1),), limit=1))
         if is_lease_over:

@@ -6,12 +6,10 @@ import logging
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
+from tests.support import PATIENCE_SECONDS, Gate, a_row, all_tasks, ended, until
 
 from synergon import Engine, Retention, State, TaskDeleted
-from synergon.node_records import NewNode
 from synergon.records import ClaimRequest, Cutoffs, Room
-from synergon.this_process import this_process
 
 
 async def fill(engine: Engine) -> None:
@@ -97,18 +95,7 @@ async def test_work_of_a_node_that_left_no_trace_is_given_back(
 
     async with engine:
         handle = await note.enqueue()
-        await engine.store.register(
-            NewNode(
-                id="the-dead-one",
-                name="dead",
-                process=this_process(),
-                kinds=("note",),
-                queues=None,
-                concurrency=1,
-                lease=30_000_000,
-                version="0",
-            )
-        )
+        await engine.store.register(a_row("the-dead-one", "note"))
         await engine.store.claim(ClaimRequest(node_id="the-dead-one", rooms=(Room(kind="note", count=1),), limit=1))
         await engine.store.unregister("the-dead-one")
         with caplog.at_level(logging.WARNING, logger="synergon"):

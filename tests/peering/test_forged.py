@@ -12,10 +12,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
-from tests.support import until
+from tests.support import a_row, until
 
 from synergon import Engine, State
-from synergon.node_records import NewNode, ProcessIdentity
 from synergon.peering.http import HEADERS
 from synergon.peering.seal import WINDOW, Envelope, Seal
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
@@ -101,15 +100,11 @@ async def _until_idle(engine: Engine) -> None:
 async def _add_peer(engine: Engine, listener: socket.socket) -> None:
     (record,) = await engine.nodes()
     await engine.store.register(
-        NewNode(
-            id="a-peer",
-            name="a-peer",
-            process=ProcessIdentity(**{**msgspec.structs.asdict(record.process), "boot_id": "another host"}),
-            kinds=("quick",),
-            queues=None,
-            concurrency=1,
+        a_row(
+            "a-peer",
+            "quick",
+            process=msgspec.structs.replace(record.process, boot_id="another host"),
             lease=3_600_000_000,
-            version="1",
             address=f"http://127.0.0.1:{listener.getsockname()[1]}",
         )
     )
