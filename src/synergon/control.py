@@ -14,18 +14,16 @@ import msgspec
 from synergon.calls import listed_calls
 from synergon.control_records import REFUSED, NewGroup, NewOrder, OrderRecord, Verb
 from synergon.durations import Duration
+from synergon.enqueuing import Enqueuing
 from synergon.errors import KeyConflict, OptionError
 from synergon.group import Group
 from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
 from synergon.node_records import NodeRecord
-from synergon.operations import Operations
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
-from synergon.outlook import Outlook
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
-from synergon.providers.registry import Registry
-from synergon.records import Insertion, Moved, NewTask, storable
+from synergon.records import Moved, NewTask, storable
 from synergon.settings import UNSET
 from synergon.stores.ordering import DEAD_NODE, cancelled
 from synergon.task import Call
@@ -45,25 +43,10 @@ def this_person() -> str:
     return storable(f"{user}@{socket.gethostname()}")
 
 
-class Control(Operations):
+class Control(Enqueuing):
     """The part of an Engine that works on what tasks share."""
 
-    registry: Registry
-    outlook: Outlook
     idle_hooks: list[IdleHook]
-
-    @property
-    def origin(self) -> str | None:
-        """By which id this engine is told of the end of what it enqueues."""
-        raise NotImplementedError
-
-    async def _declare(self) -> None:
-        """Tell the store of limits and providers that were made since it was last told."""
-        raise NotImplementedError
-
-    def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
-        """Wake whoever could start these."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ declared by code
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import _get_running_loop  # None without one, and no error to catch: enqueue is a hot path
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from synergon import settings as engine_settings
-from synergon.calls import listed_calls, one_connection
 from synergon.clock import Clock, SystemClock, new_id
 from synergon.decorating import TaskDecorator
 from synergon.durations import Duration, seconds
@@ -22,9 +21,7 @@ from synergon.errors import (
     NotConnected,
     OptionError,
 )
-from synergon.handle import Handle
 from synergon.idle import IdleHook
-from synergon.lifecycle import State
 from synergon.middleware import Middleware
 from synergon.node.executors import Executor, LocalExecutor
 from synergon.node.feed import Subscriber
@@ -37,18 +34,13 @@ from synergon.peering.doorplate import Doorplate
 from synergon.peering.http import peer_app
 from synergon.peering.opening import default_transport
 from synergon.peering.peers import Peers
-from synergon.peering.post import Lane
 from synergon.peering.seal import Envelope
 from synergon.peering.transport import Refused, Transport
 from synergon.pipelines import refuse_circle, refuse_unknown_upstream
 from synergon.policies import Resources, Retention
-from synergon.portal import LEASH, Portal, elsewhere
+from synergon.portal import Portal, elsewhere
 from synergon.providers.provider import Provider
 from synergon.providers.registry import Registry
-from synergon.records import (
-    Insertion,
-    NewTask,
-)
 from synergon.settings import UNSET, Settings
 from synergon.sizes import Size
 from synergon.stores import open_store
@@ -56,17 +48,12 @@ from synergon.stores.base import Store
 from synergon.stores.late import LateStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 from synergon.this_process import this_process
-from synergon.turns import made_in_turns
 from synergon.urls import shown
 from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-
-Value = TypeVar("Value")
-
-READY: Final = State.READY  # to look a member up takes longer than to compare it, and every enqueue does
 
 
 class Engine(Observing):
@@ -149,7 +136,6 @@ class Engine(Observing):
         self._stopping: asyncio.Future[None] | None = None
         self._ordered_stop: asyncio.Task[None] | None = None
         self.is_in_child = False
-        """This is a child process that runs a body, and a store in memory is in another one."""
 
     def __repr__(self) -> str:
         return f"<Engine {shown(self.settings.url)}>"
@@ -222,15 +208,6 @@ class Engine(Observing):
         self.registry.is_declared = False
         await self._declare()
         return self
-
-    async def _declare(self) -> None:
-        """Tell the store of limits and providers that were made since it was last told."""
-        if self.is_in_child or self.registry.is_declared:
-            return
-        limits, providers = self.registry.declarations()
-        if limits or providers:
-            await self.store.declare(limits, providers)
-        self.registry.is_declared = True
 
     def _meet_peers(self, store: Store, waiters: Waiters) -> None:
         transport = self._transport or self._make_transport(self.settings)
@@ -457,127 +434,3 @@ class Engine(Observing):
             raise NotConnected("the engine is not connected; use `async with engine:` around this")
         self.portal.check_is_here()
         return self._waiters
-
-    # ------------------------------------------------------------ enqueue
-
-    async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
-        """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
-        listed = listed_calls(calls)
-        conn = one_connection(listed, conn)
-        await self._declare()
-        if (leash := LEASH.get()) is not None:
-            await leash.give_way()
-        origin = self.origin
-        tasks = await made_in_turns(lambda call: call.to_new_task(origin), listed)
-        if conn is not None:
-            await self._announce_queues(tasks)
-            inserted = await self.store.insert_on(conn, tasks) if tasks else []
-            self._let_watch()
-        else:
-            inserted = await self._insert(tasks) if tasks else []
-        await self.outlook.consider(self.store, tasks, inserted)
-        pairs = list(zip(listed, inserted, strict=True))
-        return await made_in_turns(lambda pair: self._handle(*pair), pairs)
-
-    async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
-        """`enqueue` for a single call."""
-        if call.placement.conn is not None:
-            handles: list[Handle[Value]] = await self.enqueue([call])
-            return handles[0]
-        if not self.registry.is_declared:
-            await self._declare()
-        task = call.to_new_task(self.origin)
-        try:
-            inserted = await self.store.insert((task,))
-        except asyncio.CancelledError:
-            self._announce_doubtful((task,))
-            raise
-        if inserted[0].state is READY and task.expires_in is None:  # the usual case, and the hottest path
-            if self._announce_ready({(task.kind, task.queue, task.demand): 1}):
-                await asyncio.sleep(0)  # the task can start elsewhere before the caller goes on here
-        else:
-            self._announce((task,), inserted)
-        if task.demand or call.task_type is None:
-            await self.outlook.consider(self.store, (task,), inserted)
-        return self._handle(call, inserted[0])
-
-    async def _insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        try:
-            inserted = await self.store.insert(tasks)
-        except asyncio.CancelledError:
-            self._announce_doubtful(tasks)
-            raise
-        self._announce(tasks, inserted)
-        return inserted
-
-    async def enqueue_tasks(self, tasks: Sequence[NewTask], task_type: AnyTask) -> list[Handle[Any]]:
-        """Store what is not made from a call alone."""
-        await self._declare()
-        inserted = await self._insert(tasks)
-        await self.outlook.consider(self.store, tasks, inserted)
-        return [
-            Handle(self, found.id, created=found.created, task_type=task_type, is_ours=found.created)
-            for found in inserted
-        ]
-
-    def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
-        """`enqueue` for code without an event loop."""
-        listed = listed_calls(calls)
-        conn = one_connection(listed, conn)
-        if conn is None:
-            return self.portal.call(lambda: self.enqueue(listed))
-        tasks = [call.to_new_task(self.origin) for call in listed]
-        self.portal.call(lambda: self._announce_queues(tasks, watch=True))
-        # The caller's connection belongs to the caller's thread, so this happens here.
-        inserted = self.store.insert_on_sync(conn, tasks) if tasks else []
-        if any(map(self.outlook.is_of_interest, tasks)):
-            self.portal.call(lambda: self.outlook.consider(self.store, tasks, inserted))
-        return [self._handle(call, insertion) for call, insertion in zip(listed, inserted, strict=True)]
-
-    async def _announce_queues(self, tasks: Sequence[NewTask], *, watch: bool = False) -> None:
-        await self.store.announce_queues({task.queue for task in tasks})
-        if watch:
-            self._let_watch()
-
-    def _let_watch(self) -> None:
-        """Tasks come when the caller commits, and not every store tells then: nodes should look often for a while."""
-        if self.store.capabilities.listens:
-            return
-        if self._node is not None:
-            self._node.watch()
-        if self._peers is not None:
-            self._peers.tell_control()
-
-    @property
-    def origin(self) -> str | None:
-        """By which id this engine is told of the end of what it enqueues."""
-        return None if self._peers is None else self._peers.id
-
-    def enqueue_one_sync(self, call: Call[Value]) -> Handle[Value]:
-        """`enqueue_one` for code without an event loop."""
-        if call.placement.conn is not None:
-            return self.enqueue_sync([call])[0]
-        return self.portal.call(lambda: self.enqueue_one(call))
-
-    def _handle(self, call: Call[Value], insertion: Insertion) -> Handle[Value]:
-        created = insertion.created
-        return Handle(self, insertion.id, created=created, task_type=call.task_type, is_ours=created)
-
-    def _announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
-        """Whoever stored these was cancelled meanwhile, and they may be stored all the same: nobody else will tell."""
-        self._announce(tasks, [Insertion(0, created=True, state=State.READY) for _ in tasks])
-        self._announce_later({task.kind for task in tasks})
-
-    def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
-        """Wake whoever could start these: the node here, and peers."""
-        ready: dict[Lane, int] = {}
-        later: set[str] = set()
-        for task, insertion in zip(tasks, inserted, strict=True):
-            if insertion.state == State.READY:
-                lane = (task.kind, task.queue, task.demand)
-                ready[lane] = ready.get(lane, 0) + 1
-            if task.expires_in is not None or insertion.state == State.SCHEDULED:
-                later.add(task.kind)
-        self._announce_ready(ready)
-        if later:
-            self._announce_later(later)

@@ -1,4 +1,7 @@
-"""The options of tasks and calls: which there are, what they may hold, and the error for everything else."""
+"""The options of tasks and calls: which there are, what they may hold, and the error for everything else.
+
+Long, because every option has its check here, and each check its words.
+"""
 
 from __future__ import annotations
 

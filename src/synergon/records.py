@@ -3,6 +3,9 @@
 They are `msgspec` structs: frozen, slotted, cheap to make on the hot path, and JSON for `--json` at no cost.
 Inside the engine times are whole microseconds since 1970 by the store's clock; records for users hold aware
 datetimes.
+
+Long, because it is the one vocabulary of tasks, from their call to their history; nodes, limits, orders and events have
+records of their own.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Stop: stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back what did not finish → drop the
 node's row. Idempotent; a second call waits for the first.
+
+Long, because all duties are made and joined to each other here, and nowhere else: most of it says who tells whom.
 """
 
 from __future__ import annotations

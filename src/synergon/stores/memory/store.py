@@ -3,6 +3,8 @@
 Promises: engines of one process that name the same `memory://name` share its tasks, from any thread and any event
 loop; plain `memory://` belongs to one store object. The tasks are gone when the last store of that name is closed.
 The clock is the host's, and never runs back.
+
+Long, because every call of the port is here, each behind the same lock; what they do is in the modules beside it.
 """
 
 from __future__ import annotations
