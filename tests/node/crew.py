@@ -21,13 +21,7 @@ from synergon import (
     Snooze,
     State,
 )
-from synergon.node.node import Node
 from synergon.peering.pipe import PipeNetwork
-
-
-def node_of(engine: Engine) -> Node:
-    assert engine.node is not None
-    return engine.node
 
 
 class Crew:

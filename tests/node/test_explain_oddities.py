@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import NewEngine
 from tests.node import process_bodies
-from tests.node.crew import crew_of, node_of
+from tests.node.crew import crew_of
+from tests.node.crowd import node_of
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, a_row, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why

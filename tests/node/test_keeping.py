@@ -11,9 +11,10 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
 from tests.node.crowd import WITHIN_A_LEASE, node_of
+from tests.node.half_full import HalfFull
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
 
-from synergon import Candidate, Engine, Handle, Resources
+from synergon import Candidate, Resources
 from synergon.node import reservation
 
 
@@ -70,26 +71,8 @@ async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
             await handle.result(timeout=WITHIN_A_LEASE)
 
 
-class Half:
-    """A node of eight processors, of which one task uses four until it is let go."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.gate = gate = Gate()
-
-        @engine.task(cost=Resources(cpu=4), timeout=60)
-        async def hold() -> None:
-            await gate.hold()
-
-        self._hold = hold
-
-    async def begin(self, big: Any, *arguments: Any) -> Handle[Any]:
-        """A task that needs all of them, as soon as room is kept for it."""
-        await self._hold.enqueue()
-        await self.gate.until_reached()
-        handle: Handle[Any] = await big.enqueue(*arguments)
-        await until(lambda: node_of(self._engine).reservation.kept is not None)
-        return handle
+class Half(HalfFull):
+    """The same, for who goes on to claim meanwhile."""
 
     async def claims(self) -> None:
         """A good many of them, and room is kept on."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import NewEngine
 from tests.node.crowd import WITHIN_A_LEASE, node_of
+from tests.node.half_full import HalfFull
 from tests.stores.actions import pass_time
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
@@ -138,30 +139,21 @@ async def test_room_is_kept_for_none_of_a_backlog_of_equals(new_engine: NewEngin
     assert kept == [None] * 60
 
 
-class Filled:
-    """A node of eight processors of which one task uses four for a minute, and another waits for all of them."""
+class Filled(HalfFull):
+    """The same, and a task that waits for all of them."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.gate = gate = Gate()
-
-        @engine.task(cost=Resources(cpu=4), timeout=60)
-        async def hold() -> None:
-            await gate.hold()
+        super().__init__(engine)
 
         @engine.task(cost=Resources(cpu=8), timeout=60)
         async def big() -> None:
             """Nothing to do."""
 
-        self._hold, self._big = hold, big
+        self._big = big
 
-    async def begin(self) -> Handle[None]:
-        """The one that waits, as soon as room is kept for it."""
-        await self._hold.enqueue()
-        await self.gate.until_reached()
-        handle = await self._big.enqueue()
-        await until(lambda: node_of(self._engine).reservation.kept is not None)
-        return handle
+    async def big_one(self) -> Handle[None]:
+        """That one, as soon as room is kept for it."""
+        return await self.begin(self._big)
 
 
 async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngine, url: str) -> None:
@@ -181,7 +173,7 @@ async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngin
         ran.append(name)
 
     async with engine.worker():
-        big = await filled.begin()
+        big = await filled.big_one()
         late = [await long.enqueue("long"), await brief.with_options(timeout=600).enqueue("long, says the call")]
         await (await brief.enqueue("brief")).result(timeout=WITHIN_A_LEASE)
         await (await free.enqueue("free")).result(timeout=WITHIN_A_LEASE)
@@ -229,7 +221,7 @@ async def test_nothing_is_held_for_a_task_that_is_gone(new_engine: NewEngine, ur
         """Nothing to do."""
 
     async with engine.worker():
-        big = await filled.begin()
+        big = await filled.big_one()
         waits = await long.enqueue()
         await asyncio.sleep(0)
         await big.cancel()
@@ -242,7 +234,7 @@ async def test_a_cordoned_node_keeps_room_for_nobody(new_engine: NewEngine, url:
     engine = new_engine(url, resources=Resources(cpu=8))
     filled = Filled(engine)
     async with engine.worker():
-        big = await filled.begin()
+        big = await filled.big_one()
         node_of(engine).scheduler.cordon()
         assert node_of(engine).state().kept_for is None
         filled.gate.open()
@@ -250,31 +242,17 @@ async def test_a_cordoned_node_keeps_room_for_nobody(new_engine: NewEngine, url:
         await until_state(big, State.SUCCEEDED)
 
 
-class Kept:
-    """A node of eight processors, of which four are in use; room may be kept for one that wants all of them, and one
-    that wants one waits behind it for a node that does not keep them any more."""
+class Kept(HalfFull):
+    """The same; and one that wants one processor waits behind it for a node that does not keep them any more."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.gate = gate = Gate()
-
-        @engine.task(cost=Resources(cpu=4), timeout=60)
-        async def hold() -> None:
-            await gate.hold()
+        super().__init__(engine)
 
         @engine.task(cost=Resources(cpu=1), timeout=600)
         async def small() -> None:
             """Nothing to do."""
 
-        self._hold, self._small = hold, small
-
-    async def begin(self, big: Any, *args: Any) -> Handle[Any]:
-        """The one that waits, as soon as room is kept for it."""
-        await self._hold.enqueue()
-        await self.gate.until_reached()
-        handle: Handle[Any] = await big.enqueue(*args)
-        await until(lambda: node_of(self._engine).reservation.kept is not None)
-        return handle
+        self._small = small
 
     async def let_others_start(self, big: Handle[Any]) -> None:
         """Neither the node nor the row says any more that there is room kept."""
@@ -358,7 +336,7 @@ async def test_the_one_that_room_is_kept_for_gets_a_slot(new_engine: NewEngine, 
             await plain.enqueue()
 
     async with engine.worker(drain=True):
-        big = await filled.begin()
+        big = await filled.big_one()
         await plain.enqueue_many([()] * 4)
         filled.gate.open()
         try:

@@ -1,7 +1,8 @@
 """`python -m tests.simulation --seeds N [--first K]`, or `--seed K` for one of them with everything that happened.
 
 Each seed makes three worlds: one whose processes know each other by the store alone, one in which they also talk over
-a network, and one with limits and lines. `--mutants` breaks the code of the peers on purpose instead, and looks for the first seed that shows it.
+a network, and one with limits and lines. `--mutants` breaks the code of the peers on purpose instead, and looks for the
+first seed that shows it.
 """
 
 from __future__ import annotations
