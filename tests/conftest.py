@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
-from itertools import groupby
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,23 +37,24 @@ if not os.environ.get("SYNERGON_LONG"):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests: mix those that mostly wait with those that mostly work, so that the
-    machine is busy from the beginning to the end. What may take longest begins first, and modules that work stay whole.
-    """
+    """Where several processes share the tests: mix modules that mostly wait with modules that mostly work, so that the
+    machine is busy from the beginning to the end. Those with tests that may take very long begin first."""
     if not hasattr(config, "workerinput"):
         return
-    waiting = [item for item in items if item.path.parent.name in WAITING]
-    waiting.sort(key=lambda item: item.get_closest_marker("timeout") is None)
-    working = [item for item in items if item.path.parent.name not in WAITING]
-    mixed: list[pytest.Item] = []
-    begun = worked = 0
-    for _, module in groupby(working, key=lambda item: item.path):
-        tests = list(module)
-        worked += len(tests)
-        end = len(waiting) * worked // len(working)
-        mixed += [*waiting[begun:end], *tests]
-        begun = end
-    items[:] = mixed + waiting[begun:]
+    modules = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    modules.sort(key=lambda tests: not any(test.get_closest_marker("timeout") for test in tests))
+    waiting = [tests for tests in modules if tests[0].path.parent.name in WAITING]
+    working = [tests for tests in modules if tests[0].path.parent.name not in WAITING]
+    mixed = sorted([*_spread(waiting), *_spread(working)], key=itemgetter(0))
+    items[:] = chain.from_iterable(tests for _, tests in mixed)
+
+
+def _spread(modules: list[list[pytest.Item]]) -> Iterator[tuple[float, list[pytest.Item]]]:
+    """Each with the share of all their tests that comes before it."""
+    total, before = sum(map(len, modules)), 0
+    for tests in modules:
+        yield before / total, tests
+        before += len(tests)
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
-from tests.support import a_row, until
+from tests.support import until
 
 from synergon import Engine, State
+from synergon.node_records import NewNode, ProcessIdentity
 from synergon.peering.http import HEADERS
 from synergon.peering.seal import WINDOW, Envelope, Seal
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
@@ -100,11 +101,15 @@ async def _until_idle(engine: Engine) -> None:
 async def _add_peer(engine: Engine, listener: socket.socket) -> None:
     (record,) = await engine.nodes()
     await engine.store.register(
-        a_row(
-            "a-peer",
-            "quick",
-            process=msgspec.structs.replace(record.process, boot_id="another host"),
+        NewNode(
+            id="a-peer",
+            name="a-peer",
+            process=ProcessIdentity(**{**msgspec.structs.asdict(record.process), "boot_id": "another host"}),
+            kinds=("quick",),
+            queues=None,
+            concurrency=1,
             lease=3_600_000_000,
+            version="1",
             address=f"http://127.0.0.1:{listener.getsockname()[1]}",
         )
     )

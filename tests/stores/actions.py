@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from synergon.demands import UNIT, demand
 from synergon.lifecycle import FINAL, Reason, State
@@ -22,6 +22,7 @@ from synergon.records import (
     HandedBack,
     NewTask,
     Outcome,
+    QueueRecord,
     Retrying,
     Room,
     Settlement,
@@ -235,20 +236,46 @@ async def listed(store: Store, **filters: Any) -> list[int]:
     return [record.id async for record in pages(store, TaskQuery(**filters))]
 
 
+class Contents(NamedTuple):
+    """What one gets by looking at every task, and at the queues."""
+
+    records: list[TaskRecord]
+    queues: list[QueueRecord]
+
+    @classmethod
+    async def of(cls, store: Store) -> Contents:
+        return cls([record async for record in pages(store, TaskQuery(limit=1000))], await store.queues())
+
+
+async def check_contents(store: Store) -> None:
+    """The numbers are exact, and the lines are in order."""
+    contents = await Contents.of(store)
+    _compare_counts(contents, await store.counts())
+    _compare_lines(contents, await store.limits())
+
+
 async def check_counts(store: Store) -> None:
     """The numbers are those that one gets by looking at every task."""
-    records = [record async for record in pages(store, TaskQuery(limit=1000))]
-    assert await store.counts() == dict(Counter((record.queue, record.kind, record.state) for record in records))
-    for queue in await store.queues():
-        assert queue.counts == dict(Counter(record.state for record in records if record.queue == queue.name))
+    _compare_counts(await Contents.of(store), await store.counts())
 
 
 async def check_lines(store: Store) -> None:
     """Nobody waits in a line that has a place for them, and no line has more in it than it may."""
-    limits = {limit.name: limit for limit in await store.limits()}
-    paused = {queue.name for queue in await store.queues() if queue.is_paused}
+    _compare_lines(await Contents.of(store), await store.limits())
+
+
+def _compare_counts(contents: Contents, counts: Mapping[tuple[str, str, State], int]) -> None:
+    records = contents.records
+    assert counts == dict(Counter((record.queue, record.kind, record.state) for record in records))
+    for queue in contents.queues:
+        assert queue.counts == dict(Counter(record.state for record in records if record.queue == queue.name))
+
+
+def _compare_lines(contents: Contents, found: Sequence[LimitRecord]) -> None:
+    limits = {limit.name: limit for limit in found}
+    paused = {queue.name for queue in contents.queues if queue.is_paused}
     lines: dict[tuple[str, str], list[TaskRecord]] = {}
-    async for record in pages(store, TaskQuery(limit=1000)):
+    for record in contents.records:
         if record.limit_key is not None and record.after_group is None and record.state not in FINAL:
             lines.setdefault((record.kind, record.limit_key), []).append(record)
     for (kind, _), members in lines.items():

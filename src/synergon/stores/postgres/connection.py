@@ -266,14 +266,16 @@ class Connections:
             await transaction.commit()
 
     async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any) -> None:
-        """As far as the connection goes: without it the server rolls back by itself, and what went wrong first is what
-        the caller is told."""
+        """If that cannot be done the connection is cut, and the server does it: what went wrong first is what the
+        caller is told, and nobody else meets the transaction."""
         try:
             async with asyncio.timeout(self._parting_seconds):
                 await transaction.rollback()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+        except BaseException as error:
             if not _is_lost(connection):
                 connection.terminate()
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
