@@ -22,7 +22,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
     url = f"sqlite:///{tmp_path}/app.db" if request.param == "sqlite" else store_url()
     app = shell.folder / "app.py"
     app.write_text(app.read_text().replace('Engine("sqlite:///app.db")', f"Engine({url!r})"))
-    assert shell.run("migrate", "--url", url).code == 0
+    assert quickly(shell, "migrate", "--url", url).code == 0
     shell.environment["TEST_URL"] = url
     return shell
 
