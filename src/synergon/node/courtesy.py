@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from synergon.node.rivals import heeded, looks_of
+from synergon.node.rivals import heeded, looks_of, shared_by
 from synergon.node.sharing import pool_name
 from synergon.node_records import NodeRecord
 from synergon.node_state import KindState
@@ -49,6 +49,7 @@ class Courtesy:
         """Whether there is reason to believe that others hear what they are told."""
         self._on_left = on_left
         self._looks: tuple[Look, ...] = ()
+        self._own: Mapping[str, KindState] = {}
         self._left: dict[int, tuple[str, float]] = {}
         """The tasks to which places are left, of which kind they are, and since when."""
         self._told_past: frozenset[int] = frozenset()
@@ -61,7 +62,7 @@ class Courtesy:
 
     def meet(self, others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> None:
         """Other nodes, as their rows say; these are the kinds of this one."""
-        self._looks = looks_of(others, own)
+        self._looks, self._own = looks_of(others, own), own
 
     def heeding(
         self, request: ClaimRequest, own: Mapping[str, KindState], has_room: Callable[[str], bool]
@@ -83,6 +84,7 @@ class Courtesy:
         for task_id in self._told_past:
             self._left.pop(task_id, None)
         self._told_past = frozenset()
+        self._forget_served(claims)
         news = {kind for task_id, kind in claims.left if task_id not in self._left}
         for task_id, kind in claims.left:
             self._left.setdefault(task_id, (kind, self._now()))
@@ -90,6 +92,18 @@ class Courtesy:
             self._on_left(sorted({name for look in self._looks if look.room.kind in news for name in _names(look)}))
         if self._left:
             self._is_leaving.set()
+
+    def _forget_served(self, claims: Claims) -> None:
+        """Who takes a place here now has let all better ones pass: they have theirs, or there is one for them, too."""
+        if not self._left or not claims:
+            return
+        taken = {name for claim in claims for name in shared_by(self._own[claim.kind])}
+        shared = {look.room.kind: shared_by(look.room) for look in self._looks}
+        self._left = {
+            task_id: (kind, since)
+            for task_id, (kind, since) in self._left.items()
+            if taken.isdisjoint(shared.get(kind, ()))
+        }
 
     def _rest(self, kind: str) -> None:
         now = self._now()

@@ -18,16 +18,23 @@ class Freeing:
     the commit that ends the one before."""
 
     def __init__(
-        self, store: Store, sharing: Sharing, scheduler: Callable[[], Scheduler], strays: Callable[[], Strays]
+        self,
+        store: Store,
+        sharing: Sharing,
+        scheduler: Callable[[], Scheduler],
+        strays: Callable[[], Strays],
+        *,
+        tell: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._sharing = sharing
         self._scheduler = scheduler
         self._strays = strays
+        self._tell = tell
         self._is_in_order = store.capabilities.in_order
         self._passes_on = store.capabilities.passes_on and sharing.is_any
         self._passed_on: Counter[str | None] = Counter()
-        """How many tasks of each kind have left their place to somebody, and are not free to be taken."""
+        """How many tasks of each kind have left their place to somebody, here or elsewhere: it is not free."""
 
     def ended(self, kinds: Iterable[str | None]) -> None:
         """Tasks of these kinds have ended, and the store knows."""
@@ -40,24 +47,28 @@ class Freeing:
 
     async def finish(self, batch: list[Settlement]) -> list[Verdict]:
         """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
-        takers = self._takers(batch)
+        heirs = self._heirs(batch)
         verdicts: list[Verdict] = []
 
         async def pass_on(request: ClaimRequest) -> Claims | None:
             verdict, claims = await self._store.pass_on(batch[0], request)
             verdicts.append(verdict)
+            # Nobody here takes the place at once: others who may want it look meanwhile, too.
+            if claims is None and request.rivals:
+                self._tell(self._sharing.places(batch[0].kind))
             return claims
 
-        if takers:
+        if heirs:
             try:
-                if await self._scheduler().claim_along(takers, pass_on):
+                beside = self._sharing.about_to_end([batch[0].kind]) - heirs
+                if await self._scheduler().claim_along(heirs, pass_on, beside=beside):
                     self._passed_on[batch[0].kind] += 1
             except StoreUnavailable:
                 self._strays().doubt()
                 raise
         return verdicts or await self._store.finish(batch)
 
-    def _takers(self, batch: list[Settlement]) -> set[str]:
+    def _heirs(self, batch: list[Settlement]) -> set[str]:
         """The kinds that may take the place."""
         if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
             return set()

@@ -115,7 +115,13 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        freeing = self._freeing = Freeing(store, self._sharing, lambda: self.scheduler, lambda: self._strays)
+        freeing = self._freeing = Freeing(
+            store,
+            self._sharing,
+            lambda: self.scheduler,
+            lambda: self._strays,
+            tell=lambda names: self._neighbours.freed(names),
+        )
         self.completer = Completer(
             store,
             clock,

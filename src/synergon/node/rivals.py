@@ -21,7 +21,7 @@ from synergon.stores.leaving import MOST_LEFT, are_served
 
 def looks_of(others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> tuple[Look, ...]:
     """What these nodes could take that may want places which tasks of our kinds want."""
-    names = {name for said in own.values() for name in _names(said)}
+    names = {name for said in own.values() for name in shared_by(said)}
     if not names:
         return ()
     found = [
@@ -29,7 +29,7 @@ def looks_of(others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> tupl
         for node in others
         if node.lease_left > 0 and node.concurrency > 0 and _is_open(node, state := node.state)
         for kind in node.kinds
-        if not names.isdisjoint(_names(state.kind(kind))) and _has_place(state, kind)
+        if not names.isdisjoint(shared_by(state.kind(kind))) and _has_place(state, kind)
     ]
     return _merged(found)
 
@@ -69,8 +69,9 @@ def _has_place(state: NodeState, kind: str) -> bool:
     return of_kind is None or of_kind > 0
 
 
-def _names(said: KindState) -> set[str]:
-    """Limits may cover servers of several providers, so all who use servers may have one in common."""
+def shared_by(said: KindState | Room) -> set[str]:
+    """What tasks of a kind take places in. Limits may cover servers of several providers, so all who use servers may
+    have one in common."""
     return {*said.limits} if said.provider is None else {*said.limits, SERVERS}
 
 
