@@ -229,18 +229,23 @@ class Turns:
 
 
 async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: str) -> None:
-    """A kind that only another node runs takes the same places: they are not passed on here, task by task."""
+    """A kind that only another node runs takes the same places: they are passed on here while it has nothing better."""
     engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
     made = make_troubled(engine)
     shared = by_name(engine, turns.body)
     other.limit("license", 1)
     stranger = other.task(name="stranger", limits=["license"])(turns.body)
-    async with engine, other, other.worker():
-        async with engine.worker() as node:
-            await until(lambda: bool(node._courtesy._looks))
-            handles = await shared.enqueue_many((number,) for number in range(3))
-            handles += await stranger.enqueue_many((number,) for number in range(3))
-            for handle in handles:
-                await handle.result(timeout=PATIENCE_SECONDS)
-        assert made[-1].calls["pass_on"] == 0
+    async with engine, other, other.worker(), engine.worker() as node:
+        await until(lambda: bool(node._courtesy._looks))
+        passed = watch(made[-1])
+        turns.gate.clear()
+        handles = await shared.enqueue_many((number,) for number in range(4))
+        await turns.entered.wait()
+        handles += await stranger.with_options(priority=1).enqueue_many((number,) for number in range(10, 12))
+        handles += await stranger.enqueue_many((number,) for number in range(20, 23))
+        await turns.let_go(node)
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
     assert turns.most == 1
+    assert turns.began == [0, 10, 11, 1, 2, 3, 20, 21, 22]
+    assert {claim.kind for claim in passed} == {"shared"}, "without a claim of its own"

@@ -6,10 +6,11 @@
 -- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places ($20) has
 -- its own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
 -- server; the latter are $17. If the server is not well, nothing happens at all.
--- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task, that is
--- told, and nothing is passed on. Those that have nothing in common with this one but a limit that may cover servers
--- of both say whose servers ($21), and count only if there is one; if it may cover servers of a provider of which
--- nobody has said anything, nothing is passed on, either.
+-- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task, nothing
+-- is passed on, and that task is told, provided that there is only this place: of several, others may leave it another
+-- one at the same moment. Those that have nothing in common with this one but a limit that may cover servers of both
+-- say whose servers ($21), and count only if there is one; if it may cover servers of a provider of which nobody has
+-- said anything, nothing is passed on, either.
 -- Nor is it if a limit or the server was lowered; if the next one is for another server or has just failed on this one;
 -- if a command ($18) is ready, or something that demands more than its kind does; if another server has more room, or
 -- as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
@@ -114,10 +115,11 @@ heir AS MATERIALIZED (
     SELECT id, is_ours FROM (
         SELECT id, true AS is_ours, target, server, attempts FROM first WHERE NOT EXISTS (SELECT 1 FROM better)
         UNION ALL
-        SELECT found.id, false, target, server, attempts FROM better CROSS JOIN LATERAL (
-            -- Locked, because somebody may have taken it, and another place, while the limits were waited for.
-            SELECT id FROM {schema}.task WHERE id = better.id AND state || '' = 'ready' FOR UPDATE SKIP LOCKED
-        ) AS found
+        SELECT id, false, target, server, attempts FROM better WHERE EXISTS (
+            SELECT 1 FROM use WHERE most = 1 AND at_least = 1 AND (
+                NOT is_server OR NOT EXISTS (SELECT 1 FROM {schema}.server WHERE provider = $14 AND address <> $15)
+            )
+        )
     ) AS candidate
     WHERE ($15::text IS NULL OR target IS NULL OR target = $15)
         AND ($15 IS NULL OR attempts = 0 OR server IS DISTINCT FROM $15)
@@ -201,9 +203,11 @@ first AS MATERIALIZED (
 {succeed.counted},
 {pass_seat.taken},
 {pass_place.promoted}
-SELECT (SELECT ARRAY[better.id::text, kind, queue] FROM better CROSS JOIN heir) AS better, EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
-    SELECT 1 FROM use WHERE at_least >= most AND (NOT is_server OR NOT EXISTS (SELECT 1 FROM other))
-) AS is_one_let_go, taken.*
+SELECT (SELECT ARRAY[better.id::text, kind, queue] FROM better CROSS JOIN heir) AS better,
+    EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
+        SELECT 1 FROM use WHERE at_least >= most AND (NOT is_server OR NOT EXISTS (SELECT 1 FROM other))
+    ) AS is_one_let_go,
+    taken.*
 FROM moved LEFT JOIN taken ON true
 
 -- name: pass_place
