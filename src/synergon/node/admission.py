@@ -159,6 +159,12 @@ class Admission:
         if self._courtesy is not None:
             self._courtesy.meet(others, self._states)
 
+    def has_strangers(self, kind: str | None) -> bool:
+        """Whether kinds that only other nodes run may want a place that a task of this kind takes."""
+        if self._courtesy is None or kind not in self._states:
+            return False
+        return self._courtesy.heeds_strangers(self._states[kind], self._states)
+
     @property
     def unheeded(self) -> dict[str, float]:
         """Kinds of others to which no places are left, and for how many seconds."""

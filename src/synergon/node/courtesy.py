@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -84,6 +84,13 @@ class Courtesy:
         past = self.past  # of the others, who asks for something else learns nothing
         self._told_past = frozenset(task_id for task_id in past if not shared.isdisjoint(self._left[task_id].shared))
         return replace(request, rivals=rivals, past=self._told_past)
+
+    def heeds_strangers(self, said: KindState, own: Container[str]) -> bool:
+        """Whether kinds of others that are not among ours, and to which places are left now, may want one that tasks of
+        this kind take."""
+        shared, unheeded = shared_by(said), self.unheeded
+        rooms = [look.room for look in self._looks if look.room.kind not in own]
+        return any(room.kind not in unheeded and not shared.isdisjoint(shared_by(room)) for room in rooms)
 
     def note(self, claims: Claims) -> None:
         """To whom a claim has left places, and who has not come for them."""

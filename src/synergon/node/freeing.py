@@ -24,12 +24,15 @@ class Freeing:
         scheduler: Callable[[], Scheduler],
         strays: Callable[[], Strays],
         *,
+        has_strangers: Callable[[str | None], bool] = lambda _: False,
         tell: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._sharing = sharing
         self._scheduler = scheduler
         self._strays = strays
+        self._has_strangers = has_strangers
+        """Whether a place that a task of this kind leaves may be wanted by kinds that only other nodes run."""
         self._tell = tell
         self._is_in_order = store.capabilities.in_order
         self._passes_on = store.capabilities.passes_on and sharing.is_any
@@ -53,20 +56,23 @@ class Freeing:
         async def pass_on(request: ClaimRequest) -> Claims | None:
             verdict, claims = await self._store.pass_on(batch[0], request)
             verdicts.append(verdict)
-            # Nobody here takes the place at once: others who may want it look meanwhile, too.
-            if claims is None and request.rivals:
-                self._tell(self._sharing.places(batch[0].kind))
             return claims
 
-        if heirs:
-            try:
-                beside = self._sharing.about_to_end([batch[0].kind]) - heirs
-                if await self._scheduler().claim_along(heirs, pass_on, beside=beside):
-                    self._passed_on[batch[0].kind] += 1
-            except StoreUnavailable:
-                self._strays().doubt()
-                raise
-        return verdicts or await self._store.finish(batch)
+        if not heirs:
+            return await self._store.finish(batch)
+        kind = batch[0].kind
+        beside = self._sharing.about_to_end([kind]) - heirs
+        try:
+            is_passed_on = await self._scheduler().claim_along(heirs, pass_on, beside=beside)
+        except StoreUnavailable:
+            self._strays().doubt()
+            raise
+        verdicts = verdicts or await self._store.finish(batch)
+        if is_passed_on:
+            self._passed_on[kind] += 1
+        elif self._has_strangers(kind):  # they look while this node does
+            self._tell(self._sharing.places(kind))
+        return verdicts
 
     def _heirs(self, batch: list[Settlement]) -> set[str]:
         """The kinds that may take the place."""

@@ -120,6 +120,7 @@ class Node:
             self._sharing,
             lambda: self.scheduler,
             lambda: self._strays,
+            has_strangers=lambda kind: self._admission.has_strangers(kind),
             tell=lambda names: self._neighbours.freed(names),
         )
         self.completer = Completer(
