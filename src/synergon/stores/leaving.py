@@ -29,8 +29,7 @@ class Coverage:
     def has(self, kind: str, queue: str, text: str) -> bool:
         """Whether as many tasks of a lane could be taken as there are slots: whatever is there is for this node."""
         room, queues = self._rooms.get(kind), self._request.queues
-        is_served = queues is None or queue in queues or (room is not None and room.is_command)
-        return room is not None and is_served and self.fits(room, text)
+        return room is not None and (queues is None or queue in queues) and self.fits(room, text)
 
     def fits(self, room: Room, text: str) -> bool:
         """The same, in a queue that the node serves."""
