@@ -11,6 +11,7 @@ from tests.support import PATIENCE_SECONDS, TroubledStore, make_troubled, until
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
+from synergon.node import courtesy
 from synergon.node.node import Node
 from synergon.records import Claim
 
@@ -235,6 +236,14 @@ class Turns:
         return number
 
 
+@pytest.fixture
+def are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes wait for each other, however long the machine stands still."""
+    monkeypatch.setattr(courtesy, "MOMENT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(courtesy, "SWEEP_SECONDS", PATIENCE_SECONDS)
+
+
+@pytest.mark.usefixtures("are_patient")
 async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: str) -> None:
     """A kind that only another node runs takes the same places: they are passed on here while it has nothing better."""
     engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
@@ -258,6 +267,29 @@ async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: 
     assert {claim.kind for claim in passed} == {"shared"}, "without a claim of its own"
 
 
+@pytest.mark.usefixtures("are_patient")
+async def test_whoever_is_left_a_place_is_told_each_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
+    shared = by_name(engine, turns.body)
+    other.limit("license", 1)
+    stranger = other.task(name="stranger", limits=["license"])(turns.body)
+    told: list[list[str]] = []
+    async with engine, other, other.worker(), engine.worker() as node:
+        await until(lambda: bool(node._courtesy._looks))
+        tell = node._freeing._tell
+        monkeypatch.setattr(node._freeing, "_tell", lambda names: (told.append(names), tell(names)))
+        turns.gate.clear()
+        handles = [await shared.enqueue(0)]
+        await turns.entered.wait()
+        handles += [await kind.enqueue(number) for number, kind in enumerate((stranger, shared, stranger), 1)]
+        await turns.let_go(node)
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
+    assert turns.began == [0, 1, 2, 3]
+    assert told == [["license"], ["license"]]
+
+
+@pytest.mark.usefixtures("are_patient")
 @pytest.mark.parametrize("has_strangers", [True, False])
 async def test_others_look_at_once_where_it_has_to_be_weighed_who_follows(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, has_strangers: bool

@@ -9,7 +9,7 @@ from synergon.errors import StoreUnavailable
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
 from synergon.node.strays import Strays
-from synergon.records import ClaimRequest, Claims, Settlement, Verdict
+from synergon.records import Claim, ClaimRequest, Claims, Settlement, Verdict
 from synergon.stores.base import Store
 
 
@@ -52,10 +52,12 @@ class Freeing:
         """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
         heirs = self._heirs(batch)
         verdicts: list[Verdict] = []
+        taken: list[Claim] = []
 
         async def pass_on(request: ClaimRequest) -> Claims | None:
             verdict, claims = await self._store.pass_on(batch[0], request)
             verdicts.append(verdict)
+            taken.extend(claims or ())
             return claims
 
         if not heirs:
@@ -70,7 +72,7 @@ class Freeing:
         verdicts = verdicts or await self._store.finish(batch)
         if is_passed_on:
             self._passed_on[kind] += 1
-        elif self._has_strangers(kind):  # they look while this node does
+        if not taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
             self._tell(self._sharing.places(kind))
         return verdicts
 
