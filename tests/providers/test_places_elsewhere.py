@@ -100,8 +100,12 @@ async def test_a_better_task_of_another_node_is_not_kept_waiting_by_a_backlog(ur
     await check_that_the_better_goes_first(of_shape(url, by_name))
 
 
-async def test_a_command_that_only_another_node_knows_is_not_kept_waiting_by_a_backlog(url: str) -> None:
+async def test_a_command_that_only_another_node_knows_is_not_kept_waiting_by_a_backlog(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new release is rolled out: the old one has a backlog, and only the new one has the command."""
+    monkeypatch.setattr(courtesy, "MOMENT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(courtesy, "SWEEP_SECONDS", PATIENCE_SECONDS)
     old, new = Engine(url, name="old"), Engine(url, name="new")
     began: list[str] = []
     pools = [engine.provider("pool", servers={"http://host": 1}) for engine in (old, new)]
