@@ -277,7 +277,12 @@ async def test_whoever_is_left_a_place_is_told_each_time(postgres_url: str, monk
     async with engine, other, other.worker(), engine.worker() as node:
         await until(lambda: bool(node._courtesy._looks))
         tell = node._freeing._tell
-        monkeypatch.setattr(node._freeing, "_tell", lambda names: (told.append(names), tell(names)))
+
+        def note(names: list[str]) -> None:
+            told.append(names)
+            tell(names)
+
+        monkeypatch.setattr(node._freeing, "_tell", note)
         turns.gate.clear()
         handles = [await shared.enqueue(0)]
         await turns.entered.wait()

@@ -143,6 +143,19 @@ async def test_whether_others_could_take_more_than_the_place_is_weighed(passing:
     assert passed.ids == ([] if look["rivals"][0].room.is_urgent else relay.ids[1:2])
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_what_is_urgent_is_before_it_whatever_its_priority(passing: Store, is_here: bool) -> None:
+    relay = await Relay.begin(passing, LICENSED)
+    urgent = replace(OTHER, is_urgent=True)
+    rooms, rivals = ((LICENSED, urgent), ()) if is_here else ((LICENSED,), (Look(room=urgent, limit=8),))
+    _, claims = await relay.pass_on(*rooms, rivals=rivals)
+    assert claims is not None
+    assert [claim.id for claim in claims] == relay.ids[1:2], "at once: nothing of it is there"
+    (relay.claim,) = claims
+    first = await add(passing, kind="other", priority=-1)
+    assert await relay.next(*rooms, rivals=rivals) == ([first] if is_here else [], False)
+
+
 async def test_a_task_of_others_that_demands_something_of_its_own_is_weighed(passing: Store) -> None:
     relay = await Relay.begin(passing, LICENSED)
     await add(passing, kind="theirs", priority=1, demand=demands("gpu"))
@@ -280,8 +293,9 @@ async def test_tasks_of_another_provider_below_the_same_limit_may_be_before_it(p
     rooms = (SERVED, WEB) if is_here else (SERVED,)
     await add(passing, kind="web", priority=-1, provider="web")
     _, claims = await relay.pass_on(*rooms, **asked)
-    assert [claim.id for claim in claims or ()] == relay.ids[2:3], "at once"
-    (relay.claim,) = claims or ()
+    assert claims is not None
+    assert [claim.id for claim in claims] == relay.ids[2:3], "at once"
+    (relay.claim,) = claims
     better = await add(passing, kind="web", priority=1, provider="web")
     _, claims = await relay.pass_on(*rooms, **asked)
     assert claims is None

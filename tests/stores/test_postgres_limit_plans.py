@@ -28,11 +28,24 @@ BOOLEANS: Final = ["false"]
 
 PASSING: Final = (
     "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text, text[], integer[], text, text, "
-    "text, integer, text[], text[], boolean, boolean[], text[]"
+    "text, integer, text[], text[], boolean, boolean[], text[], boolean[]"
 )
 PASSED: Final = (
     *(IDS, IDS, TEXTS, "1", "true", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
-    *(KINDS, IDS, "'x'", "'gpu'", "'host'", "1", TEXTS, TEXTS, "true", "'{true,false}'", "'{NULL,x}'"),
+    *(
+        KINDS,
+        IDS,
+        "'x'",
+        "'gpu'",
+        "'host'",
+        "1",
+        TEXTS,
+        TEXTS,
+        "true",
+        "'{true,false}'",
+        "'{NULL,x}'",
+        "'{false,true}'",
+    ),
 )
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {

@@ -62,7 +62,7 @@ class Passing(NamedTuple):
         return any(
             look.room.kind == kind
             and (look.queues is None or queue in look.queues)
-            and look.room.demand == NOTHING
+            and _is_plain(look.room)
             and _are_the_same(look.room, self.room)
             for look in self.strangers
         )
@@ -102,14 +102,8 @@ def _passing(settlement: Settlement, request: ClaimRequest) -> Passing | None:
         return None
     heirs = [room for room in rooms.values() if _is_plain(room) and _are_the_same(room, own)]
     others = [room for room in rooms.values() if room not in heirs]
-    passing = Passing(settlement, request, heirs, others, strangers(request, [own]))
-    is_simple = (
-        request.limit > 0
-        and request.kept_for is None
-        and are_plain([settlement])
-        and not any(room.is_urgent for room in passing.rivals)
-    )
-    return passing if is_simple else None
+    is_simple = request.limit > 0 and request.kept_for is None and are_plain([settlement])
+    return Passing(settlement, request, heirs, others, strangers(request, [own])) if is_simple else None
 
 
 def _is_plain(room: Room) -> bool:
@@ -149,6 +143,7 @@ async def _pass_on(session: Session, passing: Passing) -> Any:
         random.randrange(STAYS) == 0,
         [number < len(passing.heirs) for number in range(len(rooms))],
         [None if shares_by_name(room, [passing.room]) else room.provider for room in rooms],
+        [room.is_urgent for room in rooms],
     )
 
 

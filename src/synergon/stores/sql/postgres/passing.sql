@@ -6,11 +6,11 @@
 -- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places ($20) has
 -- its own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
 -- server; the latter are $17. If the server is not well, nothing happens at all.
--- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task, nothing
--- is passed on, and that task is told, provided that there is only this place: of several, others may leave it another
--- one at the same moment. Those that have nothing in common with this one but a limit that may cover servers of both
--- say whose servers ($21), and count only if there is one; if it may cover servers of a provider of which nobody has
--- said anything, nothing is passed on, either.
+-- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task (of
+-- those that are urgent, $22, any one is), nothing is passed on, and that task is told, provided that there is only
+-- this place: of several, others may leave it another one at the same moment. Those that have nothing in common with
+-- this one but a limit that may cover servers of both say whose servers ($21), and count only if there is one; if it
+-- may cover servers of a provider of which nobody has said anything, nothing is passed on, either.
 -- Nor is it if a limit or the server was lowered; if the next one is for another server or has just failed on this one;
 -- if a command ($18) is ready, or something that demands more than its kind does; if another server has more room, or
 -- as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
@@ -49,8 +49,9 @@ beside AS MATERIALIZED (
     WHERE name = ANY ($17::text[]) AND value IS NOT NULL
 ),
 asked AS MATERIALIZED (
-    SELECT kind, rank, is_heir
-    FROM unnest($11::text[], $12::integer[], $20::boolean[], $21::text[]) AS room (kind, rank, is_heir, provider)
+    SELECT kind, rank, is_heir, is_urgent
+    FROM unnest($11::text[], $12::integer[], $20::boolean[], $21::text[], $22::boolean[])
+        AS room (kind, rank, is_heir, provider, is_urgent)
     WHERE provider IS NULL OR provider IN (SELECT beside.provider FROM beside)
 ),
 mine AS MATERIALIZED (
@@ -80,10 +81,11 @@ better AS MATERIALIZED (
         LIMIT 1
     ) AS found
     WHERE NOT asked.is_heir AND (
-        found.priority > first.priority
+        asked.is_urgent
+        OR found.priority > first.priority
         OR (found.priority = first.priority AND (asked.rank, found.id) < (first.rank, first.id))
     )
-    ORDER BY found.priority DESC, asked.rank, found.id
+    ORDER BY asked.is_urgent DESC, found.priority DESC, asked.rank, found.id
     LIMIT 1
 ),
 use AS MATERIALIZED (
