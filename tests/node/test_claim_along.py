@@ -37,8 +37,8 @@ class Stand:
     @staticmethod
     async def _body() -> None: ...
 
-    async def along(self) -> int:
-        return await self.scheduler.claim_along({"shared"}, self._ask)
+    async def along(self, *beside: str) -> bool:
+        return await self.scheduler.claim_along({"shared"}, self._ask, beside=set(beside))
 
     async def _ask(self, request: ClaimRequest) -> Claims | None:
         self.asked.append(request)
@@ -62,7 +62,7 @@ async def stand() -> AsyncIterator[Stand]:
 
 
 async def test_what_it_takes_is_started_and_nothing_more_is_asked_for(stand: Stand) -> None:
-    assert await stand.along() == 1
+    assert await stand.along()
     assert stand.started == [ONE]
     assert [room.kind for request in stand.asked for room in request.rooms] == ["shared"]
     assert stand.scheduler.is_at_rest(None)
@@ -70,15 +70,30 @@ async def test_what_it_takes_is_started_and_nothing_more_is_asked_for(stand: Sta
 
 async def test_whatever_else_there_was_a_reason_to_ask_for_is_asked_yet(stand: Stand) -> None:
     stand.scheduler.wake(["shared"])
-    assert await stand.along() == 1
+    assert await stand.along()
     assert not stand.scheduler.is_at_rest("shared")
+
+
+async def test_a_place_that_is_left_to_another_node_is_nobodys_here(stand: Stand) -> None:
+    stand.answer = Claims()
+    assert not await stand.along()
+    stand.answer.left = ((7, "theirs"),)
+    assert await stand.along()
+    assert (stand.started, stand.scheduler.is_at_rest(None)) == ([], True)
+
+
+async def test_kinds_beside_are_named_if_there_is_room_for_them(stand: Stand) -> None:
+    assert await stand.along("other")
+    stand.ledger.take("other")
+    assert await stand.along("other")
+    assert [[room.kind for room in request.rooms] for request in stand.asked] == [["shared", "other"], ["shared"]]
 
 
 @pytest.mark.parametrize("answer", [None, StoreUnavailable("away")])
 async def test_what_has_no_answer_is_asked_again(stand: Stand, answer: Exception | None) -> None:
     stand.answer = answer
     if answer is None:
-        assert await stand.along() == 0
+        assert not await stand.along()
     else:
         with pytest.raises(StoreUnavailable):
             await stand.along()
@@ -115,16 +130,16 @@ async def test_who_waits_for_a_claim_waits_for_the_next_one_that_has_begun_meanw
 
 async def test_others_that_have_room_may_be_before_it(stand: Stand) -> None:
     stand.scheduler.wake(["other"])
-    assert (await stand.along(), stand.asked) == (0, [])
+    assert (await stand.along(), stand.asked) == (False, [])
 
 
 async def test_others_that_have_no_room_are_not(stand: Stand) -> None:
     stand.ledger.take("other")
     stand.scheduler.wake(["other"])
-    assert await stand.along() == 1
+    assert await stand.along()
     assert not stand.scheduler.is_at_rest("other")
 
 
 async def test_a_node_that_may_claim_nothing_takes_nothing_along(stand: Stand) -> None:
     stand.scheduler.cordon()
-    assert (await stand.along(), stand.asked) == (0, [])
+    assert (await stand.along(), stand.asked) == (False, [])

@@ -39,7 +39,7 @@ COMMAND: Final = "pool.order"
 SERVED: Final = ("served", "served_too", "served_elsewhere", COMMAND)
 URGENT: Final = ("urgent", "also_urgent", "urgent_child")
 CHILDREN: Final = ("child", "other_child", "urgent_child", "threaded")
-SHARING: Final = ("few", "limited", "also_limited", "served", "served_too", "served_elsewhere")
+SHARING: Final = ("few", "limited", "also_limited", "served", "served_too", "served_elsewhere", COMMAND)
 KINDS: Final = (
     "plain",
     "few",
@@ -407,6 +407,23 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
         asked=0,
     )
     asyncio.run(in_world(world, agree))
+
+
+def test_a_server_is_left_to_a_command_of_another_node_in_the_answer_too() -> None:
+    """There are two servers; one of them is for the command."""
+    nothing = frozenset[str]()
+    nodes = [NodePlan(4, 0, 4, nothing, None, frozenset({kind}), False, 0) for kind in ("served", COMMAND)]
+    tasks = {kind: TaskPlan(kind, "mail", 1, None, nothing, nothing) for kind in SERVED}
+    ready = [tasks["served"], tasks["served"], tasks[COMMAND]]
+    world = World(nodes, before=[], after=ready, limit=1, capacity=1, paused=None, asked=0)
+
+    async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
+        said = [await engine.explain(task_id) for task_id in ids]
+        assert [bool(explanation.can_start_on) for explanation in said] == [True, False, True]
+        assert [(cause.why, cause.tasks) for cause in said[1].nodes[0].causes] == [(Why.LEFT, (ids[2],))]
+        await agree(engine, stands, chosen, ids)
+
+    asyncio.run(in_world(world, check))
 
 
 def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:

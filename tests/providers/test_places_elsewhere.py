@@ -11,7 +11,7 @@ import pytest
 from tests.node.every_store import every_url as every_url
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
-from synergon import Engine, State, Why
+from synergon import Engine, Server, State, Why
 from synergon.node import courtesy
 
 BACKLOG = 400
@@ -98,6 +98,35 @@ async def check_that_the_better_goes_first(pair: Pair) -> None:
 
 async def test_a_better_task_of_another_node_is_not_kept_waiting_by_a_backlog(url: str) -> None:
     await check_that_the_better_goes_first(of_shape(url, by_name))
+
+
+async def test_a_command_that_only_another_node_knows_is_not_kept_waiting_by_a_backlog(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new release is rolled out: the old one has a backlog, and only the new one has the command."""
+    monkeypatch.setattr(courtesy, "MOMENT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(courtesy, "SWEEP_SECONDS", PATIENCE_SECONDS)
+    old, new = Engine(url, name="old"), Engine(url, name="new")
+    began: list[str] = []
+    pools = [engine.provider("pool", servers={"http://host": 1}) for engine in (old, new)]
+
+    @pools[0].task
+    async def small() -> None:
+        began.append("small")
+        await asyncio.sleep(0.005)
+
+    @pools[1].command
+    async def reload(server: Server) -> str:
+        began.append("reload")
+        return server.address
+
+    async with old, new, new.worker(), old.worker() as node:
+        await until(lambda: bool(node._courtesy._looks))
+        await small.enqueue_many(() for _ in range(BACKLOG))
+        await until(lambda: len(began) > 5)
+        before = len(began)
+        assert await asyncio.wait_for(reload.send(), PATIENCE_SECONDS) == "http://host"
+        assert began[before:].index("reload") < BACKLOG / 4, "it waited for a part that is not worth naming"
 
 
 @pytest.mark.parametrize("shape", [below_a_prefix, with_a_label, in_a_queue])

@@ -11,6 +11,7 @@ from tests.support import PATIENCE_SECONDS, TroubledStore, make_troubled, until
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
+from synergon.node import courtesy
 from synergon.node.node import Node
 from synergon.records import Claim
 
@@ -93,13 +94,20 @@ def below_a_prefix(engine: Engine, body: Body) -> Any:
     return engine.provider("pool", servers=servers).task(name="shared")(body)
 
 
+def beside_another_provider(engine: Engine, body: Body) -> Any:
+    shared = below_a_prefix(engine, body)
+    engine.provider("other", servers={"https://example.com/other": 5}).task(name="another")(body)
+    return shared
+
+
 def in_line_on_server(engine: Engine, body: Body) -> Any:
     pool = engine.provider("pool", servers=["https://one.example.com"], capacity=1)
     return pool.task(name="shared", limit_by=lambda number: "one", limit=1)(body)
 
 
 WAYS = pytest.mark.parametrize(
-    "register", [by_name, in_line, on_server, beside_another_kind, below_a_prefix, in_line_on_server]
+    "register",
+    [by_name, in_line, on_server, beside_another_kind, below_a_prefix, beside_another_provider, in_line_on_server],
 )
 
 
@@ -228,19 +236,87 @@ class Turns:
         return number
 
 
+@pytest.fixture
+def are_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes wait for each other, however long the machine stands still."""
+    monkeypatch.setattr(courtesy, "MOMENT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(courtesy, "SWEEP_SECONDS", PATIENCE_SECONDS)
+
+
+@pytest.mark.usefixtures("are_patient")
 async def test_a_place_that_others_wait_for_is_not_kept_from_them(postgres_url: str) -> None:
-    """A kind that only another node runs takes the same places: they are not passed on here, task by task."""
+    """A kind that only another node runs takes the same places: they are passed on here while it has nothing better."""
     engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
     made = make_troubled(engine)
     shared = by_name(engine, turns.body)
     other.limit("license", 1)
     stranger = other.task(name="stranger", limits=["license"])(turns.body)
-    async with engine, other, other.worker():
-        async with engine.worker() as node:
-            await until(lambda: bool(node._courtesy._looks))
-            handles = await shared.enqueue_many((number,) for number in range(3))
-            handles += await stranger.enqueue_many((number,) for number in range(3))
-            for handle in handles:
-                await handle.result(timeout=PATIENCE_SECONDS)
-        assert made[-1].calls["pass_on"] == 0
+    async with engine, other, other.worker(), engine.worker() as node:
+        await until(lambda: bool(node._courtesy._looks))
+        passed = watch(made[-1])
+        turns.gate.clear()
+        handles = await shared.enqueue_many((number,) for number in range(4))
+        await turns.entered.wait()
+        handles += await stranger.with_options(priority=1).enqueue_many((number,) for number in range(10, 12))
+        handles += await stranger.enqueue_many((number,) for number in range(20, 23))
+        await turns.let_go(node)
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
     assert turns.most == 1
+    assert turns.began == [0, 10, 11, 1, 2, 3, 20, 21, 22]
+    assert {claim.kind for claim in passed} == {"shared"}, "without a claim of its own"
+
+
+@pytest.mark.usefixtures("are_patient")
+async def test_whoever_is_left_a_place_is_told_each_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
+    shared = by_name(engine, turns.body)
+    other.limit("license", 1)
+    stranger = other.task(name="stranger", limits=["license"])(turns.body)
+    told: list[list[str]] = []
+    async with engine, other, other.worker(), engine.worker() as node:
+        await until(lambda: bool(node._courtesy._looks))
+        tell = node._freeing._tell
+
+        def note(names: list[str]) -> None:
+            told.append(names)
+            tell(names)
+
+        monkeypatch.setattr(node._freeing, "_tell", note)
+        turns.gate.clear()
+        handles = [await shared.enqueue(0)]
+        await turns.entered.wait()
+        handles += [await kind.enqueue(number) for number, kind in enumerate((stranger, shared, stranger), 1)]
+        await turns.let_go(node)
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
+    assert turns.began == [0, 1, 2, 3]
+    assert told == [["license"], ["license"]]
+
+
+@pytest.mark.usefixtures("are_patient")
+@pytest.mark.parametrize("has_strangers", [True, False])
+async def test_others_look_at_once_where_it_has_to_be_weighed_who_follows(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, has_strangers: bool
+) -> None:
+    """A task of another provider below the same prefix is better: whether its server has room is for a claim to say,
+    and its node need not wait for that."""
+    engine, other, turns = Engine(postgres_url), Engine(postgres_url), Turns()
+    shared = below_a_prefix(engine, turns.body)
+    other.limit("https://example.com", 1)
+    runner = other if has_strangers else engine
+    stranger = runner.provider("other", servers={"https://example.com/other": 5}).task(name="stranger")(turns.body)
+    told: list[list[str]] = []
+    async with engine, other, other.worker(), engine.worker() as node:
+        await until(lambda: bool(node._courtesy._looks) == has_strangers)
+        monkeypatch.setattr(node._freeing, "_tell", told.append)
+        turns.gate.clear()
+        first = await shared.enqueue(0)
+        await turns.entered.wait()
+        handles = [await stranger.with_options(priority=1).enqueue(1), await shared.enqueue(2)]
+        await turns.let_go(node)
+        await first.result(timeout=PATIENCE_SECONDS)
+        assert told == ([["provider:pool", "servers"]] if has_strangers else [])
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
+    assert turns.began == [0, 1, 2]

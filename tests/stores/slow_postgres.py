@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.stores.actions import Worker, settlement_of
 
-from synergon.records import Claim, ClaimRequest, Claims, Room, Settlement, Succeeded
+from synergon.records import Claim, ClaimRequest, Claims, Look, Room, Settlement, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.session import Session
 
@@ -99,8 +99,9 @@ def _a_few(kind: str) -> list[Room]:
 
 
 async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:
-    """From one to the next, until nobody follows."""
-    request = ClaimRequest(node_id=worker.node_id, rooms=tuple(rooms), limit=8)
+    """From one to the next, until nobody follows, here; others may have better ones."""
+    rivals = tuple(Look(room=room, limit=8) for room in ROOMS if room not in rooms and random.random() < 0.3)
+    request = ClaimRequest(node_id=worker.node_id, rooms=tuple(rooms), limit=8, rivals=rivals)
     claims: Claims | None = Claims([claim])
     while claims:
         _, claims = await worker.store.pass_on(settled(claims[0]), request)

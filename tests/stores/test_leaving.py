@@ -189,6 +189,78 @@ async def test_a_server_is_left_to_a_better_task_of_its_pool(store: Store, worke
     assert (ids_of(claims), claims.left) == ([], ((better, "theirs"),))
 
 
+# ---------------------------------------------------------------- commands
+
+
+ON_GPU: dict[str, Any] = {"provider": "gpu"}
+ORDERS = theirs("order", is_command=True, queues=frozenset(), **ON_GPU)
+"""What a node could take that knows a command."""
+
+
+async def order(store: Store, **more: Any) -> int:
+    """A command that this node does not know."""
+    return await add(store, kind="order", is_command=True, **ON_GPU, **more)
+
+
+@pytest.mark.parametrize("target", [None, "http://host/a"])
+async def test_a_server_is_left_to_a_command_that_only_another_node_knows(
+    store: Store, worker: Worker, target: str | None
+) -> None:
+    """However good the task is, and from a paused queue, too."""
+    await share_servers(store)
+    ours = await add(store, kind="ours", priority=10, **ON_GPU)
+    command = await order(store, target=target, queue="paused")
+    await store.pause(["paused"])
+    claims = await worker.claim_rooms(room("ours", **ON_GPU), queues=frozenset({"default"}), rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([], ((command, "order"),))
+    claims = await worker.claim_rooms(room("ours", **ON_GPU), rivals=(ORDERS,), past=frozenset({command}))
+    assert (ids_of(claims), claims.unserved) == ([ours], frozenset({command})), "nobody came for it"
+
+
+async def test_a_command_that_cannot_have_the_server_holds_nobody_back(store: Store, worker: Worker) -> None:
+    """It is for another one, it has expired, or nobody who knows it has its label."""
+    await store.declare([], [NewProvider(name="gpu", servers=pool(**{"http://host/a": 1, "http://host/full": 0}))])
+    ours = await add(store, kind="ours", **ON_GPU)
+    for _ in range(10):
+        await order(store, target="http://host/full")
+    await order(store, expires_in=1)
+    await order(store, demand=demands("gpu"))
+    await pass_time(store, 10)
+    claims = await worker.claim_rooms(room("ours", **ON_GPU), rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([ours], ())
+
+
+async def test_many_commands_for_a_full_server_hide_no_other(store: Store, worker: Worker) -> None:
+    await store.declare([], [NewProvider(name="gpu", servers=pool(**{"http://host/a": 1, "http://host/full": 0}))])
+    await add(store, kind="ours", **ON_GPU)
+    for _ in range(10):
+        await order(store, target="http://host/full")
+    command = await order(store, target="http://host/a")
+    claims = await worker.claim_rooms(room("ours", **ON_GPU), rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([], ((command, "order"),))
+
+
+async def test_one_server_is_left_to_it_and_no_more(store: Store, worker: Worker) -> None:
+    await store.declare([], [NewProvider(name="gpu", servers=pool(**{"http://host/a": 1, "http://host/b": 1}))])
+    first, _ = await add_many(store, 2, kind="ours", **ON_GPU)
+    command = await order(store, target="http://host/a")
+    claims = await worker.claim_rooms(room("ours", **ON_GPU), rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([first], ((command, "order"),))
+    assert claims[0].server == "http://host/b"
+
+
+async def test_commands_go_in_their_order_wherever_they_run(store: Store, worker: Worker) -> None:
+    await share_servers(store)
+    older = await order(store)
+    await add(store, kind="stop", is_command=True, **ON_GPU)
+    mine = room("stop", is_command=True, **ON_GPU)
+    claims = await worker.claim_rooms(mine, rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([], ((older, "order"),))
+    both = mine, room("order", is_command=True, **ON_GPU)
+    claims = await worker.claim_rooms(*both, rivals=(ORDERS,))
+    assert (ids_of(claims), claims.left) == ([older], ()), "whoever knows it takes it"
+
+
 @pytest.mark.parametrize("is_covered", [True, False])
 async def test_a_limit_that_covers_servers_is_shared_by_their_providers(
     store: Store, worker: Worker, is_covered: bool

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
-from tests.stores.actions import add, add_many, amounts, declare_limit, demands, pool, read, states
+from tests.stores.actions import (
+    Worker,
+    add,
+    add_many,
+    amounts,
+    declare_limit,
+    demands,
+    pass_time,
+    pool,
+    read,
+    states,
+)
 from tests.stores.relay import LICENSED, LINED_AND_LICENSED, LINED_AND_SERVED, SERVED, Relay
 
 from synergon.demands import parse_demand
 from synergon.lifecycle import State
 from synergon.limit_records import NewProvider, NewServer
-from synergon.records import Room, Verdict
+from synergon.records import Look, Room, Verdict
 from synergon.stores.base import Store
 
 OTHER: Final = replace(LICENSED, kind="other")
@@ -64,6 +75,132 @@ async def test_a_limit_that_was_lowered_is_not_used_by_another_kind(passing: Sto
     await add(passing, kind="other", priority=1)
     await passing.set_limit("license", 0)
     assert await relay.next(LICENSED, OTHER) == ([], False)
+
+
+# ---------------------------------------------------------------- kinds of other nodes
+
+
+def theirs(room: Room = LICENSED, **more: Any) -> dict[str, Any]:
+    """What another node could take of a kind."""
+    queues = more.pop("queues", None)
+    return {"rivals": (Look(room=replace(room, kind="theirs", **more), queues=queues, limit=8),)}
+
+
+SHARED: Final = pytest.mark.parametrize("room", [LICENSED, SERVED, LINED_AND_SERVED, LINED_AND_LICENSED])
+
+
+@SHARED
+async def test_while_others_have_nothing_better_the_place_is_passed_on(passing: Store, room: Room) -> None:
+    relay = await Relay.begin(passing, room)
+    await add(passing, kind="theirs")
+    await add(passing, kind="theirs", priority=1, queue="paused")
+    await add(passing, kind="theirs", priority=1, expires_in=1)
+    await passing.pause(["paused"])
+    await pass_time(passing, 10)
+    assert await relay.next(**theirs(room)) == (relay.ids[1:2], True)
+
+
+@SHARED
+async def test_a_better_task_of_another_node_is_left_the_place_in_the_same_step(passing: Store, room: Room) -> None:
+    relay = await Relay.begin(passing, room)
+    better = await add(passing, kind="theirs", priority=1)
+    verdict, claims = await relay.pass_on(**theirs(room))
+    assert verdict.state is State.SUCCEEDED
+    assert claims is not None
+    assert (list(claims), claims.left) == ([], ((better, "theirs"),))
+    other = await Worker.start(passing, "other")
+    assert [claim.id for claim in await other.claim_rooms(replace(room, kind="theirs"))] == [better]
+
+
+async def test_the_older_of_equals_is_before_it_and_then_the_end_of_a_pipeline(passing: Store) -> None:
+    relay = await Relay.begin(passing, LICENSED, number=1)
+    older = await add(passing, kind="theirs")
+    await add(passing, kind="licensed")
+    _, claims = await relay.pass_on(**theirs())
+    assert claims is not None
+    assert claims.left == ((older, "theirs"),)
+    (relay.claim,) = await relay.worker.claim_rooms(LICENSED)
+    ours = await add(passing, kind="licensed")
+    assert await relay.next(**theirs(rank=1)) == ([ours], True)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        theirs(limits=("license", "full")),
+        theirs(demand=parse_demand(demands("gpu"))),
+        theirs(queues=frozenset({"another"})),
+        theirs(is_urgent=True),
+    ],
+)
+async def test_whether_others_could_take_more_than_the_place_is_weighed(passing: Store, look: dict[str, Any]) -> None:
+    """They may need something else that is not free; then nobody is waited for."""
+    relay = await Relay.begin(passing, LICENSED)
+    await declare_limit(passing, "full", 0)
+    await add(passing, kind="theirs", priority=1)
+    passed = await relay.next(**look)
+    assert not passed.is_at_once
+    assert passed.ids == ([] if look["rivals"][0].room.is_urgent else relay.ids[1:2])
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_what_is_urgent_is_before_it_whatever_its_priority(passing: Store, is_here: bool) -> None:
+    relay = await Relay.begin(passing, LICENSED)
+    urgent = replace(OTHER, is_urgent=True)
+    rooms, rivals = ((LICENSED, urgent), ()) if is_here else ((LICENSED,), (Look(room=urgent, limit=8),))
+    _, claims = await relay.pass_on(*rooms, rivals=rivals)
+    assert claims is not None
+    assert [claim.id for claim in claims] == relay.ids[1:2], "at once: nothing of it is there"
+    (relay.claim,) = claims
+    first = await add(passing, kind="other", priority=-1)
+    assert await relay.next(*rooms, rivals=rivals) == ([first] if is_here else [], False)
+
+
+async def test_a_task_of_others_that_demands_something_of_its_own_is_weighed(passing: Store) -> None:
+    relay = await Relay.begin(passing, LICENSED)
+    await add(passing, kind="theirs", priority=1, demand=demands("gpu"))
+    assert await relay.next(**theirs()) == (relay.ids[1:2], False)
+
+
+async def test_whoever_did_not_come_is_not_left_the_place_again(passing: Store) -> None:
+    relay = await Relay.begin(passing, LICENSED)
+    late = await add(passing, kind="theirs", priority=1)
+    assert await relay.next(past=frozenset({late}), **theirs()) == (relay.ids[1:2], False)
+
+
+async def test_a_queue_that_only_others_serve_has_better_ones(passing: Store) -> None:
+    relay = await Relay.begin(passing, LICENSED)
+    night = await add(passing, kind="licensed", queue="night", priority=1)
+    rivals = (Look(room=LICENSED, limit=8),)
+    _, claims = await relay.pass_on(queues=frozenset({"default"}), rivals=rivals)
+    assert claims is not None
+    assert claims.left == ((night, "licensed"),)
+
+
+async def test_a_command_that_only_another_node_knows_goes_before(passing: Store) -> None:
+    relay = await Relay.begin(passing, SERVED)
+    orders = Look(room=Room(kind="order", count=1, provider="gpu", is_command=True), queues=frozenset(), limit=8)
+    command = await add(passing, kind="order", is_command=True, provider="gpu")
+    _, claims = await relay.pass_on(rivals=(orders,))
+    assert claims is None
+    claims = await relay.worker.claim_rooms(SERVED, rivals=(orders,))
+    assert (list(claims), claims.left) == ([], ((command, "order"),))
+    await passing.cancel([command])
+    (relay.claim,) = await relay.worker.claim_rooms(SERVED, rivals=(orders,))
+    assert await relay.next(rivals=(orders,)) == (relay.ids[2:], True)
+
+
+@pytest.mark.parametrize(("room", "more"), [(LICENSED, {"a": 1}), (SERVED, {"a": 2}), (SERVED, {"a": 1, "b": 1})])
+async def test_where_there_are_several_places_it_is_weighed_who_has_which(
+    passing: Store, room: Room, more: dict[str, int]
+) -> None:
+    """Whoever ends at the same moment might leave its place to the same task."""
+    relay = await Relay.begin(passing, room)
+    await passing.set_limit("license", 2)
+    await passing.set_servers("gpu", pool(**more))
+    better = await add(passing, kind="theirs", priority=1)
+    assert await relay.next(**theirs(room)) == (relay.ids[1:2], False)
+    assert (await read(passing, better)).state is State.READY
 
 
 # ---------------------------------------------------------------- lines
@@ -138,10 +275,40 @@ async def test_a_limit_that_covers_the_server_has_a_say(passing: Store, prefix: 
     assert len(await relay.worker.claim_rooms(SERVED)) == 1
 
 
-async def test_where_tasks_of_another_provider_may_be_before_it_they_are_weighed(passing: Store) -> None:
+WEB: Final = Room(kind="web", count=3, provider="web")
+
+
+async def test_where_nobody_has_looked_at_tasks_of_another_provider_they_are_weighed(passing: Store) -> None:
     relay = await begin_below(passing, "one")
     await passing.declare([], [NewProvider(name="web", servers=tuple(below("web")))])
     assert await relay.next() == (relay.ids[2:3], False)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_tasks_of_another_provider_below_the_same_limit_may_be_before_it(passing: Store, is_here: bool) -> None:
+    """Here or on another node."""
+    relay = await begin_below(passing, "one")
+    await passing.declare([], [NewProvider(name="web", servers=tuple(below("web")))])
+    asked: dict[str, Any] = {} if is_here else {"rivals": (Look(room=WEB, limit=8),)}
+    rooms = (SERVED, WEB) if is_here else (SERVED,)
+    await add(passing, kind="web", priority=-1, provider="web")
+    _, claims = await relay.pass_on(*rooms, **asked)
+    assert claims is not None
+    assert [claim.id for claim in claims] == relay.ids[2:3], "at once"
+    (relay.claim,) = claims
+    better = await add(passing, kind="web", priority=1, provider="web")
+    _, claims = await relay.pass_on(*rooms, **asked)
+    assert claims is None
+    claims = await relay.worker.claim_rooms(*rooms, **asked)
+    assert [claim.id for claim in claims] == ([better] if is_here else [])
+    assert claims.left == (() if is_here else ((better, "web"),))
+
+
+async def test_tasks_of_a_provider_that_shares_nothing_are_not_before_it(passing: Store) -> None:
+    relay = await begin_below(passing, "one")
+    await passing.declare([], [NewProvider(name="web", servers=pool(**{"http://elsewhere/web": 1}))])
+    await add(passing, kind="web", priority=1, provider="web")
+    assert await relay.next(SERVED, WEB) == (relay.ids[2:3], True)
 
 
 @pytest.mark.parametrize("prefix", ["http://host", "http://elsewhere"])

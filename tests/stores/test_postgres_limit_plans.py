@@ -28,11 +28,24 @@ BOOLEANS: Final = ["false"]
 
 PASSING: Final = (
     "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text, text[], integer[], text, text, "
-    "text, integer, text[], text[], boolean"
+    "text, integer, text[], text[], boolean, boolean[], text[], boolean[]"
 )
 PASSED: Final = (
     *(IDS, IDS, TEXTS, "1", "true", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
-    *(KINDS, IDS, "'x'", "'gpu'", "'host'", "1", TEXTS, TEXTS, "true"),
+    *(
+        KINDS,
+        IDS,
+        "'x'",
+        "'gpu'",
+        "'host'",
+        "1",
+        TEXTS,
+        TEXTS,
+        "true",
+        "'{true,false}'",
+        "'{NULL,x}'",
+        "'{false,true}'",
+    ),
 )
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
@@ -83,6 +96,7 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("7", "'node'", "1", "NULL", KINDS, "NULL"),
         {"task_pkey"},
     ),
+    "ready_elsewhere": ("text[], bigint", (KINDS, "8"), {"task_ready"}),
     "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_lanes": (
         "text, text[], text[], bigint, bigint, integer, text[], text[]",

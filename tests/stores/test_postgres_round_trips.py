@@ -108,7 +108,7 @@ LICENSED: Final = ROOMS["a limit"]
 OTHERS: Final = {
     "the same": (LICENSED, []),
     "something else": (Room(kind="stranger", count=1, limits=("another",)), []),
-    "what shares a limit": (Room(kind="stranger", count=1, limits=("license",)), ["demands"]),
+    "what shares a limit": (Room(kind="stranger", count=1, limits=("license",)), ["ready_elsewhere"]),
 }
 
 

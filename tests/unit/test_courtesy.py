@@ -12,7 +12,7 @@ from synergon.node.courtesy import KIND_REST_PARTS, MOMENT_SECONDS, REST_PARTS, 
 from synergon.node.rivals import heeded, looks_of
 from synergon.node_records import NodeRecord, ProcessIdentity
 from synergon.node_state import KindState, NodeState, encode_state
-from synergon.records import ClaimRequest, Claims, Room
+from synergon.records import Claim, ClaimRequest, Claims, Room
 from synergon.stores.leaving import strangers
 
 PROCESS = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
@@ -49,8 +49,11 @@ def request(*kinds: str, queues: frozenset[str] | None = None) -> ClaimRequest:
         (node(licensed=LICENSE, served=POOL), None, set()),
         (node(stranger=LICENSE), None, {"licensed"}),
         (node(stranger=POOL), None, {"served"}),
-        (node(stranger=KindState(limits=("another",), provider="third")), None, set()),
-        (node(stranger=KindState(limits=("license",), is_command=True)), None, set()),
+        (node(stranger=KindState(limits=("another",))), None, set()),
+        (node(stranger=KindState(limits=("another",), provider="third")), None, {"served"}),
+        (node(stranger=KindState(provider="pool", is_command=True)), None, {"served"}),
+        (node(("mail",), served=POOL, stranger=KindState(provider="pool", is_command=True)), None, {"served"}),
+        (node(("mail",), stranger=KindState(provider="pool", is_command=True)), frozenset({"more"}), {"served"}),
         (node(("mail",), licensed=LICENSE), None, set()),
         (node(("mail",), licensed=LICENSE), frozenset({"mail", "more"}), set()),
         (node(("mail",), licensed=LICENSE), frozenset({"more"}), {"licensed"}),
@@ -74,6 +77,15 @@ def test_others_want_places_for_kinds_and_queues_that_are_not_ours(
         if strangers(asked, asked.rooms):
             found.add(kind)
     assert found == wanted
+
+
+def test_a_command_that_is_known_here_too_is_nobody_elses_whatever_queues_are_served() -> None:
+    order = KindState(provider="pool", is_command=True)
+    own = OWN | {"order": order}
+    (look,) = looks_of([node(("mail",), order=order)], own)
+    asked = request("served", queues=frozenset({"more"}))
+    assert heeded([look], asked, own, has_room=lambda _: True, unheeded=()) == ()
+    assert heeded([look], asked, own, has_room=lambda _: False, unheeded=()) == (look,)
 
 
 def test_a_kind_of_ours_concerns_a_request_if_it_asks_for_it_or_there_is_no_room_for_it() -> None:
@@ -106,6 +118,11 @@ class Manners:
         self.told: list[list[str]] = []
         self.courtesy = Courtesy(lambda: self.now, is_heard=lambda: is_heard, on_left=self.told.append)
         self.courtesy.meet([node(stranger=LICENSE, served_there=POOL, third=LICENSE)], OWN)
+
+    def take(self, kind: str) -> None:
+        """A claim that takes a task of this kind."""
+        self.courtesy.heeding(request(kind), OWN, lambda _: True)
+        self.courtesy.note(Claims([Claim(1, 1, kind, "default", b"{}", 1, None, 0, None, (), None)]))
 
     def claim(self, left: dict[int, str], ready: set[int]) -> ClaimRequest:
         """A claim, which leaves places to these unless nobody came for one of those that are still ready."""
@@ -144,6 +161,18 @@ def test_while_nobody_is_waited_for_no_moment_comes() -> None:
     assert here.claim({}, {7, 8}).rivals == ()
     here.now += MOMENT_SECONDS
     assert here.courtesy.past == frozenset()
+
+
+def test_who_asks_for_something_else_meanwhile_prolongs_nothing() -> None:
+    """Else a node that has other things to do would leave the place to a task that nobody takes, for ever."""
+    here = Manners()
+    for _ in range(2):
+        here.claim({7: "stranger"}, {7})
+        here.take("free")
+        here.now += MOMENT_SECONDS / 2
+        here.take("served")
+    assert here.claim({7: "stranger"}, {7}).past == {7}
+    assert here.courtesy.unheeded["stranger"] == pytest.approx(KIND_REST_PARTS * MOMENT_SECONDS)
 
 
 def test_whoever_was_served_in_time_costs_no_rest() -> None:

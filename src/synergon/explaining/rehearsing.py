@@ -7,7 +7,7 @@ follows from the slots of the node, not from the backlog.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from synergon.lifecycle import State
 from synergon.records import ClaimRequest, Look, Room, TaskQuery, TaskRecord
 from synergon.stores.base import Store
 from synergon.stores.leaving import Leaving, seen
-from synergon.stores.weighing import Fit, Scales, demand_of, place
+from synergon.stores.weighing import Fit, Scales, demand_of, is_suitable, place
 
 Counts = Mapping[tuple[str, str, State], int]
 """How many tasks there are by queue, kind and state."""
@@ -98,13 +98,24 @@ class _Rehearsal:
 
     async def of(self, task: TaskRecord) -> Rehearsed:
         """What comes of this one."""
-        elsewhere = [seen(look, task) for look in self._request.rivals for task in await self._store.look(look)]
+        elsewhere = [seen(look, task) for look in self._request.rivals for task in await self._seen(look)]
         self._leaving = Leaving(self._request, self._places, elsewhere)
         async for room, first in self._in_order():
             is_taken = self._take(room, first)
             if first.id == task.id or self._kept is not None:
                 return Rehearsed(is_taken, self._kept, self._left_to)
         return Rehearsed(False, left=self._left_to)
+
+    async def _seen(self, look: Look) -> Sequence[TaskRecord]:
+        """What another node could take."""
+        if not look.room.is_command:
+            return await self._store.look(look)
+        return [
+            command
+            for command in await self._commands(look.room.kind)
+            if is_suitable(demand_of(look.room, command.demand), look.labels, look.totals)
+            and self._places.has_place(look.room, candidate(command))
+        ]
 
     @property
     def _left_to(self) -> tuple[int, ...]:

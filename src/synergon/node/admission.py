@@ -58,14 +58,15 @@ class Admission:
         """What there is to say of each kind; how much room there is for it is not in there."""
         return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
 
-    def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
+    def request(self, node_id: str, wanted: Collection[str], beside: Collection[str] = ()) -> ClaimRequest | None:
         """What to claim of the wanted kinds; None: there is no room for any, or whoever has yielded is to have its
-        place back first."""
+        place back first. Those beside them have no share of the slots: it is only asked whether they are before."""
         if self._preemption is not None and self._preemption.is_anybody_returning:
             return None
         rooms = self._asking.rooms(wanted)
         if not rooms:
             return None
+        rooms += [room for room in map(self._counted, beside) if room.count > 0]
         request = ClaimRequest(
             node_id=node_id,
             rooms=tuple(rooms),
@@ -157,6 +158,12 @@ class Admission:
         """Other nodes, as their rows say."""
         if self._courtesy is not None:
             self._courtesy.meet(others, self._states)
+
+    def has_strangers(self, kind: str | None) -> bool:
+        """Whether kinds that only other nodes run may want a place that a task of this kind takes."""
+        if self._courtesy is None or kind not in self._states:
+            return False
+        return self._courtesy.heeds_strangers(self._states[kind], self._states)
 
     @property
     def unheeded(self) -> dict[str, float]:

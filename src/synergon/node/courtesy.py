@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from synergon.node.rivals import heeded, looks_of
+from synergon.node.rivals import heeded, looks_of, shared_by
 from synergon.node.sharing import pool_name
 from synergon.node_records import NodeRecord
 from synergon.node_state import KindState
@@ -34,6 +34,15 @@ KIND_REST_PARTS: Final = 20
 """The same for the kind of the task for which nobody came: others have their turn before it is tried again."""
 
 
+class Left(NamedTuple):
+    """A task to which a place is left."""
+
+    kind: str
+    since: float
+    shared: frozenset[str]
+    """What it takes places in."""
+
+
 class Courtesy:
     """Knows whom a claim may leave places to, and for how long."""
 
@@ -49,8 +58,7 @@ class Courtesy:
         """Whether there is reason to believe that others hear what they are told."""
         self._on_left = on_left
         self._looks: tuple[Look, ...] = ()
-        self._left: dict[int, tuple[str, float]] = {}
-        """The tasks to which places are left, of which kind they are, and since when."""
+        self._left: dict[int, Left] = {}
         self._told_past: frozenset[int] = frozenset()
         """What the request that is under way says of those who have had their time."""
         self._rests: dict[str, float] = {}
@@ -69,27 +77,39 @@ class Courtesy:
         """The same request, so that it leaves places to others."""
         self._told_past = frozenset()
         rivals = heeded(self._looks, request, own, has_room=has_room, unheeded=self.unheeded) if self._looks else ()
-        if not rivals:
-            self._left.clear()  # nobody is waited for any more
+        shared = {name for room in request.rooms for name in shared_by(room)}
+        if not rivals:  # nobody is waited for any more who wants places in the same
+            self._left = {task_id: left for task_id, left in self._left.items() if left.shared.isdisjoint(shared)}
             return request
-        self._told_past = self.past
+        past = self.past  # of the others, who asks for something else learns nothing
+        self._told_past = frozenset(task_id for task_id in past if not shared.isdisjoint(self._left[task_id].shared))
         return replace(request, rivals=rivals, past=self._told_past)
+
+    def heeds_strangers(self, said: KindState, own: Container[str]) -> bool:
+        """Whether kinds of others that are not among ours, and to which places are left now, may want one that tasks of
+        this kind take."""
+        shared, unheeded = shared_by(said), self.unheeded
+        rooms = [look.room for look in self._looks if look.room.kind not in own]
+        return any(room.kind not in unheeded and not shared.isdisjoint(shared_by(room)) for room in rooms)
 
     def note(self, claims: Claims) -> None:
         """To whom a claim has left places, and who has not come for them."""
         in_vain = claims.unserved if self._is_heard() else self._told_past
         for task_id in in_vain & self._left.keys():
-            self._rest(self._left[task_id][0])
+            self._rest(self._left[task_id].kind)
         for task_id in self._told_past:
             self._left.pop(task_id, None)
         self._told_past = frozenset()
         news = {kind for task_id, kind in claims.left if task_id not in self._left}
         for task_id, kind in claims.left:
-            self._left.setdefault(task_id, (kind, self._now()))
+            self._left.setdefault(task_id, Left(kind, self._now(), self._shared_by(kind)))
         if news:
             self._on_left(sorted({name for look in self._looks if look.room.kind in news for name in _names(look)}))
         if self._left:
             self._is_leaving.set()
+
+    def _shared_by(self, kind: str) -> frozenset[str]:
+        return frozenset(name for look in self._looks if look.room.kind == kind for name in shared_by(look.room))
 
     def _rest(self, kind: str) -> None:
         now = self._now()
@@ -100,7 +120,7 @@ class Courtesy:
         """Return when a place has been left to somebody for long enough: then it is time to look again."""
         await self._is_leaving.wait()
         self._is_leaving.clear()
-        since = min((since for _, since in self._left.values()), default=-math.inf)
+        since = min((left.since for left in self._left.values()), default=-math.inf)
         await sleep(max(since + self._moment - self._now(), 0.0))
 
     @property
@@ -118,7 +138,7 @@ class Courtesy:
         if not self._left:
             return frozenset()
         before = self._now() - self._moment
-        return frozenset(task_id for task_id, (_, since) in self._left.items() if since <= before)
+        return frozenset(task_id for task_id, left in self._left.items() if left.since <= before)
 
     @property
     def _moment(self) -> float:

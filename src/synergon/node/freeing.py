@@ -9,7 +9,7 @@ from synergon.errors import StoreUnavailable
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
 from synergon.node.strays import Strays
-from synergon.records import ClaimRequest, Claims, Settlement, Verdict
+from synergon.records import Claim, ClaimRequest, Claims, Settlement, Verdict
 from synergon.stores.base import Store
 
 
@@ -18,16 +18,26 @@ class Freeing:
     the commit that ends the one before."""
 
     def __init__(
-        self, store: Store, sharing: Sharing, scheduler: Callable[[], Scheduler], strays: Callable[[], Strays]
+        self,
+        store: Store,
+        sharing: Sharing,
+        scheduler: Callable[[], Scheduler],
+        strays: Callable[[], Strays],
+        *,
+        has_strangers: Callable[[str | None], bool] = lambda _: False,
+        tell: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._sharing = sharing
         self._scheduler = scheduler
         self._strays = strays
+        self._has_strangers = has_strangers
+        """Whether a place that a task of this kind leaves may be wanted by kinds that only other nodes run."""
+        self._tell = tell
         self._is_in_order = store.capabilities.in_order
         self._passes_on = store.capabilities.passes_on and sharing.is_any
         self._passed_on: Counter[str | None] = Counter()
-        """How many tasks of each kind have left their place to somebody, and are not free to be taken."""
+        """How many tasks of each kind have left their place to somebody, here or elsewhere: it is not free."""
 
     def ended(self, kinds: Iterable[str | None]) -> None:
         """Tasks of these kinds have ended, and the store knows."""
@@ -40,24 +50,33 @@ class Freeing:
 
     async def finish(self, batch: list[Settlement]) -> list[Verdict]:
         """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
-        takers = self._takers(batch)
+        heirs = self._heirs(batch)
         verdicts: list[Verdict] = []
+        taken: list[Claim] = []
 
         async def pass_on(request: ClaimRequest) -> Claims | None:
             verdict, claims = await self._store.pass_on(batch[0], request)
             verdicts.append(verdict)
+            taken.extend(claims or ())
             return claims
 
-        if takers:
-            try:
-                if await self._scheduler().claim_along(takers, pass_on):
-                    self._passed_on[batch[0].kind] += 1
-            except StoreUnavailable:
-                self._strays().doubt()
-                raise
-        return verdicts or await self._store.finish(batch)
+        if not heirs:
+            return await self._store.finish(batch)
+        kind = batch[0].kind
+        beside = self._sharing.about_to_end([kind]) - heirs
+        try:
+            is_passed_on = await self._scheduler().claim_along(heirs, pass_on, beside=beside)
+        except StoreUnavailable:
+            self._strays().doubt()
+            raise
+        verdicts = verdicts or await self._store.finish(batch)
+        if is_passed_on:
+            self._passed_on[kind] += 1
+        if not taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
+            self._tell(self._sharing.places(kind))
+        return verdicts
 
-    def _takers(self, batch: list[Settlement]) -> set[str]:
+    def _heirs(self, batch: list[Settlement]) -> set[str]:
         """The kinds that may take the place."""
         if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
             return set()

@@ -117,7 +117,14 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        freeing = self._freeing = Freeing(store, self._sharing, lambda: self.scheduler, lambda: self._strays)
+        freeing = self._freeing = Freeing(
+            store,
+            self._sharing,
+            lambda: self.scheduler,
+            lambda: self._strays,
+            has_strangers=lambda kind: self._admission.has_strangers(kind),
+            tell=lambda names: self._neighbours.freed(names),
+        )
         self.completer = Completer(
             store,
             clock,

@@ -20,9 +20,8 @@ from synergon.stores.leaving import MOST_LEFT, are_served
 
 
 def looks_of(others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> tuple[Look, ...]:
-    """What these nodes could take that may want places which tasks of our kinds want. Commands are left out: a look
-    shows none, and nodes that have a provider mostly have its commands, too."""
-    names = {name for said in own.values() for name in _names(said)}
+    """What these nodes could take that may want places which tasks of our kinds want."""
+    names = {name for said in own.values() for name in shared_by(said)}
     if not names:
         return ()
     found = [
@@ -30,7 +29,7 @@ def looks_of(others: Iterable[NodeRecord], own: Mapping[str, KindState]) -> tupl
         for node in others
         if node.lease_left > 0 and node.concurrency > 0 and _is_open(node, state := node.state)
         for kind in node.kinds
-        if not names.isdisjoint(_names(state.kind(kind))) and _has_place(state, kind)
+        if not names.isdisjoint(shared_by(state.kind(kind))) and _has_place(state, kind)
     ]
     return _merged(found)
 
@@ -67,11 +66,12 @@ def _is_open(node: NodeRecord, state: NodeState) -> bool:
 def _has_place(state: NodeState, kind: str) -> bool:
     """Who runs as many of a kind as may run there takes the next one when one of them ends, in the place of that."""
     of_kind = places_on(state, kind).of_kind
-    return not state.kind(kind).is_command and (of_kind is None or of_kind > 0)
+    return of_kind is None or of_kind > 0
 
 
-def _names(said: KindState) -> set[str]:
-    """Limits may cover servers of several providers, so all who use servers may have one in common."""
+def shared_by(said: KindState | Room) -> set[str]:
+    """What tasks of a kind take places in. Limits may cover servers of several providers, so all who use servers may
+    have one in common."""
     return {*said.limits} if said.provider is None else {*said.limits, SERVERS}
 
 
@@ -82,13 +82,15 @@ def _look(node: NodeRecord, state: NodeState, kind: str) -> Look:
         count=1,
         limits=said.limits,
         provider=said.provider,
+        is_command=said.is_command,
         demand=said.weight,
         rank=said.rank,
         is_urgent=said.is_urgent,
     )
+    queues = () if said.is_command else node.queues  # commands come from every queue: none has to be served for them
     return Look(
         room=room,
-        queues=None if node.queues is None else frozenset(node.queues),
+        queues=None if queues is None else frozenset(queues),
         labels=frozenset(state.labels),
         totals=state.totals,
         limit=MOST_LEFT if of_kind is None else min(of_kind, MOST_LEFT),

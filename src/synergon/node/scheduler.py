@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 
 from synergon.demands import SLOT
 from synergon.node.acceptance import Acceptance
 from synergon.node.admission import Admission
 from synergon.records import Claim, ClaimRequest, Claims
 from synergon.stores.base import Store
-from synergon.stores.leaving import strangers
 from synergon.stores.weighing import most_unsaid
 
 Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
@@ -148,21 +147,22 @@ class Scheduler:
             return ()
         return await self._claim(self._acceptance.narrowed(request), self._store.claim)
 
-    async def claim_along(self, kinds: set[str], ask: Ask) -> int:
-        """Claim one task of these kinds together with something else that the store is told; how many were taken.
+    async def claim_along(self, kinds: set[str], ask: Ask, *, beside: Set[str] = frozenset()) -> bool:
+        """Claim one task of these kinds together with something else that the store is told; whether one was taken, or
+        its place was left to one that another node could take. Tasks of the kinds beside them may want the same place.
 
-        Where there is room for others that may be before it, here or elsewhere, `ask` is not called. What it cannot
-        answer is asked again, and so is whatever there was another reason to ask for: it takes no more than one.
+        Where there is room for others that may be before it, `ask` is not called. What it cannot answer is asked again,
+        and so is whatever there was another reason to ask for: it takes no more than one.
         """
         if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
-            return 0
-        request = self._admission.request(self.node_id, kinds)
-        if request is None or strangers(request, request.rooms):
-            return 0
-        news = self._dirty & kinds
-        taken = await self._claim(self._acceptance.narrowed(request), ask)
+            return False
+        request = self._admission.request(self.node_id, kinds, beside)
+        if request is None:
+            return False
+        news = self._dirty & (kinds | beside)
+        claims = await self._claim(self._acceptance.narrowed(request), ask)
         self._look_at(news)
-        return len(taken)
+        return bool(claims or claims.left)
 
     def _has_room_for(self, kinds: set[str]) -> bool:
         return any(self._admission.room(kind) > 0 for kind in kinds)
@@ -186,7 +186,7 @@ class Scheduler:
         while self.is_claiming:  # another may have begun before who waits for the one before had its turn
             await self._is_idle.wait()
 
-    async def _claim(self, request: ClaimRequest, ask: Ask) -> Sequence[Claim]:
+    async def _claim(self, request: ClaimRequest, ask: Ask) -> Claims:
         asked = {room.kind for room in request.rooms}
         self._dirty -= asked
         self._returns = self._admission.returns
@@ -201,11 +201,11 @@ class Scheduler:
             self._is_idle.set()
         if claims is None:
             self._look_at(asked)
-            return ()
+            return Claims()
         if claims.is_cordoned:  # so it knows no more than before
             self._dirty |= asked
             self._on_cordoned()
-            return ()
+            return Claims()
         taken = Counter(claim.kind for claim in claims)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)

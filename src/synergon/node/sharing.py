@@ -46,6 +46,10 @@ class Sharing:
         """The kinds that may take the very place that a task of this kind leaves."""
         return self.takers(name for name in self._places.get(kind or "", ()) if name != SERVERS)
 
+    def places(self, kind: str | None) -> list[str]:
+        """What a task of this kind takes a place in, as others are told."""
+        return list(self._places.get(kind or "", ()))
+
     @property
     def all(self) -> set[str]:
         """The kinds of this node that take places in anything."""

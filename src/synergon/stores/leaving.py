@@ -47,11 +47,12 @@ def are_served(theirs: frozenset[str] | None, ours: frozenset[str] | None) -> bo
 
 
 def strangers(request: ClaimRequest, rooms: Collection[Room]) -> list[Look]:
-    """What others could take of kinds or queues that were not asked for, and shares limits or servers with these."""
+    """What others could take of kinds or queues that were not asked for, and shares limits or servers with these, or a
+    limit that covers servers of both, should there be one."""
     if not request.rivals:
         return []
     coverage = Coverage(request)
-    return [look for look in request.rivals if coverage.is_beyond(look) and _shares_by_name(look.room, rooms)]
+    return [look for look in request.rivals if coverage.is_beyond(look) and _shares(look.room, rooms)]
 
 
 def sought(request: ClaimRequest, lanes: Collection[tuple[Room, str]], *, is_covered: bool) -> list[Look]:
@@ -63,10 +64,10 @@ def sought(request: ClaimRequest, lanes: Collection[tuple[Room, str]], *, is_cov
     # Whoever is alone with others of its lane is in order with them: there is nobody to be held back.
     unfit = {room.kind for room, text in lanes if not coverage.fits(room, text)} if len(lanes) > 1 else set()
     looks = [look for look in request.rivals if look.room.kind in unfit or coverage.is_beyond(look)]
-    return [look for look in looks if (_shares if is_covered else _shares_by_name)(look.room, rooms)]
+    return [look for look in looks if (_shares if is_covered else shares_by_name)(look.room, rooms)]
 
 
-def _shares_by_name(room: Room, rooms: Collection[Room]) -> bool:
+def shares_by_name(room: Room, rooms: Collection[Room]) -> bool:
     """Whether it takes places in a limit or on servers that one of these takes, too."""
     return any(
         not set(room.limits).isdisjoint(other.limits) or (room.provider is not None and room.provider == other.provider)
@@ -76,7 +77,7 @@ def _shares_by_name(room: Room, rooms: Collection[Room]) -> bool:
 
 def _shares(room: Room, rooms: Collection[Room]) -> bool:
     """A limit may cover servers of several providers."""
-    return _shares_by_name(room, rooms) or (
+    return shares_by_name(room, rooms) or (
         room.provider is not None and any(other.provider is not None for other in rooms)
     )
 

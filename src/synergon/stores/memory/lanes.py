@@ -146,11 +146,11 @@ class CommandLane(Lane):
     """The ready commands of one queue and kind that are for the same server, or for any: what one of them does not get,
     no other one gets."""
 
-    __slots__ = ("_target",)
+    __slots__ = ("target",)
 
     def __init__(self, queue: str, demand: str, target: str | None) -> None:
         super().__init__(queue, demand)
-        self._target = target
+        self.target: Final = target
 
     def _counts(self, row: Row, priority: int) -> bool:
-        return row.task.target == self._target and super()._counts(row, priority)
+        return row.task.target == self.target and super()._counts(row, priority)

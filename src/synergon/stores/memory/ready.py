@@ -22,7 +22,7 @@ class ReadyTasks:
     def __init__(self) -> None:
         self._lanes: Final[dict[str, dict[str, dict[str, Lane]]]] = {}
         """By kind, queue and demand."""
-        self._commands: Final[dict[str, dict[tuple[str, str, str | None], Lane]]] = {}
+        self._commands: Final[dict[str, dict[tuple[str, str, str | None], CommandLane]]] = {}
         """By kind, then by queue, demand and server."""
         self._demanding: Final[Counter[str]] = Counter()
         """How many lanes of the kind say what their tasks demand."""
@@ -68,7 +68,7 @@ class ReadyTasks:
         for queue in found if queues is None else found.keys() & queues:
             yield from found[queue].values()
 
-    def command_lanes(self, kind: str) -> Iterable[Lane]:
+    def command_lanes(self, kind: str) -> Iterable[CommandLane]:
         """The lanes of commands."""
         return self._commands.get(kind, {}).values()
 

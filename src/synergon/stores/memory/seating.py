@@ -60,7 +60,7 @@ class Seating:
             (room.kind, lane.demand): room
             for room in self._request.rooms
             if self.places.most(room) > 0
-            for lane in open_lanes(self._tables, room.kind, self._request.queues)
+            for lane in self._open_to(room, self._request.queues)
             if lane.count
         }
         is_covered = self.places.is_covered(room.provider for room in lanes.values() if room.provider is not None)
@@ -70,11 +70,20 @@ class Seating:
 
     def _first(self, look: Look) -> list[Elsewhere]:
         rows: dict[int, Row] = {}
-        for lane in open_lanes(self._tables, look.room.kind, look.queues):
+        for lane in self._open_to(look.room, look.queues):
             if is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals):
                 rows |= {row.id: row for row in lane.first(look.limit, self._now)}
         in_order = sorted(rows.values(), key=lambda row: (-row.priority, row.id))
         return [Elsewhere(look.room, candidate(row), row.task.queue, row.task.demand) for row in in_order[: look.limit]]
+
+    def _open_to(self, room: Room, queues: frozenset[str] | None) -> Iterable[Lane]:
+        """The lanes of a kind from which may be taken. Commands for servers that have no room are left out: however
+        many they are, they hide nobody."""
+        if not room.is_command:
+            return open_lanes(self._tables, room.kind, queues)
+        lanes = self._tables.ready.command_lanes(room.kind)
+        servers = set() if room.provider is None else {None, *self.places.open_servers(room.provider)}
+        return (lane for lane in lanes if lane.target in servers) if len(servers) > 1 else ()
 
     def taken(self) -> Iterator[tuple[Row, Seat]]:
         """The tasks, each with its place. The caller starts each before it asks for the next."""

@@ -42,6 +42,17 @@ class Choice(NamedTuple):
     """Room is to be kept for this one."""
 
 
+def contender(row: Any) -> Contender:
+    """What a look has shown."""
+    return Contender(candidate(row), row["queue"], row["demand"], row["may_be_kept"])
+
+
+def candidate(row: Any) -> Candidate:
+    """The same, as far as places go. A retry avoids the server of the attempt before."""
+    avoid = row["server"] if row["attempts"] > 0 else None
+    return Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
+
+
 def rest_of(request: ClaimRequest, rows: Sequence[Any]) -> ClaimRequest:
     """What there is still room for when these rows are taken."""
     if not rows:

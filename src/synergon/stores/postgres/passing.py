@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from synergon.addresses import prefixes_of
 from synergon.demands import NOTHING
 from synergon.lifecycle import State
-from synergon.records import ClaimRequest, Claims, Room, Settlement, Verdict
+from synergon.records import ClaimRequest, Claims, Look, Room, Settlement, Verdict
+from synergon.stores.leaving import shares_by_name, strangers
 from synergon.stores.postgres.claiming import Run, in_order, queues_of
 from synergon.stores.postgres.locking import OF_LINES
 from synergon.stores.postgres.session import Session
@@ -33,7 +34,38 @@ class Passing(NamedTuple):
 
     settlement: Settlement
     request: ClaimRequest
-    rooms: list[Room]
+    heirs: list[Room]
+    """They take the very same places as it did."""
+    others: list[Room]
+    """They need something else as well."""
+    strangers: list[Look]
+    """They are for other nodes."""
+
+    @property
+    def room(self) -> Room:
+        """What the task needed itself."""
+        return next(room for room in self.heirs if room.kind == self.settlement.kind)
+
+    @property
+    def rivals(self) -> list[Room]:
+        """All of whom a task may be better than those of the heirs."""
+        return [*self.others, *(look.room for look in self.strangers if not look.room.is_command)]
+
+    @property
+    def commands(self) -> set[str]:
+        """They go before all."""
+        rooms = [*self.request.rooms, *(look.room for look in self.strangers)]
+        return {room.kind for room in rooms if room.is_command}
+
+    def is_for(self, kind: str, queue: str) -> bool:
+        """Whether another node could take the very same places for such a task."""
+        return any(
+            look.room.kind == kind
+            and (look.queues is None or queue in look.queues)
+            and _is_plain(look.room)
+            and _are_the_same(look.room, self.room)
+            for look in self.strangers
+        )
 
 
 async def pass_on(
@@ -44,28 +76,43 @@ async def pass_on(
     row = await statement(_pass_on, passing) if passing is not None else None
     if passing is None or row is None:
         return (await finish([settlement]))[0], None
-    claims = in_order(passing.rooms, [row]) if row["id"] is not None else None
+    claims = in_order(passing.heirs, [row]) if row["id"] is not None else _left(passing, row)
     released = (settlement.kind,) if claims and settlement.kind and row["is_one_let_go"] else ()
     return Verdict(settlement.id, State.SUCCEEDED, (), settlement.kind, released), claims
 
 
+def _left(passing: Passing, row: Any) -> Claims | None:
+    """A better task of another node is left the place, if that could take it as it is; if not, or if others have not
+    come for theirs before, it has to be weighed."""
+    if row["better"] is None or passing.request.past:
+        return None
+    task_id, kind, queue = row["better"]
+    if not passing.is_for(kind, queue):
+        return None
+    claims = Claims()
+    claims.left = ((int(task_id), kind),)
+    return claims
+
+
 def _passing(settlement: Settlement, request: ClaimRequest) -> Passing | None:
     """None: nobody can take the place before it is weighed who."""
-    rooms = [room for room in request.rooms if not room.is_command]
-    is_simple = (
-        any(room.kind == settlement.kind for room in rooms)
-        and request.limit > 0
-        and request.kept_for is None
-        and are_plain([settlement])
-        and all(map(_is_plain, rooms))
-        and len({(frozenset(room.limits), room.provider) for room in rooms}) == 1
-        and _has_place(settlement, rooms[0])
-    )
-    return Passing(settlement, request, rooms) if is_simple else None
+    rooms = {room.kind: room for room in request.rooms if not room.is_command}
+    own = rooms.get(settlement.kind or "")
+    if own is None or not _is_plain(own) or not _has_place(settlement, own):
+        return None
+    heirs = [room for room in rooms.values() if _is_plain(room) and _are_the_same(room, own)]
+    others = [room for room in rooms.values() if room not in heirs]
+    is_simple = request.limit > 0 and request.kept_for is None and are_plain([settlement])
+    return Passing(settlement, request, heirs, others, strangers(request, [own])) if is_simple else None
 
 
 def _is_plain(room: Room) -> bool:
     return room.only is None and not room.is_rated and not room.is_urgent and room.demand == NOTHING
+
+
+def _are_the_same(room: Room, other: Room) -> bool:
+    """Whether they take the same places."""
+    return (frozenset(room.limits), room.provider) == (frozenset(other.limits), other.provider)
 
 
 def _has_place(settlement: Settlement, room: Room) -> bool:
@@ -77,8 +124,8 @@ def _has_place(settlement: Settlement, room: Room) -> bool:
 
 async def _pass_on(session: Session, passing: Passing) -> Any:
     """What has become of both, in one row; None: nothing."""
-    settlement, request, rooms = passing
-    seat = _seat(settlement, rooms[0])
+    settlement, request = passing.settlement, passing.request
+    seat, rooms = _seat(settlement, passing.room), [*passing.heirs, *passing.rivals]
     is_lined = settlement.limit_key is not None
     names = {*seat.limits, *seat.above, *([f"{OF_LINES}{settlement.kind}"] if is_lined else [])}
     ends = (*columns([settlement]), session.shard, True)
@@ -92,8 +139,11 @@ async def _pass_on(session: Session, passing: Passing) -> Any:
         [room.kind for room in rooms],
         [room.rank for room in rooms],
         *(seat.holds, seat.provider, seat.address, seat.slot, sorted(seat.above)),
-        [room.kind for room in request.rooms if room.is_command],
+        sorted(passing.commands),
         random.randrange(STAYS) == 0,
+        [number < len(passing.heirs) for number in range(len(rooms))],
+        [None if shares_by_name(room, [passing.room]) else room.provider for room in rooms],
+        [room.is_urgent for room in rooms],
     )
 
 

@@ -14,12 +14,22 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from synergon.records import ClaimRequest, Claims, Kept, Room
-from synergon.stores.allotting import Allotment, Candidate, Holding, PooledServer, Seat
+from synergon.stores.allotting import Allotment, Holding, PooledServer, Seat
 from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.leaving import Elsewhere, Leaving
 from synergon.stores.postgres import pools
-from synergon.stores.postgres.choosing import Choosing, Contender, LaneName, Taken, most_by_weight, rest_of
+from synergon.stores.postgres.choosing import (
+    Choosing,
+    Contender,
+    LaneName,
+    Taken,
+    candidate,
+    contender,
+    most_by_weight,
+    rest_of,
+)
 from synergon.stores.postgres.claiming import Run, in_order, queues_of, shut_out
+from synergon.stores.postgres.commands import ready_commands
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.covering import Covering, above, limits_above, providers_of
 from synergon.stores.postgres.elsewhere import looks_elsewhere, seen_elsewhere
@@ -108,7 +118,7 @@ async def take(
         sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
         choosing = Choosing(rest, Allotment(values, servers, sight.holdings))
         if elsewhere is None:
-            elsewhere = await seen_elsewhere(session, looks, request.rooms, choosing.allotment)
+            elsewhere = await seen_elsewhere(session, looks, request, choosing.allotment)
         choice = choosing.choose(await _contenders(session, choosing, sight, passed_over), elsewhere)
         unfit |= choosing.unfit | sight.unfit
         wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
@@ -150,7 +160,7 @@ async def _keep(session: Session, request: ClaimRequest, task_id: int, demand: s
 async def _keep_on(session: Session, request: ClaimRequest, task_id: int, allotment: Allotment) -> Kept | None:
     """Room is kept for the same task as before, or it is let go of, if that could not start anyway."""
     row = await _keep(session, request, task_id, None) if request.keep_for > 0 else None
-    if row is not None and allotment.take(_room_of(request, row), _candidate(row)) is not None:
+    if row is not None and allotment.take(_room_of(request, row), candidate(row)) is not None:
         return _kept(request, row)
     await session.rows("let_go", task_id, request.node_id)
     return None
@@ -215,7 +225,7 @@ async def _sight(
     holdings = [
         Holding(split(row["holds"]), row["provider"], row["server"], row["slot"]) for row in rows if row["id"] is None
     ]
-    return Sight(holdings, [_contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
+    return Sight(holdings, [contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
 
 
 def _by_lanes(request: ClaimRequest) -> list[Room]:
@@ -223,33 +233,12 @@ def _by_lanes(request: ClaimRequest) -> list[Room]:
 
 
 async def _contenders(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
-    found = await _commands(session, choosing, without)
+    found = await ready_commands(
+        session, choosing.request, choosing.request.rooms, choosing.allotment, limit=LOOKED_AT, without=without
+    )
     found += await _tasks(session, choosing, sight, without)
     found += await _named(session, choosing, without)
     return list({contender.candidate.id: contender for contender in found}.values())
-
-
-async def _commands(session: Session, choosing: Choosing, without: set[int]) -> list[Contender]:
-    """Those for servers that have no room are left out: however many they are, they hide nobody."""
-    rooms = [room for room in choosing.request.rooms if room.is_command and room.count > 0]
-    providers = {room.provider for room in rooms if room.provider is not None}
-    servers = {name: choosing.allotment.open_servers(name) for name in sorted(providers)}
-    rooms = [room for room in rooms if room.provider is None or servers[room.provider]]
-    if not rooms:
-        return []
-    is_open = [(name, address) for name, found in servers.items() for address in found]
-    rows = await session.rows(
-        "ready_commands",
-        [room.kind for room in rooms],
-        [room.provider for room in rooms],
-        LOOKED_AT,
-        [name for name, _ in is_open],
-        [address for _, address in is_open],
-        sorted(without),
-        choosing.request.patience,
-        choosing.request.node_id,
-    )
-    return [_contender(row) for row in rows]
 
 
 async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
@@ -260,7 +249,7 @@ async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: se
     again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
     again |= _with_targets(choosing, rooms, most, sight.contenders)
     found = [one for one in sight.contenders if _lane(one) not in again]
-    return found + [_contender(row) for row in await _first(session, choosing.request, again, without)]
+    return found + [contender(row) for row in await _first(session, choosing.request, again, without)]
 
 
 def _lane(contender: Contender) -> LaneName:
@@ -325,8 +314,8 @@ async def _named(session: Session, choosing: Choosing, without: set[int]) -> lis
     )
     for row in rows:
         if row["id"] == request.kept_for and row["kind"] in only:
-            choosing.hold(_contender(row))
-    return [_contender(row) for row in rows if _is_wanted(row, only)]
+            choosing.hold(contender(row))
+    return [contender(row) for row in rows if _is_wanted(row, only)]
 
 
 def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
@@ -334,16 +323,6 @@ def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
         return False
     named = only[row["kind"]]
     return named is None or row["id"] in named
-
-
-def _contender(row: Any) -> Contender:
-    return Contender(_candidate(row), row["queue"], row["demand"], row["may_be_kept"])
-
-
-def _candidate(row: Any) -> Candidate:
-    """A retry avoids the server of the attempt before."""
-    avoid = row["server"] if row["attempts"] > 0 else None
-    return Candidate(row["id"], row["priority"], row["kind"], row["target"], avoid)
 
 
 # ---------------------------------------------------------------- they sit down

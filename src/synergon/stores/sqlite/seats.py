@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from synergon.demands import NOTHING
 from synergon.records import ClaimRequest, Claims, Kept, Look, Room
 from synergon.stores.allotting import Allotment, Holding, Seat
-from synergon.stores.leaving import Leaving, seen, sought
+from synergon.stores.leaving import Elsewhere, Leaving, seen, sought
 from synergon.stores.sqlite import keeping, pools
 from synergon.stores.sqlite.consequences import draw
 from synergon.stores.sqlite.lanes import DEMAND, KIND, LIMIT_KEY, PRIORITY, Lane, Lanes, candidate, lane_of, target_of
@@ -24,7 +24,7 @@ from synergon.stores.sqlite.limiting import split
 from synergon.stores.sqlite.lines import charge_starts
 from synergon.stores.sqlite.looking import look as look_at
 from synergon.stores.sqlite.transaction import Transaction, as_json
-from synergon.stores.weighing import Fit, Scales, demand_of, may_keep, place
+from synergon.stores.weighing import Fit, Scales, demand_of, is_suitable, may_keep, place
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
@@ -49,7 +49,7 @@ def take(
         allotment = _allotment(transaction, [*rooms, *(look.room for look in looks)])
     candidates = _Candidates(request, lanes, allotment).of(found)
     keeping.hold_place(transaction, request, allotment)
-    elsewhere = [seen(look, task) for look in looks for task in look_at(transaction, look)]
+    elsewhere = [one for look in looks for one in _seen(transaction, look, lanes, allotment)]
     choice = _Choice(transaction, request, allotment, Leaving(request, allotment, elsewhere))
     taken = list(choice.of(candidates))
     if taken:
@@ -81,6 +81,25 @@ def _sought(request: ClaimRequest, found: Sequence[Lane], allotment: Allotment) 
     lanes = {(lane.room.kind, lane.demand): lane.room for lane in found if allotment.most(lane.room) > 0}
     is_covered = allotment.is_covered(room.provider for room in lanes.values() if room.provider is not None)
     return sought(request, [(room, demand) for (_, demand), room in lanes.items()], is_covered=is_covered)
+
+
+def _seen(transaction: Transaction, look: Look, lanes: Lanes, allotment: Allotment) -> list[Elsewhere]:
+    if not look.room.is_command:
+        return [seen(look, task) for task in look_at(transaction, look)]
+    return [
+        Elsewhere(look.room, candidate(row), lane.queue, lane.demand)
+        for lane in lanes.of([look.room])
+        if is_suitable(demand_of(look.room, lane.demand), look.labels, look.totals)
+        for row in _commands(lanes, lane, allotment, look.limit)
+    ]
+
+
+def _commands(lanes: Lanes, lane: Lane, allotment: Allotment, limit: int) -> list[Any]:
+    """Those for servers that have no room are left out: however many they are, they hide nobody."""
+    if lane.room.provider is None:
+        return lanes.first(lane, limit)
+    servers = allotment.open_servers(lane.room.provider)
+    return lanes.commands_for(lane, servers, limit) if servers else []
 
 
 class _Choice:
@@ -191,16 +210,9 @@ class _Candidates:
         if self._scales.fit(room, demand) is Fit.NEVER:
             return []
         if room.is_command:
-            return self._commands(lane)
+            return _commands(self._lanes, lane, self._allotment, LOOKED_AT)
         most = min(self._allotment.most(room), self._scales.slots(room) + may_keep(self._request))
         return self._first(lane, min(most, self._scales.most(room, demand) + 1)) if most > 0 else []
-
-    def _commands(self, lane: Lane) -> list[Any]:
-        """Those for servers that have no room are left out: however many they are, they hide nobody."""
-        if lane.room.provider is None:
-            return self._lanes.first(lane, LOOKED_AT)
-        servers = self._allotment.open_servers(lane.room.provider)
-        return self._lanes.commands_for(lane, servers, LOOKED_AT) if servers else []
 
     def _first(self, lane: Lane, most: int) -> list[Any]:
         """If there is none among them that wants a certain server, any place suits the first."""

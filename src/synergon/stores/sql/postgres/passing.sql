@@ -3,13 +3,17 @@
 -- place is not passed on a claim has to weigh who follows.
 
 -- name: pass_seat
--- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places has its
--- own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
+-- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places ($20) has
+-- its own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
 -- server; the latter are $17. If the server is not well, nothing happens at all.
--- The place is not passed on if a limit or the server was lowered; if the next one is for another server or has just
--- failed on this one; if a command ($18) is ready, or something that demands more than its kind does; if a limit that
--- covers the server may cover one of another provider, at whose tasks nobody has looked; if another server has more
--- room, or as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
+-- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task (of
+-- those that are urgent, $22, any one is), nothing is passed on, and that task is told, provided that there is only
+-- this place: of several, others may leave it another one at the same moment. Those that have nothing in common with
+-- this one but a limit that may cover servers of both say whose servers ($21), and count only if there is one; if it
+-- may cover servers of a provider of which nobody has said anything, nothing is passed on, either.
+-- Nor is it if a limit or the server was lowered; if the next one is for another server or has just failed on this one;
+-- if a command ($18) is ready, or something that demands more than its kind does; if another server has more room, or
+-- as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
 WITH locked AS MATERIALIZED (
     SELECT name, value, every, CASE
         WHEN name LIKE 'key:%' OR name LIKE 'kind:%' THEN NULL
@@ -38,8 +42,17 @@ own AS MATERIALIZED (
 open AS MATERIALIZED (
     SELECT name, $7::text[] IS NULL OR name = ANY ($7) AS is_served FROM {schema}.queue WHERE paused_at IS NULL
 ),
+beside AS MATERIALIZED (
+    SELECT DISTINCT elsewhere.provider FROM locked CROSS JOIN LATERAL (
+        SELECT provider FROM {schema}.server WHERE server.provider <> $14 AND strpos(address, host) > 0
+    ) AS elsewhere
+    WHERE name = ANY ($17::text[]) AND value IS NOT NULL
+),
 asked AS MATERIALIZED (
-    SELECT kind, rank FROM unnest($11::text[], $12::integer[]) AS room (kind, rank)
+    SELECT kind, rank, is_heir, is_urgent
+    FROM unnest($11::text[], $12::integer[], $20::boolean[], $21::text[], $22::boolean[])
+        AS room (kind, rank, is_heir, provider, is_urgent)
+    WHERE provider IS NULL OR provider IN (SELECT beside.provider FROM beside)
 ),
 mine AS MATERIALIZED (
     SELECT id FROM own
@@ -53,10 +66,27 @@ ready AS MATERIALIZED (
         LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) AS found
-    WHERE open.is_served
+    WHERE open.is_served AND asked.is_heir
 ),
 first AS MATERIALIZED (
-    SELECT id, target, server, attempts FROM ready ORDER BY priority DESC, rank, id LIMIT 1
+    SELECT id, target, server, attempts, priority, rank FROM ready ORDER BY priority DESC, rank, id LIMIT 1
+),
+better AS MATERIALIZED (
+    SELECT found.*, asked.kind, open.name AS queue
+    FROM first CROSS JOIN asked CROSS JOIN open CROSS JOIN LATERAL (
+        SELECT id, priority, target, server, attempts FROM {schema}.task
+        WHERE state = 'ready' AND kind = asked.kind AND queue = open.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority DESC, id
+        LIMIT 1
+    ) AS found
+    WHERE NOT asked.is_heir AND (
+        asked.is_urgent
+        OR found.priority > first.priority
+        OR (found.priority = first.priority AND (asked.rank, found.id) < (first.rank, first.id))
+    )
+    ORDER BY asked.is_urgent DESC, found.priority DESC, asked.rank, found.id
+    LIMIT 1
 ),
 use AS MATERIALIZED (
     SELECT value AS most, holding.*, false AS is_server
@@ -83,16 +113,24 @@ other AS MATERIALIZED (
     WHERE server.provider = $14 AND address <> $15 AND (capacity IS NULL OR used.count < capacity)
         AND (resting_until IS NULL OR resting_until <= now())
 ),
-next AS MATERIALIZED (
-    SELECT first.id FROM first
-    WHERE ($15::text IS NULL OR first.target IS NULL OR first.target = $15)
-        AND ($15 IS NULL OR first.attempts = 0 OR first.server IS DISTINCT FROM $15)
+heir AS MATERIALIZED (
+    SELECT id, is_ours FROM (
+        SELECT id, true AS is_ours, target, server, attempts FROM first WHERE NOT EXISTS (SELECT 1 FROM better)
+        UNION ALL
+        SELECT id, false, target, server, attempts FROM better WHERE EXISTS (
+            SELECT 1 FROM use WHERE most = 1 AND at_least = 1 AND (
+                NOT is_server OR NOT EXISTS (SELECT 1 FROM {schema}.server WHERE provider = $14 AND address <> $15)
+            )
+        )
+    ) AS candidate
+    WHERE ($15::text IS NULL OR target IS NULL OR target = $15)
+        AND ($15 IS NULL OR attempts = 0 OR server IS DISTINCT FROM $15)
         AND NOT EXISTS (
             SELECT 1 FROM asked CROSS JOIN open CROSS JOIN LATERAL (
                 SELECT 1 FROM {schema}.task
                 WHERE state = 'ready' AND kind = asked.kind AND queue = open.name AND demand > '' LIMIT 1
             ) AS demanding
-            WHERE open.is_served
+            WHERE open.is_served OR NOT asked.is_heir
         )
         AND NOT EXISTS (
             SELECT 1 FROM unnest($18::text[]) AS command (kind) CROSS JOIN LATERAL (
@@ -100,21 +138,19 @@ next AS MATERIALIZED (
             ) AS ready
         )
         AND NOT EXISTS (SELECT 1 FROM use WHERE at_most > most)
-        AND NOT EXISTS (
-            SELECT 1 FROM locked CROSS JOIN LATERAL (
-                SELECT 1 FROM {schema}.server WHERE server.provider <> $14 AND strpos(address, host) > 0 LIMIT 1
-            ) AS elsewhere
-            WHERE name = ANY ($17::text[]) AND value IS NOT NULL
-        )
+        AND NOT EXISTS (SELECT 1 FROM beside WHERE provider <> ALL (array_remove($21, NULL)))
         AND NOT EXISTS (
             SELECT 1 FROM other CROSS JOIN (
                 SELECT (at_least - 1)::float / coalesce(nullif(most, 0), 2147483648) AS load FROM use WHERE is_server
             ) AS this
             WHERE other.is_ailing OR other.load < this.load OR (other.load = this.load AND $19::boolean)
         )
-        AND EXISTS (
-            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
-        )
+),
+next AS MATERIALIZED (
+    SELECT id FROM heir
+    WHERE is_ours AND EXISTS (
+        SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+    )
 ),
 ended AS (
     DELETE FROM {schema}.task WHERE id = (SELECT id FROM mine) RETURNING *
@@ -132,7 +168,8 @@ taken AS (
         limit_key, group_id, server, slot, demand,
         greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
 )
-SELECT moved.id AS ended, false AS is_one_let_go, taken.* FROM moved LEFT JOIN taken ON true
+SELECT (SELECT ARRAY[better.id::text, kind, queue] FROM better CROSS JOIN heir) AS better, false AS is_one_let_go, taken.*
+FROM moved LEFT JOIN taken ON true
 
 -- name: pass_seat_in_line
 -- The same for one that stands in a line, too ($9, $10), where the first that waits must be there: it has the place, or
@@ -142,32 +179,37 @@ WITH {pass_seat.locked},
 {pass_seat.place},
 {pass_seat.own},
 {pass_seat.open},
+{pass_seat.beside},
 {pass_seat.asked},
 {pass_place.line},
 {pass_place.follower},
 {pass_place.mine},
 {pass_seat.ready},
 first AS MATERIALIZED (
-    SELECT id, target, server, attempts FROM (
-        SELECT id, priority, target, server, attempts, rank FROM ready
+    SELECT * FROM (
+        SELECT id, target, server, attempts, priority, rank FROM ready
         UNION ALL
-        SELECT id, priority, target, server, attempts, (SELECT rank FROM asked WHERE kind = $9)
+        SELECT id, target, server, attempts, priority, (SELECT rank FROM asked WHERE kind = $9 AND is_heir)
         FROM follower WHERE is_served
     ) AS candidate
     ORDER BY priority DESC, rank, id
     LIMIT 1
 ),
+{pass_seat.better},
 {pass_seat.use},
 {pass_seat.other},
+{pass_seat.heir},
 {pass_seat.next},
 {pass_seat.ended},
 {succeed.moved},
 {succeed.counted},
 {pass_seat.taken},
 {pass_place.promoted}
-SELECT moved.id AS ended, EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
-    SELECT 1 FROM use WHERE at_least >= most AND (NOT is_server OR NOT EXISTS (SELECT 1 FROM other))
-) AS is_one_let_go, taken.*
+SELECT (SELECT ARRAY[better.id::text, kind, queue] FROM better CROSS JOIN heir) AS better,
+    EXISTS (SELECT 1 FROM promoted) AND NOT EXISTS (
+        SELECT 1 FROM use WHERE at_least >= most AND (NOT is_server OR NOT EXISTS (SELECT 1 FROM other))
+    ) AS is_one_let_go,
+    taken.*
 FROM moved LEFT JOIN taken ON true
 
 -- name: pass_place
@@ -242,4 +284,4 @@ promoted AS (
     )
     RETURNING id
 )
-SELECT moved.id AS ended, false AS is_one_let_go, taken.* FROM moved LEFT JOIN taken ON true
+SELECT NULL::text[] AS better, false AS is_one_let_go, taken.* FROM moved LEFT JOIN taken ON true

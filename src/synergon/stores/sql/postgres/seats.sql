@@ -104,6 +104,34 @@ FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL 
     WHERE open.provider = room.provider
 ) AS found
 
+-- name: ready_elsewhere
+-- The first ready tasks ($2) of every lane of some kinds, in open queues: by jumping from one demand to the next.
+WITH RECURSIVE lane (kind, queue, demand) AS (
+    SELECT room.kind, queue.name, (
+        SELECT demand FROM {schema}.task
+        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name ORDER BY demand LIMIT 1
+    )
+    FROM unnest($1::text[]) AS room (kind) CROSS JOIN {schema}.queue
+    WHERE queue.paused_at IS NULL
+    UNION ALL
+    SELECT lane.kind, lane.queue, (
+        SELECT task.demand FROM {schema}.task
+        WHERE task.state = 'ready' AND task.kind = lane.kind AND task.queue = lane.queue AND task.demand > lane.demand
+        ORDER BY task.demand LIMIT 1
+    )
+    FROM lane WHERE lane.demand IS NOT NULL
+)
+SELECT found.id, found.priority, lane.kind, lane.queue, lane.demand, found.target, found.server, found.attempts,
+    false AS may_be_kept
+FROM lane CROSS JOIN LATERAL (
+    SELECT id, priority, target, server, attempts FROM {schema}.task
+    WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND demand = lane.demand
+        AND (expires_at IS NULL OR expires_at > now())
+    ORDER BY priority DESC, id
+    LIMIT $2
+) AS found
+WHERE lane.demand IS NOT NULL
+
 -- name: lease
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 

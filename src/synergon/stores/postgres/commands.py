@@ -1,0 +1,42 @@
+"""Commands that may be taken: they are for a provider, whatever their queue, and go before all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from synergon.records import ClaimRequest, Room
+from synergon.stores.allotting import Allotment
+from synergon.stores.postgres.choosing import Contender, contender
+from synergon.stores.postgres.session import Session
+
+
+async def ready_commands(
+    session: Session,
+    request: ClaimRequest,
+    rooms: Iterable[Room],
+    allotment: Allotment,
+    *,
+    limit: int,
+    without: Collection[int] = (),
+) -> list[Contender]:
+    """The first of each of these kinds and servers. Those for servers that have no room are left out: however many
+    they are, they hide nobody."""
+    rooms = [room for room in rooms if room.is_command and room.count > 0]
+    providers = {room.provider for room in rooms if room.provider is not None}
+    servers = {name: allotment.open_servers(name) for name in sorted(providers)}
+    rooms = [room for room in rooms if room.provider is None or servers[room.provider]]
+    if not rooms:
+        return []
+    is_open = [(name, address) for name, found in servers.items() for address in found]
+    rows = await session.rows(
+        "ready_commands",
+        [room.kind for room in rooms],
+        [room.provider for room in rooms],
+        limit,
+        [name for name, _ in is_open],
+        [address for _, address in is_open],
+        sorted(without),
+        request.patience,
+        request.node_id,
+    )
+    return [contender(row) for row in rows]
