@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from synergon.lifecycle import State
@@ -72,7 +73,7 @@ def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
 
 
 async def _move(session: Session, settlements: Sequence[Settlement], *, counts: bool) -> list[Any]:
-    in_order = sorted(settlements, key=lambda entry: entry.id)
+    in_order = sorted(settlements, key=attrgetter("id"))
     return await session.rows("succeed", *columns(in_order), session.shard, counts)
 
 
@@ -82,7 +83,7 @@ def columns(settlements: Sequence[Settlement]) -> tuple[list[int], list[int], li
     return (
         [entry.id for entry in settlements],
         _once([entry.claim_no for entry in settlements]),
-        _once([_result(entry) for entry in settlements]),
+        [_text(result) for result in _once([_result(entry) for entry in settlements])],
     )
 
 
@@ -90,7 +91,10 @@ def _once(values: list[Value]) -> list[Value]:
     return values[:1] if len(set(values)) == 1 else values
 
 
-def _result(settlement: Settlement) -> str | None:
+def _result(settlement: Settlement) -> bytes | None:
     assert isinstance(settlement.outcome, Succeeded), "only these are plain"
-    result = settlement.outcome.result
+    return settlement.outcome.result
+
+
+def _text(result: bytes | None) -> str | None:
     return result.decode() if result is not None else None
