@@ -32,8 +32,10 @@ class Tally:
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt starts."""
-        self.in_use += not is_command
-        self.commands_in_use += is_command
+        if is_command:
+            self.commands_in_use += 1
+        else:
+            self.in_use += 1
         self.by_kind[kind] += 1
         self.taken += 1
         if cost:
@@ -41,8 +43,10 @@ class Tally:
 
     def release(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt has really ended."""
-        self.in_use -= not is_command
-        self.commands_in_use -= is_command
+        if is_command:
+            self.commands_in_use -= 1
+        else:
+            self.in_use -= 1
         self.by_kind[kind] -= 1
         assert self.in_use >= 0, "a slot was given back twice"
         if cost:
