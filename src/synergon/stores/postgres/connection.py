@@ -184,14 +184,10 @@ class Connections:
         await pool.release(connection)  # which waits until a statement that was cancelled has ended
 
     async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
-        """Those that were used last stay at hand: their servers have planned what is likely to be asked next, which
-        takes as long as a hundred statements."""
-        if not self._may_keep(connection, renewals):
+        if self._may_keep(connection, renewals):
+            self._at_hand.append(connection)
+        else:
             await pool.release(connection)
-            return
-        self._at_hand.append(connection)
-        if len(self._at_hand) > AT_HAND:
-            await pool.release(self._at_hand.pop(0))
 
     async def take(self) -> PoolConnectionProxy[Any]:
         """A connection to keep until `give_back`."""
@@ -244,8 +240,8 @@ class Connections:
 
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
         """Who waits for a connection gets it from the pool."""
-        is_wanted = not self._for_strangers and not self._queueing
-        return is_wanted and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
+        has_place = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
+        return has_place and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
