@@ -158,8 +158,7 @@ class Signature:
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """The arguments from JSON, validated; PayloadError if they do not fit."""
-        arguments = self._validated(payload)
-        values = {name: getattr(arguments, name) for name in self._names}
+        values = msgspec.structs.asdict(self._validated(payload))
         if self._has_optional:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
         return values

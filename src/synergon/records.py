@@ -332,7 +332,7 @@ class Settlement(Record, frozen=True, kw_only=True):
     """Of a task that shares limits with others: they may start in the same step."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What the store made of a Settlement: the state it led to, or None if the claim was stale."""
 
     id: int

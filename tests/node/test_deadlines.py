@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.support import PATIENCE_SECONDS
@@ -12,9 +11,17 @@ from synergon.node.attempt import Attempt
 from synergon.node.deadlines import SLACK, Deadlines
 
 
-def body(timeout: float | None) -> Attempt:
+class Body:
     """As much of an attempt as has a deadline."""
-    return cast("Attempt", SimpleNamespace(timeout=timeout, deadline=None))
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self.deadline: float | None = None
+
+
+def body(timeout: float | None) -> Attempt:
+    """One whose time has not begun."""
+    return cast("Attempt", Body(timeout))
 
 
 class Passed:
@@ -67,12 +74,24 @@ async def test_ended_bodies_are_forgotten_long_before_their_deadlines() -> None:
     deadlines = Deadlines(asyncio.get_running_loop(), Passed())
     running = body(3600)
     deadlines.arm(running)
-    for _ in range(20 * SLACK):
+    for _ in range(10):
         attempt = body(1800)
         deadlines.arm(attempt)
         deadlines.disarm(attempt)
-    assert deadlines._entries <= SLACK + 4
-    assert sum(map(len, deadlines._lines.values())) == deadlines._entries
+    assert [list(line) for line in deadlines._lines.values()] == [[running], []]
     deadlines.disarm(running)
     deadlines.disarm(running)
-    assert deadlines._armed == 0
+    assert not any(deadlines._lines.values())
+
+
+async def test_lengths_of_time_that_nobody_has_any_more_are_forgotten_and_their_timers_with_them() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop(), Passed())
+    running = body(3600)
+    deadlines.arm(running)
+    for number in range(20 * SLACK):
+        attempt = body(1800 + number)
+        deadlines.arm(attempt)
+        deadlines.disarm(attempt)
+    assert deadlines._lines.keys() == deadlines._timers.keys()
+    assert len(deadlines._lines) <= SLACK + 2
+    assert running in deadlines._lines[3600]

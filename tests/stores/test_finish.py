@@ -312,6 +312,26 @@ async def test_a_deleted_task_settles_nothing(store: Store, worker: Worker) -> N
     assert await state_of(store, task_id) is None
 
 
+@pytest.mark.parametrize("numbers", [(2, 2, 2), (1, 3, 2)])
+async def test_successes_that_are_settled_together_go_each_by_its_own_claim(
+    store: Store, worker: Worker, numbers: tuple[int, ...]
+) -> None:
+    ids = await add_many(store, len(numbers))
+    current = {}
+    for turn in range(1, max(numbers) + 1):
+        for claim in await worker.claim():
+            current[claim.id] = claim
+            if turn < numbers[ids.index(claim.id)]:
+                await worker.finish(claim, Snoozed(delay=0))
+    settlements = [settlement_of(current[task_id], Succeeded(result=b"%d" % task_id)) for task_id in ids]
+    late = msgspec.structs.replace(settlements[-1], claim_no=9)
+    verdicts = await store.finish([*settlements[:-1], late])
+    assert [verdict.state for verdict in verdicts] == [*[State.SUCCEEDED] * len(ids[:-1]), None]
+    assert [(await read(store, task_id)).result for task_id in ids] == [*ids[:-1], None]
+    (verdict,) = await store.finish(settlements[-1:])
+    assert verdict.state is State.SUCCEEDED
+
+
 async def test_a_stale_settlement_does_not_fail_its_neighbours(store: Store, worker: Worker) -> None:
     await add_many(store, 3)
     first, second, third = await worker.claim()

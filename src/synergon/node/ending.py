@@ -44,7 +44,8 @@ class Ending:
 
     def look(self) -> None:
         """Something has ended."""
-        self.quiet.look()
+        if not self._runner.running:
+            self.quiet.look()
         if self._is_waiting:  # what still runs is not gone through at every end
             self._undisturbed.look()
 

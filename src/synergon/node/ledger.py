@@ -32,30 +32,40 @@ class Tally:
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt starts."""
-        self.in_use += not is_command
-        self.commands_in_use += is_command
+        if is_command:
+            self.commands_in_use += 1
+        else:
+            self.in_use += 1
         self.by_kind[kind] += 1
         self.taken += 1
-        for name, amount in cost.items():
-            self.used[name] = self.used.get(name, 0) + amount
         if cost:
-            self.by_cost[tuple(cost.items())] += 1
+            self._take(cost)
 
     def release(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """An attempt has really ended."""
-        self.in_use -= not is_command
-        self.commands_in_use -= is_command
+        if is_command:
+            self.commands_in_use -= 1
+        else:
+            self.in_use -= 1
         self.by_kind[kind] -= 1
         assert self.in_use >= 0, "a slot was given back twice"
+        if cost:
+            self._release(cost)
+
+    def _take(self, cost: Mapping[str, int]) -> None:
+        for name, amount in cost.items():
+            self.used[name] = self.used.get(name, 0) + amount
+        self.by_cost[tuple(cost.items())] += 1
+
+    def _release(self, cost: Mapping[str, int]) -> None:
         for name, amount in cost.items():
             self.used[name] -= amount
             assert self.used[name] >= 0, f"{name} was given back twice"
-        if cost:
-            share = tuple(cost.items())
-            self.by_cost[share] -= 1
-            if not self.by_cost[share]:
-                del self.by_cost[share]
-            self.returns += 1
+        share = tuple(cost.items())
+        self.by_cost[share] -= 1
+        if not self.by_cost[share]:
+            del self.by_cost[share]
+        self.returns += 1
 
 
 class Ledger(Tally):

@@ -132,12 +132,11 @@ class Runner:
                 outcome = await _uninterrupted(self._close_transaction(attempt, outcome))
         except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
-        self._log(attempt, outcome)
         self.running.pop(claim.id, None)
         self.preemption.release(attempt)
         if outcome is not None:
-            if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
-                self.preemption.returning(attempt)
+            if not isinstance(outcome, Succeeded):
+                self._note_failing(attempt, outcome)
             self._completer.add(settlement_of(attempt, outcome))
         self._on_free()
 
@@ -266,7 +265,9 @@ class Runner:
         if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
             arguments.update(fill_in(signature.injected, context))
-        positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
+        positional: list[Any] = []
+        if signature.positional_only:
+            positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
         if context is not None and attempt.task_type.around:
             value, error = await Wrapping(attempt, context, partial(run, attempt, positional, arguments)).run()
@@ -304,10 +305,7 @@ class Runner:
         return pair
 
     def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
-        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
-            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
-        if attempt.stop is not None and (error is not None or attempt.has_seen_stop):
-            # The node stops or has better to do, and the body ended because of that: what it returned is not a result.
+        if attempt.stop is not None and self._ended_so(attempt, error):
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if error is not None:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
@@ -316,6 +314,12 @@ class Runner:
         except PayloadError as misfit:
             return outcomes.of_error(attempt, misfit, self.node_id, self._clock.chance)
         return Succeeded(result=result, children=context.children if context is not None else ())
+
+    @staticmethod
+    def _ended_so(attempt: Attempt, error: BaseException | None) -> bool:
+        """Whether what it was asked to end for is its outcome. Where the node stops or has better to do, and the body
+        ended because of that, what it returned is not a result."""
+        return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
 
     def _pass_deadline(self, attempt: Attempt) -> None:
         attempt.ask_to_stop(Stop.TIMEOUT)
@@ -331,8 +335,13 @@ class Runner:
 
     # ------------------------------------------------------------ after
 
-    def _log(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        """A failed attempt is worth a line; a success is not."""
+    def _note_failing(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
+            self.preemption.returning(attempt)
+        self._log(attempt, outcome)
+
+    def _log(self, attempt: Attempt, outcome: Outcome) -> None:
+        """A failed attempt is worth a line."""
         match outcome:
             case Retrying(error=error, delay=delay):
                 then = f"runs again in {delay / 1_000_000:.3g} s"

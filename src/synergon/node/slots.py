@@ -86,7 +86,7 @@ class Slots(Generic[Work]):
         began = self._monotonic()
         while self._pending:
             work = self._pending.popleft()
-            if self._pending:
+            if self._starting < STARTING:
                 self._start_more()
             holders = getrefcount(task)
             await self._run(work)

@@ -76,8 +76,12 @@ def shut_out(node_id: str, *, is_leased: bool) -> Claims:
 def in_order(rooms: Iterable[Room], taken: Iterable[Any], kept_for: int | None = None) -> Claims:
     """The rows that a claim has taken, as others get them."""
     of_kind = {room.kind: room for room in rooms}
-    in_turn = sorted(taken, key=lambda row: place(of_kind[row["kind"]], row["priority"], row["id"], kept_for))
-    return Claims(_claim(row) for row in in_turn)
+    if kept_for is None and not any(room.is_command or room.is_urgent for room in of_kind.values()):
+        # `place` comes to the same, and takes three times as long.
+        in_turn = sorted(taken, key=lambda row: (-row["priority"], of_kind[row["kind"]].rank, row["id"]))
+    else:
+        in_turn = sorted(taken, key=lambda row: place(of_kind[row["kind"]], row["priority"], row["id"], kept_for))
+    return Claims(map(_claim, in_turn))
 
 
 def _claim(row: Any) -> Claim:

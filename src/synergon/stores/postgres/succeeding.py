@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from synergon.lifecycle import State
 from synergon.records import Settlement, Succeeded, Verdict
@@ -12,6 +13,8 @@ from synergon.stores.postgres.claiming import Run
 from synergon.stores.postgres.consequences import draw
 from synergon.stores.postgres.locking import lock_lines
 from synergon.stores.postgres.session import Session
+
+Value = TypeVar("Value")
 
 
 def are_plain(settlements: Sequence[Settlement]) -> bool:
@@ -54,9 +57,9 @@ async def _succeed_in_lines(session: Session, settlements: Sequence[Settlement])
     """They are counted last, because others wait for these rows."""
     await lock_lines(session, {entry.kind for entry in settlements if entry.kind and entry.limit_key is not None})
     rows = await _move(session, settlements, counts=False)
-    for row in rows:
-        session.touch(row["kind"], row["limit_key"])
-        session.count(row["queue"], row["kind"], State.SUCCEEDED, 1)
+    for queue, kind, limit_key, ids in rows:
+        session.touch(kind, limit_key)
+        session.count(queue, kind, State.SUCCEEDED, len(ids))
     settled = _verdicts(rows)
     if rest := _rest(settlements, settled):
         settled |= {verdict.id: verdict for verdict in await settling.finish(session, rest)}
@@ -65,26 +68,33 @@ async def _succeed_in_lines(session: Session, settlements: Sequence[Settlement])
 
 
 def _verdicts(rows: Sequence[Any]) -> dict[int, Verdict]:
-    return {task_id: Verdict(task_id, State.SUCCEEDED, (), kind) for task_id, _, kind, _ in rows}
+    succeeded = State.SUCCEEDED
+    return {task_id: Verdict(task_id, succeeded, (), kind) for _, kind, _, ids in rows for task_id in ids}
 
 
 async def _move(session: Session, settlements: Sequence[Settlement], *, counts: bool) -> list[Any]:
-    in_order = sorted(settlements, key=lambda entry: entry.id)
+    in_order = sorted(settlements, key=attrgetter("id"))
     return await session.rows("succeed", *columns(in_order), session.shard, counts)
 
 
 def columns(settlements: Sequence[Settlement]) -> tuple[list[int], list[int], list[str | None]]:
-    """As a statement takes them; they are in the order of ids. A result that all have is there once: who looks for one
-    among many texts goes through all that are before it."""
-    results = [_result(entry) for entry in settlements]
+    """As a statement takes them; they are in the order of ids. What all have is there once: each number has its price,
+    and who looks for one among many texts goes through all that are before it."""
     return (
         [entry.id for entry in settlements],
-        [entry.claim_no for entry in settlements],
-        results[:1] if len(set(results)) == 1 else results,
+        _once([entry.claim_no for entry in settlements]),
+        [_text(result) for result in _once([_result(entry) for entry in settlements])],
     )
 
 
-def _result(settlement: Settlement) -> str | None:
+def _once(values: list[Value]) -> list[Value]:
+    return values[:1] if len(set(values)) == 1 else values
+
+
+def _result(settlement: Settlement) -> bytes | None:
     assert isinstance(settlement.outcome, Succeeded), "only these are plain"
-    result = settlement.outcome.result
+    return settlement.outcome.result
+
+
+def _text(result: bytes | None) -> str | None:
     return result.decode() if result is not None else None

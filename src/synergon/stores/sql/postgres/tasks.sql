@@ -239,7 +239,8 @@ AND NOT EXISTS (
 )
 RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
     overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
-    greatest(ceil(extract(epoch FROM spared_until - now()) * 1000000), 0)::bigint AS spared_for, priority
+    CASE WHEN spared_until > now() THEN ceil(extract(epoch FROM spared_until - now()) * 1000000)::bigint ELSE 0 END
+        AS spared_for, priority
 
 -- name: running_bonds
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
@@ -274,21 +275,21 @@ RETURNING queue, kind
 
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
--- group, and whose server was well anyway. The ids are sorted, and so are the rows that count. $3: one result for each,
--- or one for all. $5: they are counted at once; then they stand in no line.
+-- group, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the index
+-- is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all. $5: they are
+-- counted at once; then they stand in no line.
 WITH ended AS (
     DELETE FROM {schema}.task
-    WHERE id = ANY (ARRAY(
-        SELECT id FROM {schema}.task
-        WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
-            AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
-            AND (slot IS NULL OR NOT EXISTS (
-                SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
-                    AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
-            ))
-        ORDER BY id FOR UPDATE
-    ))
-    RETURNING *
+    WHERE id = ANY ($1) AND state || '' = 'running'
+        AND claim_no = ($2::bigint[])[CASE WHEN cardinality($2) = 1 THEN 1 ELSE width_bucket(id, $1::bigint[]) END]
+        AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
+        AND (slot IS NULL OR NOT EXISTS (
+            SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
+                AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
+        ))
+    RETURNING id, kind, queue, priority, run_at, payload, attempts, max_attempts, crashes, claim_no, node_id, server, key,
+        cancel_requested, overdue, enqueued_at, started_at, expires_at, overrides, tags, meta, progress, errors,
+        limit_key, is_command, target, provider, demand
 ),
 moved AS (
     INSERT INTO {schema}.history (
@@ -311,7 +312,7 @@ counted AS (
     GROUP BY queue, kind ORDER BY queue COLLATE "C", kind COLLATE "C"
     ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 )
-SELECT id, queue, kind, limit_key FROM moved
+SELECT queue, kind, limit_key, array_agg(id) AS ids FROM moved GROUP BY queue, kind, limit_key
 
 -- name: tally
 INSERT INTO {schema}.tally (queue, kind, state, shard, count)
