@@ -187,7 +187,7 @@ def test_no_text_of_the_profile_needs_what_such_databases_lack() -> None:
 def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
-        *("claim", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
+        *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
         *("demote", "keep", "let_go", "line_up", "prune", "prune_rates", "prune_succeeded", "take_seats"),
         *("snapshot", "endings", "pass_place", "pass_seat", "pass_seat_in_line"),
     }

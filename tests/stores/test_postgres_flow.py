@@ -1,4 +1,4 @@
-"""Claims while there is more than they ask for, which a shorter statement makes: nothing else is different."""
+"""Claims of one kind, or while there is more than is asked for, by shorter statements: nothing else is different."""
 
 from __future__ import annotations
 
@@ -57,9 +57,14 @@ async def flow(store: PostgresStore, worker: Worker, said: list[str]) -> Flow:
     """It has taken as many as it asked for, and there is more."""
     await add_many(store, MANY, priority=9)
     flow = Flow(worker, said)
-    claims, asked = await flow.claim()
+    claims, asked = await flow.claim("work", "other")
     assert (len(claims), asked) == (MANY, ["claim"])
     return flow
+
+
+def shorter(kinds: tuple[str, ...]) -> str:
+    """The statement that serves these."""
+    return "claim_kind" if len(kinds) == 1 else "claim_more"
 
 
 async def test_all_are_taken_in_their_order_until_nothing_is_left(store: PostgresStore, flow: Flow) -> None:
@@ -82,7 +87,7 @@ async def test_one_that_asks_for_few_or_for_few_of_a_kind_goes_the_usual_way(
     store: PostgresStore, worker: Worker, flow: Flow, said: list[str]
 ) -> None:
     ids = await add_many(store, 2 * MANY)
-    claims, asked = await flow.claim(limit=MANY - 1)
+    claims, asked = await flow.claim("work", "other", limit=MANY - 1)
     assert (ids_of(claims), asked) == (ids[: MANY - 1], ["claim"])
     said.clear()
     few = room("other")
@@ -91,46 +96,75 @@ async def test_one_that_asks_for_few_or_for_few_of_a_kind_goes_the_usual_way(
     assert (len(claims), said) == (MANY, ["claim"])
 
 
-async def test_what_is_paused_has_expired_or_is_of_another_queue_is_left(store: PostgresStore, flow: Flow) -> None:
+async def test_one_kind_is_asked_for_shortly_however_few_there_are(
+    store: PostgresStore, worker: Worker, said: list[str]
+) -> None:
+    flow = Flow(worker, said)
+    assert await flow.claim(limit=3) == ([], ["claim_kind", "claim"])
+    late, (first, second, third) = await add_many(store, 2, queue="mail"), await add_many(store, 3, priority=1)
+    claims, asked = await flow.claim(limit=1)
+    assert (ids_of(claims), asked) == ([first], ["claim_kind"])
+    assert {(claim.claim_no, claim.attempts, claim.spared_for) for claim in claims} == {(1, 1, 0)}
+    claims = await worker.claim_rooms(type(room())(kind="work", count=2), limit=9, **STATE)
+    assert ids_of(claims) == [second, third]
+    claims, asked = await flow.claim(limit=9)
+    assert (ids_of(claims), asked) == (late, ["claim_kind"])
+
+
+KINDS: Final = (("work",), ("work", "other"))
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+async def test_what_is_paused_has_expired_or_is_of_another_queue_is_left(
+    store: PostgresStore, flow: Flow, kinds: tuple[str, ...]
+) -> None:
     ids = await add_many(store, 3)
     await add_many(store, 3, queue="mail")
     await add_many(store, 3, queue="other")
     await add_many(store, 3, expires_in=0)
     await store.pause(["mail"])
-    claims, asked = await flow.claim(queues=frozenset({"default", "mail"}))
-    assert (ids_of(claims), asked) == (ids, ["claim_more"])
+    claims, asked = await flow.claim(*kinds, queues=frozenset({"default", "mail"}))
+    assert (ids_of(claims), asked) == (ids, [shorter(kinds)])
 
 
-async def test_a_task_that_demands_something_is_weighed(store: PostgresStore, flow: Flow) -> None:
+@pytest.mark.parametrize("kinds", KINDS)
+async def test_a_task_that_demands_something_is_weighed(
+    store: PostgresStore, flow: Flow, kinds: tuple[str, ...]
+) -> None:
     plain = await add_many(store, 3)
     (first,) = await add_many(store, 1, demand=demands(cpu=1), priority=1)
-    claims, asked = await flow.claim()
-    assert (ids_of(claims), asked) == ([first, *plain], ["claim_more", "claim", "lanes", *WEIGHED])
+    claims, asked = await flow.claim(*kinds)
+    assert (ids_of(claims), asked) == ([first, *plain], [shorter(kinds), "claim", "lanes", *WEIGHED])
 
 
+@pytest.mark.parametrize("kinds", KINDS)
 async def test_a_node_that_is_cordoned_meanwhile_gets_nothing_and_learns_why(
-    store: PostgresStore, worker: Worker, flow: Flow
+    store: PostgresStore, worker: Worker, flow: Flow, kinds: tuple[str, ...]
 ) -> None:
     await add_many(store, 3)
     await store.order(NewOrder(verb="cordon", subject=worker.node_id, who="ada"))
-    claims, asked = await flow.claim()
-    assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, ["claim_more", "claim"])
+    claims, asked = await flow.claim(*kinds)
+    assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, [shorter(kinds), "claim"])
 
 
+@pytest.mark.parametrize("kinds", KINDS)
 async def test_a_node_whose_lease_is_over_gets_nothing_and_learns_why(
-    store: PostgresStore, worker: Worker, flow: Flow
+    store: PostgresStore, worker: Worker, flow: Flow, kinds: tuple[str, ...]
 ) -> None:
     await add_many(store, 3)
     await store.unregister(worker.node_id)
     with pytest.raises(LeaseLost):
-        await flow.claim()
+        await flow.claim(*kinds)
 
 
-async def test_what_somebody_else_is_about_to_take_is_passed_over(store: PostgresStore, flow: Flow) -> None:
+@pytest.mark.parametrize("kinds", KINDS)
+async def test_what_somebody_else_is_about_to_take_is_passed_over(
+    store: PostgresStore, flow: Flow, kinds: tuple[str, ...]
+) -> None:
     ids = await add_many(store, 4)
     other: asyncpg.Connection[Any] = await asyncpg.connect(store.address.dsn)
     async with other.transaction():
         await other.execute(f"SELECT FROM {SCHEMA}.task WHERE id = ANY ($1) FOR UPDATE", ids[:2])
-        claims, _ = await flow.claim()
+        claims, _ = await flow.claim(*kinds)
     await other.close()
     assert ids_of(claims) == ids[2:]

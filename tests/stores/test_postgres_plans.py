@@ -22,6 +22,7 @@ BACKLOGS: Final = ("nothing", "many kinds", "many kinds, not analyzed", "one kin
 TYPES: Final = {
     "candidates": "text, text[], integer[], integer, text[], integer, bigint[], integer[]",
     "claim": "text, text[], integer[], integer, text[], integer[]",
+    "claim_kind": "text, text, integer, text[]",
     "claim_more": "text, text[], integer[], integer, text[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
@@ -57,9 +58,10 @@ class Planner:
 
     async def prepare(self) -> None:
         """Prepare everything, and make the plans that are kept."""
-        for name in ("claim", "claim_more", "lock_running", "end", "succeed"):
+        for name in ("claim", "claim_kind", "claim_more", "lock_running", "end", "succeed"):
             await self.prepare_one(name, TYPES[name])
         await self.claim(PLANS[0])
+        await self.claim_kind(PLANS[0])
         await self.claim_more(PLANS[0])
         await self.lock_running(PLANS[0], 1)
         await self.end(PLANS[0], 1)
@@ -75,6 +77,10 @@ class Planner:
         return await self._scans(
             mode, "claim", "'node'", kinds, array(*[100] * KINDS), "500", "NULL", array(*range(KINDS))
         )
+
+    async def claim_kind(self, mode: str) -> set[str]:
+        """The same of one kind."""
+        return await self._scans(mode, "claim_kind", "'node'", "'kind-0'", "500", "NULL")
 
     async def claim_more(self, mode: str) -> set[str]:
         """The same where there is more of them than it asks for."""
@@ -171,6 +177,7 @@ async def planner(request: pytest.FixtureRequest) -> AsyncIterator[Planner]:
 async def test_no_statement_reads_more_than_it_takes(planner: Planner) -> None:
     for mode in PLANS:
         assert await planner.claim(mode) == {"task_ready", "task_pkey"}, mode
+        assert await planner.claim_kind(mode) == {"task_ready", "task_pkey"}, mode
         assert await planner.claim_more(mode) == {"task_ready", "task_pkey"}, mode
         for size in SIZES:
             assert await planner.lock_running(mode, size) - {"a sort"} == {"task_pkey"}, (mode, size)

@@ -56,11 +56,11 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
         await written_down()
         return ids_of(claims), list(said)
 
-    assert await claim() == (plain[:1], ["claim"])
+    assert await claim() == (plain[:1], ["claim_kind"])
     first, second = await add_many(store, 2, demand=demands(cpu=1), priority=1)
-    assert await claim() == ([first], ["claim", "lanes", *WEIGHED])
+    assert await claim() == ([first], ["claim_kind", "claim", "lanes", *WEIGHED])
     assert await claim() == ([second], ["lanes", *WEIGHED])
-    assert await claim(9) == (plain[1:], ["lanes", "claim"])
+    assert await claim(9) == (plain[1:], ["lanes", "claim_kind"])
     await store.close()
 
 
@@ -72,10 +72,10 @@ ROOMS: Final = {
     "a line and a server": Room(kind="lined", count=1, provider="gpu"),
 }
 SAID: Final = {
-    "nothing": ["succeed", "claim"],
+    "nothing": ["succeed", "claim_kind"],
     "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
     "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
-    "a line": ["BEGIN", "lock_limits", "succeed", "survey", "promote", "tally", "COMMIT", "claim"],
+    "a line": ["BEGIN", "lock_limits", "succeed", "survey", "promote", "tally", "COMMIT", "claim_kind"],
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -51,6 +52,7 @@ class Caller:
 
     def __init__(self) -> None:
         self._kept: dict[Place, list[Connection]] = {}
+        self._trust: ssl.SSLContext | None = None
         self._is_closed = False
 
     async def post(self, address: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
@@ -100,10 +102,17 @@ class Caller:
             lambda: Connection(lambda lost: self._forget(place, lost)),
             address,
             place.port,
-            ssl=place.is_secure or None,
+            ssl=await self._trusted() if place.is_secure else None,
             server_hostname=place.host if place.is_secure else None,
         )
         return connection
+
+    async def _trusted(self) -> ssl.SSLContext:
+        """Who may say that a peer is the one that it should be: whom the whole process trusts, those in $SSL_CERT_FILE
+        if that is set. There are many of them, and they are read once."""
+        if self._trust is None:
+            self._trust = await asyncio.to_thread(ssl.create_default_context)
+        return self._trust
 
     def _keep(self, place: Place, connection: Connection) -> None:
         if self._is_closed or not connection.may_stay:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,6 +78,11 @@ class HttpTransport:
         headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
         try:
             status, answer = await self._caller.post(address, headers, envelope.body, SEND_SECONDS)
+        except ssl.SSLCertVerificationError as error:
+            raise SendError(
+                f"its certificate is not trusted: {error.verify_message} (an authority of your own is trusted if "
+                "SSL_CERT_FILE names its file)"
+            ) from error
         except (OSError, TimeoutError) as error:
             raise SendError(str(error) or type(error).__name__) from error
         if status != 200:

@@ -26,18 +26,19 @@ class Claimer:
     """Claims for the nodes of one process.
 
     On the long way it is found first, without locks, what there is to take at all; if that needs no weighing, the
-    short way is taken after all. The short way has a shorter one, for as long as there is more than is asked for.
+    short way is taken after all. The short way has a shorter one, for requests of one kind, as they are when a task
+    has just come, and for as long as there is more than is asked for.
     """
 
     def __init__(
         self,
         at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]],
-        more: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None,
+        shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None,
         write: Run,
         statement: Run,
     ) -> None:
         self._at_once = at_once
-        self._more = more
+        self._shortly = shortly
         self._has_left_some = False
         """The last claim took as many as it asked for."""
         self._write = write
@@ -57,8 +58,9 @@ class Claimer:
 
     async def _claim_in_numbers(self, request: ClaimRequest) -> AtOnce:
         found = AtOnce(Claims())
-        if self._more is not None and self._has_left_some and _is_for_many(request):
-            found = AtOnce(await self._more(self._statement, request))
+        is_short = len(request.rooms) == 1 or (self._has_left_some and _is_for_many(request))
+        if self._shortly is not None and is_short:
+            found = AtOnce(await self._shortly(self._statement, request))
         if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
             found = await self._at_once(self._statement, request)
         self._has_left_some = len(found.claims) >= request.limit

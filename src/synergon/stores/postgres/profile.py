@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from synergon.records import ClaimRequest, Claims
 from synergon.stores.base import Endings
-from synergon.stores.postgres.claiming import AtOnce, Run, claim_at_once, claim_more
+from synergon.stores.postgres.claiming import AtOnce, Run, claim_at_once, claim_shortly
 from synergon.stores.postgres.contest import claim_by_contest
 from synergon.stores.postgres.endings import SnapshotEndings
 from synergon.stores.postgres.endings_by_clock import ClockEndings
@@ -42,8 +42,8 @@ class Profile:
     asks_one_number: bool
     """A statement that looks into several lanes asks for the same number of rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
-    claim_more: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
-    """A shorter way for as long as there is more than is asked for; None: there is none."""
+    claim_shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
+    """A shorter way, for one kind, or for as long as there is more than is asked for; None: there is none."""
     move: Callable[..., Awaitable[list[Any]]]
     succeeds_at_once: bool
     """One statement may change several tables."""
@@ -86,7 +86,7 @@ STANDARD: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1),
     asks_one_number=False,
     claim=claim_at_once,
-    claim_more=claim_more,
+    claim_shortly=claim_shortly,
     move=move_at_once,
     succeeds_at_once=True,
     endings=SnapshotEndings.open,
@@ -103,7 +103,7 @@ DISTRIBUTED: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
     asks_one_number=True,
     claim=claim_by_contest,
-    claim_more=None,
+    claim_shortly=None,
     move=move_in_steps,
     succeeds_at_once=False,
     endings=ClockEndings.open,

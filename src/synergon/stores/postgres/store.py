@@ -87,7 +87,7 @@ class PostgresStore:
         self._gathering_bound = Gathering(self._insert_bound)
         self._identity: schema.Identity | None = None
         self._known_queues: set[str] = set()
-        self._claimer = Claimer(self._profile.claim, self._profile.claim_more, self._write, self._statement)
+        self._claimer = Claimer(self._profile.claim, self._profile.claim_shortly, self._write, self._statement)
 
     # ------------------------------------------------------------ life
 

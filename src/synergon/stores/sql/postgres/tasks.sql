@@ -204,6 +204,42 @@ claimed AS (
 SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
+-- name: claim_kind
+-- The same for tasks of one kind, which is what a node asks for that was told of a task: the time that such a statement
+-- takes goes to its parts, and these are half as many. Where something stands against it nothing comes back: a lease that
+-- is over, a node that is cordoned, ready tasks that demand something of their own. `claim` tells which.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at), overdue = false, kept_by = NULL, kept_until = NULL
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT found.id
+    FROM {schema}.queue CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND kind = $2 AND queue = queue.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority DESC, id
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
+    ORDER BY found.priority DESC, found.id
+    LIMIT $3
+))
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+AND NOT EXISTS (
+    SELECT 1 FROM {schema}.queue CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.task
+        WHERE state = 'ready' AND kind = $2 AND queue = queue.name AND demand > '' LIMIT 1
+    ) AS demanding
+    WHERE queue.paused_at IS NULL AND ($4 IS NULL OR queue.name = ANY ($4))
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, demand,
+    CASE WHEN spared_until > now() THEN ceil(extract(epoch FROM spared_until - now()) * 1000000)::bigint ELSE 0 END
+        AS spared_for, priority
+
 -- name: claim_more
 -- The same where there is more than is asked for, of every kind as many as of all together: no CTE keeps the rows, and
 -- none is counted, which saves a seventh of the time. Nothing comes back where something stands against it, too: a lease

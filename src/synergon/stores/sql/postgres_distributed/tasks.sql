@@ -8,6 +8,8 @@
 -- name: succeed
 -- One statement changes one table.
 
+-- name: claim_kind
+
 -- name: claim_more
 
 -- name: pass_seat
