@@ -75,7 +75,7 @@ SAID: Final = {
     "nothing": ["succeed", "claim"],
     "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
     "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
-    "a line": ["BEGIN", "lock_limits", "succeed", "survey", "promote", "tally", "COMMIT", "claim"],
+    "a line": ["BEGIN", "enter", "succeed_in_lines", "COMMIT", "claim"],
 }
 
 

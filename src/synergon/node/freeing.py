@@ -39,7 +39,7 @@ class Freeing:
             self._scheduler().wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
 
     async def finish(self, batch: list[Settlement]) -> list[Verdict]:
-        """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
+        """Have outcomes written; the places may be passed on."""
         takers = self._takers(batch)
         verdicts: list[Verdict] = []
 
@@ -48,9 +48,21 @@ class Freeing:
             verdicts.append(verdict)
             return claims
 
+        async def pass_all_on(request: ClaimRequest) -> Claims | None:
+            passed = await self._store.pass_all_on(batch, request)
+            if passed is None:
+                return None
+            verdicts.extend(passed[0])
+            # Nobody waits for what is left of their places, unless a verdict says so.
+            self._passed_on.update(entry.kind for entry in batch if entry.kind in takers)
+            return passed[1]
+
         if takers:
             try:
-                if await self._scheduler().claim_along(takers, pass_on):
+                if len(batch) > 1:
+                    await self._scheduler().claim_is_over()  # it costs less than a claim of its own afterwards
+                    await self._scheduler().claim_along(takers, pass_all_on)
+                elif await self._scheduler().claim_along(takers, pass_on):
                     self._passed_on[batch[0].kind] += 1
             except StoreUnavailable:
                 self._strays().doubt()
@@ -58,10 +70,13 @@ class Freeing:
         return verdicts or await self._store.finish(batch)
 
     def _takers(self, batch: list[Settlement]) -> set[str]:
-        """The kinds that may take the place."""
-        if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
+        """The kinds that may take the places; of many tasks, only places in the lines of one kind."""
+        if not self._passes_on or self._strays().is_in_doubt:
             return set()
-        return self._sharing.heirs(batch[0].kind)
+        if len(batch) == 1:
+            return self._sharing.heirs(batch[0].kind)
+        kinds = {entry.kind for entry in batch if entry.kind is not None and entry.limit_key is not None}
+        return kinds if len(kinds) == 1 and self._sharing.about_to_end(kinds) == kinds else set()
 
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""

@@ -181,6 +181,10 @@ class Scheduler:
             return kind not in self._dirty
         return not self._has_room_for(self._dirty)
 
+    async def claim_is_over(self) -> None:
+        """Return when the claim that is in flight has ended, if there is one; another one may be by then."""
+        await self._is_idle.wait()
+
     async def settled(self) -> None:
         """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""
         while self.is_claiming:  # another may have begun before who waits for the one before had its turn
