@@ -89,7 +89,7 @@ async def drain(url: str, node_id: str) -> None:
         rooms = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
         claims = await worker.claim_rooms(*rooms, limit=8)
         if claims:
-            await store.finish([settled(claim) for claim in claims[1:]])
+            await pass_all_on(worker, claims[1:])
             await pass_on(worker, claims[0], rooms)
     await store.close()
 
@@ -105,6 +105,21 @@ async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:
     claims: Claims | None = Claims([claim])
     while claims:
         _, claims = await worker.store.pass_on(settled(claims[0]), request)
+
+
+async def pass_all_on(worker: Worker, claims: Sequence[Claim]) -> None:
+    """The same for many of a kind's lines; whatever else there is ends."""
+    (room,) = alike("lined")
+    request = ClaimRequest(node_id=worker.node_id, rooms=(room,), limit=random.randint(1, 8))
+    await worker.store.finish([settled(claim) for claim in claims if claim.kind != room.kind])
+    lined = [claim for claim in claims if claim.kind == room.kind]
+    while lined:
+        settlements = [settled(claim) for claim in lined]
+        passed = await worker.store.pass_all_on(settlements, request) if random.random() < 0.9 else None
+        if passed is None:
+            await worker.store.finish(settlements)
+            return
+        _, lined = passed
 
 
 if __name__ == "__main__":

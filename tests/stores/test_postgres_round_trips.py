@@ -75,7 +75,7 @@ SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
     "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
     "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
-    "a line": ["BEGIN", "lock_limits", "succeed", "survey", "promote", "tally", "COMMIT", "claim_kind"],
+    "a line": ["BEGIN", "enter", "succeed_in_lines", "COMMIT", "claim_kind"],
 }
 
 

@@ -49,38 +49,63 @@ class Freeing:
             self._scheduler().wake(self._sharing.about_to_end(settlement.kind for settlement in batch))
 
     async def finish(self, batch: list[Settlement]) -> list[Verdict]:
-        """Have outcomes written; of a single one, the place may be passed on. Of many there is no hurry."""
-        heirs = self._heirs(batch)
-        verdicts: list[Verdict] = []
-        taken: list[Claim] = []
-
-        async def pass_on(request: ClaimRequest) -> Claims | None:
-            verdict, claims = await self._store.pass_on(batch[0], request)
-            verdicts.append(verdict)
-            taken.extend(claims or ())
-            return claims
-
-        if not heirs:
+        """Have outcomes written; the places may be passed on."""
+        takers = self._takers(batch)
+        if not takers:
             return await self._store.finish(batch)
-        kind = batch[0].kind
-        beside = self._sharing.about_to_end([kind]) - heirs
+        pass_on = self._pass_on if len(batch) == 1 else self._pass_all_on
         try:
-            is_passed_on = await self._scheduler().claim_along(heirs, pass_on, beside=beside)
+            verdicts, is_taken = await pass_on(batch, takers)
         except StoreUnavailable:
             self._strays().doubt()
             raise
         verdicts = verdicts or await self._store.finish(batch)
-        if is_passed_on:
-            self._passed_on[kind] += 1
-        if not taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
+        kind = batch[0].kind
+        if not is_taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
             self._tell(self._sharing.places(kind))
         return verdicts
 
-    def _heirs(self, batch: list[Settlement]) -> set[str]:
-        """The kinds that may take the place."""
-        if len(batch) != 1 or not self._passes_on or self._strays().is_in_doubt:
+    def _takers(self, batch: list[Settlement]) -> set[str]:
+        """The kinds that may take the places; of many tasks, only places in the lines of one kind."""
+        if not self._passes_on or self._strays().is_in_doubt:
             return set()
-        return self._sharing.heirs(batch[0].kind)
+        if len(batch) == 1:
+            return self._sharing.heirs(batch[0].kind)
+        kinds = {entry.kind for entry in batch if entry.kind is not None and entry.limit_key is not None}
+        return kinds if len(kinds) == 1 and self._sharing.about_to_end(kinds) == kinds else set()
+
+    async def _pass_on(self, batch: list[Settlement], takers: set[str]) -> tuple[list[Verdict], bool]:
+        """The place of a single task."""
+        (ending,) = batch
+        verdicts: list[Verdict] = []
+        taken: list[Claim] = []
+
+        async def ask(request: ClaimRequest) -> Claims | None:
+            verdict, claims = await self._store.pass_on(ending, request)
+            verdicts.append(verdict)
+            taken.extend(claims or ())
+            return claims
+
+        beside = self._sharing.about_to_end([ending.kind]) - takers
+        if await self._scheduler().claim_along(takers, ask, beside=beside):
+            self._passed_on[ending.kind] += 1
+        return verdicts, bool(taken)
+
+    async def _pass_all_on(self, batch: list[Settlement], takers: set[str]) -> tuple[list[Verdict], bool]:
+        """The places of many in their lines. Nobody waits for what is left of these, unless a verdict says so."""
+        verdicts: list[Verdict] = []
+
+        async def ask(request: ClaimRequest) -> Claims | None:
+            passed = await self._store.pass_all_on(batch, request)
+            if passed is None:
+                return None
+            verdicts.extend(passed[0])
+            self._passed_on.update(entry.kind for entry in batch if entry.kind in takers)
+            return passed[1]
+
+        await self._scheduler().claim_is_over()  # it costs less than a claim of its own afterwards
+        await self._scheduler().claim_along(takers, ask)
+        return verdicts, bool(verdicts)
 
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""

@@ -148,7 +148,7 @@ class Scheduler:
         return await self._claim(self._acceptance.narrowed(request), self._store.claim)
 
     async def claim_along(self, kinds: set[str], ask: Ask, *, beside: Set[str] = frozenset()) -> bool:
-        """Claim one task of these kinds together with something else that the store is told; whether one was taken, or
+        """Claim tasks of these kinds together with something else that the store is told; whether one was taken, or
         its place was left to one that another node could take. Tasks of the kinds beside them may want the same place.
 
         Where there is room for others that may be before it, `ask` is not called. What it cannot answer is asked again,
@@ -180,6 +180,10 @@ class Scheduler:
         if kind is not None:
             return kind not in self._dirty
         return not self._has_room_for(self._dirty)
+
+    async def claim_is_over(self) -> None:
+        """Return when the claim that is in flight has ended, if there is one; another one may be by then."""
+        await self._is_idle.wait()
 
     async def settled(self) -> None:
         """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""

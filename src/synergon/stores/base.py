@@ -259,6 +259,15 @@ class Store(Protocol):
         A store that does not pass on (`Capabilities`) always says so.
         """
 
+    async def pass_all_on(
+        self, settlements: Sequence[Settlement], request: ClaimRequest
+    ) -> tuple[list[Verdict], Claims] | None:
+        """The same for many that leave places in the lines of one kind: take what a claim with this request would take
+        once they have ended. None: nothing was done, they have to be finished.
+
+        A verdict tells (`released`) if somebody has a place now who was not taken.
+        """
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts; False: stale."""
 

@@ -176,6 +176,14 @@ class MemoryStore:
         """Settle an attempt; a claim that follows costs nothing here."""
         return (await self.finish([settlement]))[0], None
 
+    async def pass_all_on(
+        self,
+        settlements: Sequence[Settlement],  # noqa: ARG002  it is the port's
+        request: ClaimRequest,  # noqa: ARG002  the same
+    ) -> tuple[list[Verdict], Claims] | None:
+        """A claim that follows costs nothing here."""
+        return None
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""
         with self._transaction() as (tables, _):

@@ -51,6 +51,7 @@ from synergon.stores.postgres import (
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.body import PostgresBodyTransaction
 from synergon.stores.postgres.claimer import Claimer
+from synergon.stores.postgres.closing_up import finish_in_lines, pass_all_on
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.drivers import Driver, driver_of
 from synergon.stores.postgres.gathering import Gathering
@@ -236,15 +237,23 @@ class PostgresStore:
 
     async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle attempts; plain successes, which are nearly all, in one statement."""
-        if self._profile.succeeds_at_once and are_plain(settlements):
-            return await finish_plain(self._write, self._statement, settlements)
-        return await self._write(settling.finish, settlements)
+        if not self._profile.succeeds_at_once or not are_plain(settlements):
+            return await self._write(settling.finish, settlements)
+        if any(entry.limit_key is not None for entry in settlements):
+            return await finish_in_lines(self._write, settlements)
+        return await finish_plain(self._write, self._statement, settlements)
 
     async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
         """Settle an attempt and take the next one, in one statement."""
         if not self.capabilities.passes_on:
             return (await self.finish([settlement]))[0], None
         return await pass_on(self._statement, self.finish, settlement, request)
+
+    async def pass_all_on(
+        self, settlements: Sequence[Settlement], request: ClaimRequest
+    ) -> tuple[list[Verdict], Claims] | None:
+        """The same for many, of one kind's lines."""
+        return await pass_all_on(self._write, settlements, request) if self.capabilities.passes_on else None
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""

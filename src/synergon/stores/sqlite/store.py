@@ -171,6 +171,14 @@ class SqliteStore:
         """Settle an attempt; a claim that follows shares its commit anyway."""
         return (await self.finish([settlement]))[0], None
 
+    async def pass_all_on(
+        self,
+        settlements: Sequence[Settlement],  # noqa: ARG002  it is the port's
+        request: ClaimRequest,  # noqa: ARG002  the same
+    ) -> tuple[list[Verdict], Claims] | None:
+        """A claim that follows shares their commit anyway."""
+        return None
+
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""
         return await self._write(settling.report, reports)

@@ -1,10 +1,170 @@
 -- name: lock_limits
--- Whoever waits here sees what the one before has done: what follows is counted by later statements.
-SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
+-- Whoever waits here sees what the one before has done: what follows is counted by later statements. The doors are
+-- closed in the order of the names, too, and from the last one on: others take the first that is open, so whoever closes
+-- them waits for each of those who are inside, and for nobody who comes later.
+WITH locked AS MATERIALIZED (
+    SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
+)
+SELECT name, value, every, burst FROM locked CROSS JOIN LATERAL (
+    SELECT count(*) FROM (
+        SELECT turn.name FROM {schema}.turn
+        WHERE locked.name LIKE 'key:%' AND turn.name = ANY (ARRAY(
+            SELECT locked.name || '/' || number FROM generate_series(0, 7) AS number
+        ))
+        ORDER BY turn.name DESC FOR UPDATE
+    ) AS closed
+) AS doors
 
 -- name: lock_lines
 -- The limits of all lines.
-SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
+WITH locked AS MATERIALIZED (
+    SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;'
+    ORDER BY name FOR UPDATE
+)
+SELECT name, value, every, burst FROM locked CROSS JOIN LATERAL (
+    SELECT count(*) FROM (
+        SELECT turn.name FROM {schema}.turn
+        WHERE locked.name LIKE 'key:%' AND turn.name = ANY (ARRAY(
+            SELECT locked.name || '/' || number FROM generate_series(0, 7) AS number
+        ))
+        ORDER BY turn.name DESC FOR UPDATE
+    ) AS closed
+) AS doors
+
+-- name: enter
+-- The first open door of each.
+SELECT found.name FROM (SELECT name FROM unnest($1::text[]) AS name ORDER BY name) AS wanted CROSS JOIN LATERAL (
+    SELECT turn.name FROM {schema}.turn
+    WHERE turn.name = ANY (ARRAY(SELECT wanted.name || '/' || number FROM generate_series(0, 7) AS number))
+    ORDER BY turn.name LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS found
+
+-- name: queue_up
+-- The same where none is open.
+SELECT found.name FROM (SELECT name FROM unnest($1::text[]) AS name ORDER BY name) AS wanted CROSS JOIN LATERAL (
+    SELECT turn.name FROM {schema}.turn WHERE turn.name = wanted.name || '/' || $2::integer % 8 FOR UPDATE
+) AS found
+
+-- name: succeed_in_lines
+-- Plain successes (`succeed`), and for each that stood in a line the first that waits there has a place. Others may do
+-- the same to the same lines, hence nothing is counted against them: one comes for one that goes, and who is locked
+-- follows somebody else. Only lines are touched where that is all there is to do: the limit is a number, and was not
+-- lowered; nobody is left over who waits, unless as many have a place as may. What stands in other lines is not ended.
+-- Those who follow are ready. Or, if a node ($6) asks for tasks of their kind ($7), it takes the first $9 of all that are
+-- ready then, as `claim` does: in the queues $8, and nothing if one of them demands something of its own. It does so when
+-- the others are gone, for those who watch the rows.
+WITH own AS MATERIALIZED (
+    SELECT id, kind, limit_key FROM {schema}.task
+    WHERE id = ANY ($1) AND state || '' = 'running'
+        AND claim_no = ($2::bigint[])[CASE WHEN cardinality($2) = 1 THEN 1 ELSE width_bucket(id, $1::bigint[]) END]
+        AND NOT cancel_requested AND group_id IS NULL
+        AND (slot IS NULL OR NOT EXISTS (
+            SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
+                AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
+        ))
+    ORDER BY id FOR UPDATE
+),
+paused AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
+),
+line AS MATERIALIZED (
+    SELECT kind, limit_key, array_agg(id) AS ids, count(*) AS ended,
+        'ready' AS ready, 'running' AS running, 'waiting' AS waiting
+    FROM own WHERE limit_key IS NOT NULL GROUP BY kind, limit_key
+),
+terms AS MATERIALIZED (
+    SELECT named.kind, value FROM (SELECT DISTINCT kind FROM line) AS named
+    JOIN {schema}.task_limit ON name = 'key:' || named.kind
+    WHERE value IS NOT NULL AND every IS NULL
+),
+standing AS MATERIALIZED (
+    SELECT line.*, value, (
+        SELECT count(*) FROM {schema}.task
+        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL
+            AND state >= line.ready AND state <= line.running
+    ) AS placed, following.*
+    FROM terms JOIN line ON line.kind = terms.kind CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(id), '{}') AS following, array_agg(priority) AS priorities, bool_and(is_fit) AS are_fit
+        FROM (
+            SELECT id, priority, demand = '' AND (expires_at IS NULL OR expires_at > statement_timestamp())
+                AND ($8::text[] IS NULL OR queue = ANY ($8)) AS is_fit
+            FROM {schema}.task
+            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+                AND queue NOT IN (SELECT name FROM paused)
+            ORDER BY priority DESC, id LIMIT line.ended
+            FOR UPDATE SKIP LOCKED
+        ) AS first
+    ) AS following
+),
+closing_up AS MATERIALIZED (
+    SELECT ids, following, priorities, are_fit FROM standing
+    WHERE placed <= value AND ((placed = value AND cardinality(following) = ended) OR NOT EXISTS (
+        SELECT 1 FROM {schema}.task
+        WHERE kind = standing.kind AND limit_key = standing.limit_key AND after_group IS NULL
+            AND state = standing.waiting AND queue NOT IN (SELECT name FROM paused) AND id <> ALL (following)
+    ))
+),
+open AS MATERIALIZED (
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($8 IS NULL OR name = ANY ($8)) AND $6::text IS NOT NULL
+),
+asking AS MATERIALIZED (
+    SELECT true AS is_open WHERE NOT EXISTS (SELECT 1 FROM closing_up WHERE NOT are_fit)
+        AND NOT EXISTS (
+            SELECT 1 FROM open CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.task
+                WHERE state = 'ready' AND kind = $7::text AND queue = open.name AND demand > '' LIMIT 1
+            ) AS demanding
+        )
+        AND EXISTS (
+            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > statement_timestamp() AND cordoned_at IS NULL
+            FOR KEY SHARE
+        )
+),
+ready AS MATERIALIZED (
+    SELECT found.id, found.priority FROM asking CROSS JOIN open CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND kind = $7 AND queue = open.name AND demand = ''
+            AND (expires_at IS NULL OR expires_at > statement_timestamp())
+        ORDER BY priority DESC, id
+        LIMIT $9
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+),
+follower AS MATERIALIZED (
+    SELECT follower.id, follower.priority FROM closing_up CROSS JOIN LATERAL unnest(following, priorities)
+        AS follower (id, priority)
+),
+ended AS (
+    DELETE FROM {schema}.task WHERE id = ANY (ARRAY(
+        SELECT unnest(ids) FROM closing_up UNION ALL SELECT id FROM own WHERE limit_key IS NULL
+    ))
+    RETURNING *
+),
+picked AS MATERIALIZED (
+    SELECT candidate.id FROM asking CROSS JOIN (SELECT count(*) FROM ended) AS all_ended
+    CROSS JOIN (SELECT * FROM ready UNION ALL SELECT * FROM follower) AS candidate
+    ORDER BY priority DESC, id LIMIT $9
+),
+{succeed.moved},
+{succeed.counted},
+taken AS (
+    UPDATE {schema}.task
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+        started_at = greatest(statement_timestamp(), enqueued_at), overdue = false, kept_by = NULL, kept_until = NULL
+    WHERE state || '' IN ('ready', 'waiting') AND id = ANY (ARRAY(SELECT id FROM picked))
+    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, server, slot, demand,
+        greatest(ceil(extract(epoch FROM spared_until - statement_timestamp()) * 1000000), 0)::bigint AS spared_for,
+        priority
+),
+promoted AS (
+    UPDATE {schema}.task SET state = 'ready'
+    WHERE state || '' = 'waiting' AND id = ANY (ARRAY(SELECT id FROM follower EXCEPT SELECT id FROM picked))
+    RETURNING id
+)
+SELECT CASE WHEN row_number() OVER () = 1 THEN ARRAY(SELECT id FROM moved) END AS ended,
+    (SELECT count(*) FROM promoted) AS let_go, taken.*
+FROM (SELECT 1) AS always LEFT JOIN taken ON true
 
 -- name: find_no_limit
 -- Beside others who find none, and not beside somebody who makes one.

@@ -311,14 +311,14 @@ RETURNING queue, kind
 
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
--- group, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the index
--- is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all. $5: they are
--- counted at once; then they stand in no line.
+-- group or line, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the
+-- index is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all. $5: they
+-- are counted.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'
         AND claim_no = ($2::bigint[])[CASE WHEN cardinality($2) = 1 THEN 1 ELSE width_bucket(id, $1::bigint[]) END]
-        AND NOT cancel_requested AND (limit_key IS NULL OR NOT $5) AND group_id IS NULL
+        AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL
         AND (slot IS NULL OR NOT EXISTS (
             SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
                 AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
@@ -340,7 +340,7 @@ moved AS (
         statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, is_command, target,
         provider, demand
     FROM ended
-    RETURNING id, queue, kind, limit_key
+    RETURNING id, queue, kind
 ),
 counted AS (
     INSERT INTO {schema}.tally (queue, kind, state, shard, count)
@@ -348,7 +348,7 @@ counted AS (
     GROUP BY queue, kind ORDER BY queue COLLATE "C", kind COLLATE "C"
     ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 )
-SELECT queue, kind, limit_key, array_agg(id) AS ids FROM moved GROUP BY queue, kind, limit_key
+SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 
 -- name: tally
 INSERT INTO {schema}.tally (queue, kind, state, shard, count)
