@@ -253,13 +253,15 @@ def below(*paths: str) -> list[NewServer]:
     return [NewServer(address=f"http://host/{path}", capacity=5) for path in paths]
 
 
-async def begin_below(store: Store, *paths: str, prefix: str = "http://host", most: int = 1) -> Relay:
+async def begin_below(
+    store: Store, *paths: str, prefix: str = "http://host", most: int = 1, room: Room = SERVED
+) -> Relay:
     """One task runs on one of these servers, and a limit covers them."""
     relay = await Relay.begin(store, SERVED, number=20)
     await store.finish([relay.settlement])
     await store.set_servers("gpu", below(*paths))
     await declare_limit(store, prefix, most)
-    relay.claim, *_ = await relay.worker.claim_rooms(SERVED)
+    relay.claim, *_ = await relay.worker.claim_rooms(room)
     return relay
 
 
@@ -324,10 +326,11 @@ async def test_a_server_with_more_room_is_preferred_whether_a_limit_covers_it_or
 @pytest.mark.parametrize("prefix", ["http://host", "http://elsewhere"])
 async def test_servers_with_as_much_room_have_their_turns(passing: Store, prefix: str) -> None:
     """Not from task to task, but in the long run."""
-    relay = await begin_below(passing, "one", "two", prefix=prefix)
+    one = replace(SERVED, count=1)
+    relay = await begin_below(passing, "one", "two", prefix=prefix, room=one)
     await add_many(passing, 1500, kind="served")
     seen: Counter[str | None] = Counter()
     while len(seen) < 2 and seen.total() < 1500:
         seen[relay.claim.server] += 1
-        await relay.step()
+        await relay.step(one)
     assert seen.keys() == {"http://host/one", "http://host/two"}
