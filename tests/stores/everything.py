@@ -122,6 +122,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await store.pause(["default"])
     await store.resume(["default"])
     await do_turns(store, worker)
+    await do_without_for_others(store, worker)
     await do_groups_and_orders(store)
     await do_lines_of_callers(store)
     await do_endings(store)
@@ -138,6 +139,16 @@ async def do_turns(store: PostgresStore, worker: Worker) -> None:
     (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
     await asyncio.sleep(0.25)
     await store.finish([settlement_of(claim, Succeeded())])
+
+
+async def do_without_for_others(store: PostgresStore, worker: Worker) -> None:
+    """A place is left to a better task that another node could take."""
+    await store.declare([NewLimit(name="license", value=1)], [])
+    await add(store, kind="ours")
+    better = await add(store, kind="theirs", priority=1)
+    ours = Room(kind="ours", count=1, limits=("license",))
+    claims = await worker.claim_rooms(ours, rivals=(Look(room=replace(ours, kind="theirs"), limit=1),))
+    assert claims.left == ((better, "theirs"),)
 
 
 async def do_groups_and_orders(store: PostgresStore) -> None:
