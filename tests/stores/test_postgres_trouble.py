@@ -172,6 +172,25 @@ async def test_a_server_that_stands_still_does_not_hold_who_has_given_up(
         os.kill(stuck[0], signal.SIGCONT)
 
 
+async def test_a_transaction_whose_caller_goes_away_at_its_beginning_is_nothing_to_complain_about(
+    store: PostgresStore,
+) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def begin() -> None:
+        async with store._connections.transaction():
+            pass
+
+    for turns in range(200):  # one of them is when BEGIN is under way
+        call = asyncio.create_task(begin())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+    assert complaints == []
+
+
 async def test_whose_connection_an_operator_ends_is_told_what_happened_and_what_to_do(store: PostgresStore) -> None:
     task_id = await add(store)
     async with _locked(f"{SCHEMA}.task"):

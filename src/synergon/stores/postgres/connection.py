@@ -257,24 +257,25 @@ class Connections:
         """A connection with a transaction, committed at the end."""
         async with self.use() as connection:
             transaction = connection.transaction(isolation=isolation)
-            await transaction.start()
+            # Entered and left as `async with` does, so that the driver takes no call that was cancelled for a mistake.
+            await transaction.__aenter__()
             try:
                 yield connection
-            except BaseException:
-                await self._roll_back(connection, transaction)
+            except BaseException as error:
+                await self._roll_back(connection, transaction, error)
                 raise
-            await transaction.commit()
+            await transaction.__aexit__(None, None, None)
 
-    async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any) -> None:
+    async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any, error: BaseException) -> None:
         """If that cannot be done the connection is cut, and the server does it: what went wrong first is what the
         caller is told, and nobody else meets the transaction."""
         try:
             async with asyncio.timeout(self._parting_seconds):
-                await transaction.rollback()
-        except BaseException as error:
+                await transaction.__aexit__(type(error), error, error.__traceback__)
+        except BaseException as trouble:
             if not _is_lost(connection):
                 connection.terminate()
-            if isinstance(error, asyncio.CancelledError):
+            if isinstance(trouble, asyncio.CancelledError):
                 raise
 
     @asynccontextmanager
