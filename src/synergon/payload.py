@@ -90,13 +90,16 @@ class Signature:
         self._names: list[str] = []
         self._required: set[str] = set()
         self._keyword_only: set[str] = set()
-        self.positional_only: list[str] = []
+        self._positional_only: dict[str, Any] = {}
+        """What each of them is if it is not given."""
         for name, parameter in inspect.signature(function).parameters.items():
             hint = hints.get(name, Any)
             if parameter.kind not in _NAMED:
                 raise ConfigurationError(
                     f"task {kind!r} takes {parameter}: a payload needs named arguments, so give each one a name"
                 )
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                self._positional_only[name] = parameter.default
             if any(hint is wanted for wanted in injected_types):  # not `in`: an annotation need not have a hash
                 self.injected[name] = hint
                 continue
@@ -121,8 +124,6 @@ class Signature:
             self._required.add(name)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             self._keyword_only.add(name)
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            self.positional_only.append(name)
 
     def _refuse_unknown_types(self, fields: list[tuple[str, Any, Any]]) -> None:
         holders = [(f"argument {name!r}", hint) for name, hint, _ in fields]
@@ -155,6 +156,13 @@ class Signature:
 
     def _misfit(self, what: str) -> PayloadError:
         return PayloadError(f"task {self._kind!r} {what}; it takes ({', '.join(self._names)})")
+
+    def take_positional(self, arguments: dict[str, Any]) -> list[Any]:
+        """Those of the arguments that the function takes by their position only, out of these; complete, so that each
+        is in its own."""
+        if not self._positional_only:
+            return []
+        return [arguments.pop(name, default) for name, default in self._positional_only.items()]
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """The arguments from JSON, validated; PayloadError if they do not fit."""

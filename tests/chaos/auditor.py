@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from tests.chaos.evidence import Event, Evidence, Line, Row
+from tests.chaos.evidence import Event, Evidence, Line, Outage, Row
 
 from synergon import Reason, State
 from synergon.policies import CRASH_LIMIT
@@ -186,7 +186,7 @@ class Auditor:
     def _may_be_repeated(self, run: Execution) -> bool:
         """Its outcome could not be written: its node fell or stood still first, or was cut off for most of a lease."""
         evidence, returned = self._evidence, run.last.at
-        outages = [outage for outage in evidence.outages if outage.began - SOON_SECONDS <= returned <= outage.ended]
+        outages = [outage for outage in self._joined if outage.began - SOON_SECONDS <= returned <= outage.ended]
         written_by = max([returned, *(outage.ended for outage in outages)]) + SOON_SECONDS
         fell_from = returned - FALL_SECONDS
         row = self._rows.get(run.task_id)
@@ -199,6 +199,18 @@ class Auditor:
             or any(outage.seconds > evidence.lease_seconds / 2 for outage in outages)
             or (row is not None and self._pays_for_outages(row) and self._was_cut_off(returned))
         )
+
+    @property
+    def _joined(self) -> list[Outage]:
+        """The outages, as a node meets them: one that follows another before the next beat of the lease prolongs it."""
+        joined: list[Outage] = []
+        for outage in sorted(self._evidence.outages, key=lambda outage: outage.began):
+            last = joined.pop() if joined else outage
+            if outage.began - last.ended > self._evidence.lease_seconds / 6:
+                joined += [last, outage]
+            else:
+                joined.append(Outage(last.began, max(last.ended, outage.ended)))
+        return joined
 
     def _was_cut_off(self, returned: float) -> bool:
         """A connection that was cut is met a moment later, when its transaction should be committed."""

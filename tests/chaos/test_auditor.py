@@ -135,6 +135,15 @@ FORGED: Final[dict[str, tuple[Evidence, str]]] = {
         replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), outages=[Outage(0.5, 1.5)]),
         "claim 1 returned on 100, and claim 2 ran it again",
     ),
+    "a return in the second of two outages, when there was time between them": (
+        replace(
+            GOOD,
+            rows=TWICE,
+            lines=lines_of_first(ran(1), ran(1, 2, at=5)),
+            outages=[Outage(-4, 0.9 - LEASE / 6), Outage(0.95, 1.5)],
+        ),
+        "claim 1 returned on 100, and claim 2 ran it again",
+    ),
     "an effect that was written twice": (
         replace(GOOD, effects=[Effect(2, 1), Effect(2, 1)]),
         "effects were written by [1, 1]",
@@ -187,6 +196,12 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
         replace(GOOD, rows=TWICE, lines=lines_of_first(ran(1), ran(1, 2, at=5)), outages=[Outage(0.5, 4)]),
         replace(
             GOOD,
+            rows=TWICE,
+            lines=lines_of_first(ran(1), ran(1, 2, at=5)),
+            outages=[Outage(0.95, 1.5), Outage(-4, 0.9)],
+        ),
+        replace(
+            GOOD,
             rows=CRASHED_ONCE,
             lines=lines_of_first(
                 ran(1, end=None), ran(1, 2, at=4, node=OTHER), [Line(Event.IS_STOPPED, 1, 1, NODE, NODE, 10.5)]
@@ -200,6 +215,7 @@ def test_children_of_a_parent_that_failed_are_found() -> None:
         "killed before its outcome was written",
         "killed just before its child returned",
         "cut off for a lease",
+        "cut off twice, one after the other",
         "frozen, then stopped",
         "frozen with a transaction",
     ],

@@ -97,7 +97,7 @@ def crash_until(started: str, times: int) -> int:
 
 
 @engine.task
-def look_around(ctx: Context) -> list[object]:
+def look_around(ctx: Context, /) -> list[object]:
     ctx.progress(0.5, "half way")
     ctx.progress(1, "there")
     return [ctx.task_id, ctx.attempt, ctx.claim_no, list(ctx.tags), ctx.meta, ctx.still_owned_sync()]

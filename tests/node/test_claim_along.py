@@ -89,6 +89,17 @@ async def test_kinds_beside_are_named_if_there_is_room_for_them(stand: Stand) ->
     assert [[room.kind for room in request.rooms] for request in stand.asked] == [["shared", "other"], ["shared"]]
 
 
+async def test_what_did_not_fit_is_not_forgotten_for_it(stand: Stand) -> None:
+    stand.answer = Claims()
+    stand.answer.unfit = frozenset({"other"})
+    await stand.along("other")
+    stand.answer = Claims([ONE])
+    assert await stand.along("other")
+    assert stand.scheduler.is_at_rest("other")
+    stand.scheduler.look_at_unfit()
+    assert not stand.scheduler.is_at_rest("other")
+
+
 @pytest.mark.parametrize("answer", [None, StoreUnavailable("away")])
 async def test_what_has_no_answer_is_asked_again(stand: Stand, answer: Exception | None) -> None:
     stand.answer = answer

@@ -200,6 +200,22 @@ async def test_parameters_of_every_sort_get_their_values(new_engine: NewEngine, 
         assert await handle.result(PATIENCE_SECONDS) == [1, 2, 3, 1]
 
 
+async def test_each_parameter_without_a_name_gets_its_own_value(new_engine: NewEngine, memory_url: str) -> None:
+    engine = new_engine(memory_url)
+
+    @engine.task
+    async def nameless(
+        first: int, second: int = 2, third: int = 3, ctx: Context = injected, /, last: int = 4
+    ) -> list[int]:
+        return [first, second, third, ctx.attempt, last]
+
+    async with engine.worker():
+        calls = [nameless.call(7), nameless.call(7, third=8), nameless.call(7, last=9)]  # type: ignore[call-arg]
+        handles = await engine.enqueue(calls)
+        results = [await handle.result(PATIENCE_SECONDS) for handle in handles]
+    assert results == [[7, 2, 3, 1, 4], [7, 2, 8, 1, 4], [7, 2, 3, 1, 9]]
+
+
 async def test_what_has_no_annotation_is_plain_json(new_engine: NewEngine, memory_url: str) -> None:
     engine = new_engine(memory_url)
 

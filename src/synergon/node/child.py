@@ -168,8 +168,8 @@ def _attribute(found: Any, name: str) -> Any:
 
 
 def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, channel: ChildChannel) -> Any:
-    positional = [arguments.pop(name) for name in task_type.signature.positional_only if name in arguments]
     arguments.update(fill_in(task_type.signature.injected, context))
+    positional = task_type.signature.take_positional(arguments)
     channel.send(BEGINS)
     if task_type.is_coroutine:
         return asyncio.run(_await(task_type.engine, task_type.function(*positional, **arguments)))

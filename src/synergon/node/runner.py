@@ -265,9 +265,7 @@ class Runner:
         if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
             arguments.update(fill_in(signature.injected, context))
-        positional: list[Any] = []
-        if signature.positional_only:
-            positional = [arguments.pop(name) for name in signature.positional_only if name in arguments]
+        positional = signature.take_positional(arguments)
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
         if context is not None and attempt.task_type.around:
             value, error = await Wrapping(attempt, context, partial(run, attempt, positional, arguments)).run()

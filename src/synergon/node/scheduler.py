@@ -159,9 +159,12 @@ class Scheduler:
         request = self._admission.request(self.node_id, kinds, beside)
         if request is None:
             return False
-        news = self._dirty & (kinds | beside)
+        news, unfit = self._dirty & (kinds | beside), self._unfit & (kinds | beside)
         claims = await self._claim(self._acceptance.narrowed(request), ask)
         self._look_at(news)
+        if unfit:  # nobody has looked at those that did not fit before
+            self._unfit |= unfit
+            self._has_unfit.set()
         return bool(claims or claims.left)
 
     def _has_room_for(self, kinds: set[str]) -> bool:
