@@ -8,7 +8,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 from tests.postgres_server import SCHEMA, store_url
-from tests.stores.actions import Worker, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
+from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
 from tests.stores.test_capacity import ids_of, room
 
 from synergon.records import Claim, ClaimRequest, Look, Room, Succeeded
@@ -160,4 +160,19 @@ async def test_a_place_is_passed_on_in_one_statement(said: list[str], shared: st
     _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, rooms=(ROOMS[shared],), limit=1))
     await written_down()
     assert (len(claims or ()), said) == (1, [PASSED[shared]])
+    await store.close()
+
+
+async def test_whoever_looks_for_the_dead_asks_once_while_there_are_none(said: list[str]) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    await add(store)
+    await worker.claim_one()
+    await written_down()
+    said.clear()
+    assert await store.reap([], 10) == []
+    await written_down()
+    assert said == ["is_anybody_dead"]
+    assert len(await store.reap([worker.node_id], 10)) == 1
     await store.close()

@@ -24,6 +24,13 @@ FROM {schema}.node ORDER BY registered_at, id
 -- name: running_by_node
 SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
+-- name: is_anybody_dead
+-- Whether there is anything to do for who takes work from the dead, and forgets them.
+SELECT EXISTS (SELECT 1 FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1)) OR EXISTS (
+    SELECT 1 FROM {schema}.task
+    WHERE state = 'running' AND NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
+)
+
 -- name: dead_bonds
 -- The lines and groups of tasks of dead nodes, for those who lock them first.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task
