@@ -119,7 +119,9 @@ async def pass_all_on(worker: Worker, claims: Sequence[Claim]) -> None:
         if passed is None:
             await worker.store.finish(settlements)
             return
-        _, lined = passed
+        verdicts, lined = passed
+        ended = {verdict.id for verdict in verdicts}
+        await worker.store.finish([entry for entry in settlements if entry.id not in ended])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ from typing import Any, Final
 import asyncpg
 import pytest
 from msgspec.structs import replace
-from tests.postgres_server import SCHEMA, server_url
+from tests.postgres_server import SCHEMA, administer, server_url
 from tests.stores.actions import HOUR, Worker, add, add_many, declare_limit, demands, settlement_of, states
 from tests.stores.relay import LINED
+from tests.stores.test_cordon import order
+from tests.support import until
 
 from synergon.lifecycle import State
 from synergon.limit_records import NewLimit, NewRate
 from synergon.records import Claim, ClaimRequest, Claims, NewTask, Room, Settlement, Succeeded, Verdict
 from synergon.stores.base import Store
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.closing_up import _close_up
 
 LINES: Final = ("a", "b", "c")
 WANTED: Final = replace(LINED, count=100)
@@ -50,10 +54,12 @@ class Crowd:
         return await self.store.pass_all_on(self.settlements(claims), ClaimRequest(**fields))
 
     async def passed(self, claims: list[Claim] | None = None, **more: Any) -> tuple[list[int], int]:
-        """Who was taken, and how many have a place that were not; all have succeeded."""
+        """Who was taken, and how many have a place that were not; all have succeeded, some of them by a closer look."""
         passed = await self.pass_on(claims, **more)
         assert passed is not None
         verdicts, taken = passed
+        ended = {verdict.id for verdict in verdicts}
+        verdicts += await self.store.finish([one for one in self.settlements(claims) if one.id not in ended])
         assert {verdict.state for verdict in verdicts} == {State.SUCCEEDED}
         return [claim.id for claim in taken], sum(len(verdict.released) for verdict in verdicts)
 
@@ -84,7 +90,7 @@ async def test_whoever_is_ready_and_has_a_better_place_in_the_order_goes_first(p
     assert await states(passing, [*others, later]) == [State.READY] * 6
 
 
-@pytest.mark.parametrize("what", ["demand", "ready demand", "another queue", "expired", "no lease"])
+@pytest.mark.parametrize("what", ["demand", "ready demand", "another queue", "expired", "no lease", "cordoned"])
 async def test_where_something_has_to_be_weighed_those_who_follow_are_ready(passing: Store, what: str) -> None:
     crowd = await Crowd.begin(passing, number=2)
     fields: dict[str, dict[str, Any]] = {
@@ -97,6 +103,8 @@ async def test_where_something_has_to_be_weighed_those_who_follow_are_ready(pass
     follower = await add(passing, kind="lined", limit_key="a", **fields.get(what, {}))
     if what == "no lease":
         await passing.unregister(crowd.worker.node_id)
+    if what == "cordoned":
+        await order(passing, "cordon")
     assert await crowd.passed(queues=frozenset({"default"})) == ([], 1)
     assert await states(passing, [follower]) == [State.READY]
 
@@ -153,16 +161,16 @@ async def test_it_is_not_for_other_places_or_several_kinds(passing: Store) -> No
     assert await states(passing, [claim.id for claim in claims]) == [State.RUNNING] * 8
 
 
-async def test_what_was_to_be_cancelled_and_what_is_stale_get_their_own_verdicts(passing: Store) -> None:
+async def test_what_was_to_be_cancelled_and_what_is_stale_is_left_to_a_closer_look(passing: Store) -> None:
     crowd = await Crowd.begin(passing)
     cancelled, stale, *_ = crowd.claims
     await passing.cancel([cancelled.id])
     crowd.claims[1] = replace(stale, claim_no=7)
     passed = await crowd.pass_on()
     assert passed is not None
-    assert [verdict.state for verdict in passed[0]] == [State.CANCELLED, None, *[State.SUCCEEDED] * 4]
-    again = await passing.finish(crowd.settlements(crowd.claims[2:]))
-    assert [verdict.state for verdict in again] == [State.SUCCEEDED] * 4, "the answer may have been lost"
+    assert [verdict.id for verdict in passed[0]] == [claim.id for claim in crowd.claims[2:]]
+    again = await passing.finish(crowd.settlements())
+    assert [verdict.state for verdict in again] == [State.CANCELLED, None, *[State.SUCCEEDED] * 4], "it may be lost"
 
 
 # ---------------------------------------------------------------- beside others
@@ -214,3 +222,32 @@ async def test_two_who_want_the_same_last_one_leave_nobody_behind(passing: Store
         assert not done, "somebody has it in hand, and may yet let go of it"
     assert [verdict.state for verdict in await finishing] == [State.SUCCEEDED]
     assert await states(passing, [last]) == [State.READY]
+
+
+async def test_who_joins_a_line_waits_until_those_who_close_up_are_through(passing: PostgresStore) -> None:
+    """Else it would find the place taken that is just being left, and wait for ever."""
+    crowd = await Crowd.begin(passing, number=2)
+    leaving = [claim for claim in crowd.claims if claim.limit_key == "a"]
+    async with passing._connections.transaction() as connection:
+        closed_up = await _close_up(passing._session(connection), crowd.settlements(leaving))
+        assert closed_up.ended == {claim.id for claim in leaving}
+        joining = asyncio.create_task(add(passing, kind="lined", limit_key="a"))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: joining.done() or bool(administer(waiting)))
+    assert await states(passing, [await joining]) == [State.READY]
+
+
+async def test_batches_of_several_kinds_wait_for_each_other_in_order(passing: Store) -> None:
+    """Two kinds, one with an open door and one without: who held the first while it waits for the other would be in
+    the way of whoever closes the first."""
+    crowd = await Crowd.begin(passing)
+    await declare_limit(passing, "key:other", 2)
+    await add_many(passing, 2, kind="other", limit_key="a")
+    claims = [*crowd.claims, *await crowd.worker.claim_rooms(Room(kind="other", count=5))]
+    async with holding("SELECT 1 FROM {schema}.turn WHERE name LIKE 'key:lined%' FOR UPDATE"):
+        finishing = asyncio.create_task(passing.finish(crowd.settlements(claims)))
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: bool(administer(waiting)))
+        async with holding("SELECT 1 FROM {schema}.turn WHERE name LIKE 'key:other%' FOR UPDATE NOWAIT"):
+            pass  # nobody holds its doors
+    assert {verdict.state for verdict in await finishing} == {State.SUCCEEDED}

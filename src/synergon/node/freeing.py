@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from synergon.errors import StoreUnavailable
+from synergon.errors import StoreError
 from synergon.node.scheduler import Scheduler
 from synergon.node.sharing import Sharing
 from synergon.node.strays import Strays
 from synergon.records import Claim, ClaimRequest, Claims, Settlement, Verdict
 from synergon.stores.base import Store
+
+CLAIM_PATIENCE_SECONDS: Final = 0.02
+"""For so long outcomes wait for a claim in flight, to go along with one of their own: it saves more than that."""
 
 
 class Freeing:
@@ -56,14 +60,23 @@ class Freeing:
         pass_on = self._pass_on if len(batch) == 1 else self._pass_all_on
         try:
             verdicts, is_taken = await pass_on(batch, takers)
-        except StoreUnavailable:
+        except StoreError:
             self._strays().doubt()
             raise
-        verdicts = verdicts or await self._store.finish(batch)
+        verdicts = await self._finish_rest(batch, verdicts)
         kind = batch[0].kind
         if not is_taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
             self._tell(self._sharing.places(kind))
         return verdicts
+
+    async def _finish_rest(self, batch: list[Settlement], settled: list[Verdict]) -> list[Verdict]:
+        """The verdicts of all. Where some are settled, none is there twice."""
+        if not settled:
+            return await self._store.finish(batch)
+        verdicts = {verdict.id: verdict for verdict in settled}
+        if rest := [entry for entry in batch if entry.id not in verdicts]:
+            verdicts.update((verdict.id, verdict) for verdict in await self._store.finish(rest))
+        return [verdicts[entry.id] for entry in batch]
 
     def _takers(self, batch: list[Settlement]) -> set[str]:
         """The kinds that may take the places; of many tasks, only places in the lines of one kind."""
@@ -92,7 +105,8 @@ class Freeing:
         return verdicts, bool(taken)
 
     async def _pass_all_on(self, batch: list[Settlement], takers: set[str]) -> tuple[list[Verdict], bool]:
-        """The places of many in their lines. Nobody waits for what is left of these, unless a verdict says so."""
+        """The places of many in their lines. Nobody waits for what is left of those that are passed on, unless a
+        verdict says so."""
         verdicts: list[Verdict] = []
 
         async def ask(request: ClaimRequest) -> Claims | None:
@@ -100,10 +114,10 @@ class Freeing:
             if passed is None:
                 return None
             verdicts.extend(passed[0])
-            self._passed_on.update(entry.kind for entry in batch if entry.kind in takers)
+            self._passed_on.update(verdict.kind for verdict in verdicts if verdict.kind in takers)
             return passed[1]
 
-        await self._scheduler().claim_is_over()  # it costs less than a claim of its own afterwards
+        await self._scheduler().claim_is_over(CLAIM_PATIENCE_SECONDS)
         await self._scheduler().claim_along(takers, ask)
         return verdicts, bool(verdicts)
 

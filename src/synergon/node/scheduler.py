@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 
 from synergon.demands import SLOT
 from synergon.node.acceptance import Acceptance
@@ -184,9 +185,12 @@ class Scheduler:
             return kind not in self._dirty
         return not self._has_room_for(self._dirty)
 
-    async def claim_is_over(self) -> None:
-        """Return when the claim that is in flight has ended, if there is one; another one may be by then."""
-        await self._is_idle.wait()
+    async def claim_is_over(self, patience_seconds: float) -> None:
+        """Return when the claim that is in flight has ended, if there is one, or takes longer than that; another one
+        may be by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await self._is_idle.wait()
 
     async def settled(self) -> None:
         """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""

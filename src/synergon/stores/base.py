@@ -263,7 +263,7 @@ class Store(Protocol):
         self, settlements: Sequence[Settlement], request: ClaimRequest
     ) -> tuple[list[Verdict], Claims] | None:
         """The same for many that leave places in the lines of one kind: take what a claim with this request would take
-        once they have ended. None: nothing was done, they have to be finished.
+        once they have ended. Those without a verdict have not, and have to be finished; None: all of them.
 
         A verdict tells (`released`) if somebody has a place now who was not taken.
         """

@@ -41,16 +41,16 @@ async def finish_in_lines(write: Run, settlements: Sequence[Settlement]) -> list
 async def pass_all_on(
     write: Run, settlements: Sequence[Settlement], request: ClaimRequest
 ) -> tuple[list[Verdict], Claims] | None:
-    """The same, and take what is ready then. None: nothing was done, because more than lines has a say, or somebody
-    puts them in order: who waits for that should not keep a node from other claims."""
+    """The same, and take what is ready then; the verdicts of those that have ended so, the others are to be finished.
+    None: nothing was done, because more than lines has a say, or somebody puts them in order: who waits for that should
+    not keep a node from other claims, nor what was taken from its start."""
     room = _room(settlements, request)
     closed_up: ClosedUp | None = await write(_pass_on, settlements, request, room) if room is not None else None
     if room is None or closed_up is None:
         return None
-    verdicts = await finish_rest(write, settlements, _verdicts(settlements, closed_up))
-    # Those who follow what needed a closer look are ready, too.
-    if released := [room.kind] * (closed_up.let_go + len(settlements) - len(closed_up.ended)):
-        verdicts[-1] = replace(verdicts[-1], released=(*verdicts[-1].released, *released))
+    verdicts = list(_verdicts(settlements, closed_up).values())
+    if verdicts and closed_up.let_go:
+        verdicts[-1] = replace(verdicts[-1], released=(room.kind,) * closed_up.let_go)
     return verdicts, in_order([room], closed_up.rows)
 
 
@@ -69,7 +69,9 @@ def _kinds(settlements: Iterable[Settlement]) -> set[str]:
 
 async def _close_up(session: Session, settlements: Sequence[Settlement]) -> ClosedUp:
     kinds = _kinds(settlements)
-    if not await enter(session, kinds) and not await queue_up(session, kinds):
+    # Who takes what is open of several kinds holds doors in no order, and must not wait for others.
+    is_inside = len(kinds) == 1 and await enter(session, kinds)
+    if not is_inside and not await queue_up(session, kinds):
         return ClosedUp()
     return await _succeed(session, settlements, None, None, None, None)
 
