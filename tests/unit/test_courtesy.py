@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -173,6 +174,23 @@ def test_who_asks_for_something_else_meanwhile_prolongs_nothing() -> None:
         here.take("served")
     assert here.claim({7: "stranger"}, {7}).past == {7}
     assert here.courtesy.unheeded["stranger"] == pytest.approx(KIND_REST_PARTS * MOMENT_SECONDS)
+
+
+async def test_one_that_has_had_its_time_wakes_nobody_again() -> None:
+    """Else a node that has no room for what it is about would claim without end."""
+    here = Manners()
+
+    async def sleep(_: float) -> None: ...
+
+    here.claim({7: "stranger"}, {7})
+    here.now += MOMENT_SECONDS
+    await here.courtesy.moment(sleep)
+    here.take("free")
+    again = asyncio.ensure_future(here.courtesy.moment(sleep))
+    await asyncio.wait([again], timeout=0.01)
+    assert not again.done()
+    assert here.claim({}, set()).past == {7}, "who asks for the same place learns of it"
+    again.cancel()
 
 
 def test_whoever_was_served_in_time_costs_no_rest() -> None:

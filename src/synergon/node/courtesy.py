@@ -105,7 +105,7 @@ class Courtesy:
             self._left.setdefault(task_id, Left(kind, self._now(), self._shared_by(kind)))
         if news:
             self._on_left(sorted({name for look in self._looks if look.room.kind in news for name in _names(look)}))
-        if self._left:
+        if self._left.keys() - self.past:  # the others wait for a request that concerns them
             self._is_leaving.set()
 
     def _shared_by(self, kind: str) -> frozenset[str]:
@@ -120,7 +120,8 @@ class Courtesy:
         """Return when a place has been left to somebody for long enough: then it is time to look again."""
         await self._is_leaving.wait()
         self._is_leaving.clear()
-        since = min((left.since for left in self._left.values()), default=-math.inf)
+        past = self.past
+        since = min((left.since for task_id, left in self._left.items() if task_id not in past), default=-math.inf)
         await sleep(max(since + self._moment - self._now(), 0.0))
 
     @property

@@ -63,7 +63,11 @@ class Freeing:
         except StoreError:
             self._strays().doubt()
             raise
-        verdicts = await self._finish_rest(batch, verdicts)
+        try:
+            verdicts = await self._finish_rest(batch, verdicts)
+        except Exception:  # what the verdicts said is lost: whoever writes them again has to look
+            self._passed_on.clear()
+            raise
         kind = batch[0].kind
         if not is_taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
             self._tell(self._sharing.places(kind))
