@@ -27,11 +27,11 @@ BOOLEANS: Final = ["false"]
 """Lists of as many as are asked for; {} is the number of each."""
 
 PASSING: Final = (
-    "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text, text[], integer[], text, text, "
+    "bigint[], bigint[], text[], integer, text, text[], text[], text, text, text[], integer[], text, text, "
     "text, integer, text[], text[], boolean, boolean[], text[], boolean[]"
 )
 PASSED: Final = (
-    *(IDS, IDS, TEXTS, "1", "true", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
+    *(IDS, IDS, TEXTS, "1", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
     *(
         KINDS,
         IDS,
@@ -87,8 +87,8 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat", "task_line"},
     ),
     "pass_place": (
-        "bigint[], bigint[], text[], integer, boolean, text, text[], text[], text, text",
-        PASSED[:10],
+        "bigint[], bigint[], text[], integer, text, text[], text[], text, text",
+        PASSED[:9],
         {"task_pkey", "task_ready", "task_line"},
     ),
     "keep": (

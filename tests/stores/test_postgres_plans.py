@@ -26,7 +26,7 @@ TYPES: Final = {
     "claim_more": "text, text[], integer[], integer, text[]",
     "lock_running": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
-    "succeed": "bigint[], bigint[], text[], integer, boolean",
+    "succeed": "bigint[], bigint[], text[], integer",
 }
 
 
@@ -118,7 +118,7 @@ class Planner:
     async def plan_of_succeed(self, mode: str, size: int) -> dict[str, Any]:
         """All that is done for plain successes."""
         ids, claims, results = array(*range(1, size + 1)), array(*[1] * size), array(*["NULL"] * size)
-        return await self._plan(mode, "succeed", ids, claims, results, "1", "true")
+        return await self._plan(mode, "succeed", ids, claims, results, "1")
 
     async def _scans(self, mode: str, name: str, *arguments: str) -> set[str]:
         return set(_scans(await self._plan(mode, name, *arguments)))

@@ -210,7 +210,8 @@ async def test_each_parameter_without_a_name_gets_its_own_value(new_engine: NewE
         return [first, second, third, ctx.attempt, last]
 
     async with engine.worker():
-        calls = [nameless.call(7), nameless.call(7, third=8), nameless.call(7, last=9)]  # type: ignore[call-arg]
+        by_name = nameless.call(7, third=8)  # type: ignore[call-arg]  # not by name in a plain call, but in a payload
+        calls = [nameless.call(7), by_name, nameless.call(7, last=9)]
         handles = await engine.enqueue(calls)
         results = [await handle.result(PATIENCE_SECONDS) for handle in handles]
     assert results == [[7, 2, 3, 1, 4], [7, 2, 8, 1, 4], [7, 2, 3, 1, 9]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from synergon.errors import StoreError
 from synergon.node.scheduler import Scheduler
@@ -15,6 +15,17 @@ from synergon.stores.base import Store
 
 CLAIM_PATIENCE_SECONDS: Final = 0.02
 """For so long outcomes wait for a claim in flight, to go along with one of their own: it saves more than that."""
+
+
+class Passed(NamedTuple):
+    """What has become of places that were to be passed on."""
+
+    verdicts: list[Verdict]
+    """Of those that have ended so; the others are to be finished."""
+    kinds: list[str | None]
+    """Of those that have left their places to somebody, here or elsewhere."""
+    is_taken: bool
+    """By this node."""
 
 
 class Freeing:
@@ -59,17 +70,16 @@ class Freeing:
             return await self._store.finish(batch)
         pass_on = self._pass_on if len(batch) == 1 else self._pass_all_on
         try:
-            verdicts, is_taken = await pass_on(batch, takers)
+            passed = await pass_on(batch, takers)
         except StoreError:
             self._strays().doubt()
             raise
-        try:
-            verdicts = await self._finish_rest(batch, verdicts)
-        except Exception:  # what the verdicts said is lost: whoever writes them again has to look
-            self._passed_on.clear()
-            raise
+        verdicts = await self._finish_rest(batch, passed.verdicts)
+        # Not before: if the rest is written again, nobody has heard what these verdicts say, and all have to be woken.
+        self._passed_on.update(passed.kinds)
         kind = batch[0].kind
-        if not is_taken and self._has_strangers(kind):  # it may be left to them; if not, they look while this node does
+        # It may be left to them; if not, they look while this node does.
+        if not passed.is_taken and self._has_strangers(kind):
             self._tell(self._sharing.places(kind))
         return verdicts
 
@@ -91,7 +101,7 @@ class Freeing:
         kinds = {entry.kind for entry in batch if entry.kind is not None and entry.limit_key is not None}
         return kinds if len(kinds) == 1 and self._sharing.about_to_end(kinds) == kinds else set()
 
-    async def _pass_on(self, batch: list[Settlement], takers: set[str]) -> tuple[list[Verdict], bool]:
+    async def _pass_on(self, batch: list[Settlement], takers: set[str]) -> Passed:
         """The place of a single task."""
         (ending,) = batch
         verdicts: list[Verdict] = []
@@ -104,11 +114,10 @@ class Freeing:
             return claims
 
         beside = self._sharing.about_to_end([ending.kind]) - takers
-        if await self._scheduler().claim_along(takers, ask, beside=beside):
-            self._passed_on[ending.kind] += 1
-        return verdicts, bool(taken)
+        is_passed_on = await self._scheduler().claim_along(takers, ask, beside=beside)
+        return Passed(verdicts, [ending.kind] if is_passed_on else [], bool(taken))
 
-    async def _pass_all_on(self, batch: list[Settlement], takers: set[str]) -> tuple[list[Verdict], bool]:
+    async def _pass_all_on(self, batch: list[Settlement], takers: set[str]) -> Passed:
         """The places of many in their lines. Nobody waits for what is left of those that are passed on, unless a
         verdict says so."""
         verdicts: list[Verdict] = []
@@ -118,12 +127,11 @@ class Freeing:
             if passed is None:
                 return None
             verdicts.extend(passed[0])
-            self._passed_on.update(verdict.kind for verdict in verdicts if verdict.kind in takers)
             return passed[1]
 
         await self._scheduler().claim_is_over(CLAIM_PATIENCE_SECONDS)
         await self._scheduler().claim_along(takers, ask)
-        return verdicts, bool(verdicts)
+        return Passed(verdicts, [verdict.kind for verdict in verdicts if verdict.kind in takers], bool(verdicts))
 
     def written(self, kinds: Iterable[str | None]) -> None:
         """The store has their outcomes."""

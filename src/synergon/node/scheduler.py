@@ -153,7 +153,7 @@ class Scheduler:
         its place was left to one that another node could take. Tasks of the kinds beside them may want the same place.
 
         Where there is room for others that may be before it, `ask` is not called. What it cannot answer is asked again,
-        and so is whatever there was another reason to ask for: it takes no more than one.
+        and so is whatever there was another reason to ask for: it looks at no more than it may take.
         """
         if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
             return False

@@ -86,7 +86,7 @@ async def _pass_on(
 
 
 async def _succeed(session: Session, settlements: Sequence[Settlement], *asks: Any) -> ClosedUp:
-    first, *others = await session.rows("succeed_in_lines", *columns(settlements), session.shard, True, *asks)
+    first, *others = await session.rows("succeed_in_lines", *columns(settlements), session.shard, *asks)
     taken = [row for row in (first, *others) if row["id"] is not None]
     return ClosedUp(frozenset(first["ended"]), taken, first["let_go"])
 

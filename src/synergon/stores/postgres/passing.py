@@ -128,7 +128,7 @@ async def _pass_on(session: Session, passing: Passing) -> Any:
     seat, rooms = _seat(settlement, passing.room), [*passing.heirs, *passing.rivals]
     is_lined = settlement.limit_key is not None
     names = {*seat.limits, *seat.above, *([f"{OF_LINES}{settlement.kind}"] if is_lined else [])}
-    ends = (*columns([settlement]), session.shard, True)
+    ends = (*columns([settlement]), session.shard)
     asks = (request.node_id, queues_of(request), sorted(names), settlement.kind, settlement.limit_key)
     if is_lined and seat.holds is None:
         return await session.row("pass_place", *ends, *asks)

@@ -45,7 +45,7 @@ async def finish_rest(write: Run, settlements: Sequence[Settlement], settled: Ma
 
 
 async def _succeed(session: Session, settlements: Sequence[Settlement]) -> dict[int, Verdict]:
-    rows = await session.rows("succeed", *columns(settlements), session.shard, True)
+    rows = await session.rows("succeed", *columns(settlements), session.shard)
     succeeded = State.SUCCEEDED
     return {task_id: Verdict(task_id, succeeded, (), kind) for kind, ids in rows for task_id in ids}
 

@@ -4,32 +4,28 @@
 -- them waits for each of those who are inside, and for nobody who comes later.
 WITH locked AS MATERIALIZED (
     SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
+),
+closed AS MATERIALIZED (
+    SELECT locked.* FROM locked CROSS JOIN LATERAL (
+        SELECT count(*) FROM (
+            SELECT turn.name FROM {schema}.turn
+            WHERE locked.name LIKE 'key:%' AND turn.name = ANY (ARRAY(
+                SELECT locked.name || '/' || number FROM generate_series(0, 7) AS number
+            ))
+            ORDER BY turn.name DESC FOR UPDATE
+        ) AS door
+    ) AS doors
 )
-SELECT name, value, every, burst FROM locked CROSS JOIN LATERAL (
-    SELECT count(*) FROM (
-        SELECT turn.name FROM {schema}.turn
-        WHERE locked.name LIKE 'key:%' AND turn.name = ANY (ARRAY(
-            SELECT locked.name || '/' || number FROM generate_series(0, 7) AS number
-        ))
-        ORDER BY turn.name DESC FOR UPDATE
-    ) AS closed
-) AS doors
+SELECT name, value, every, burst FROM closed
 
 -- name: lock_lines
 -- The limits of all lines.
 WITH locked AS MATERIALIZED (
     SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;'
     ORDER BY name FOR UPDATE
-)
-SELECT name, value, every, burst FROM locked CROSS JOIN LATERAL (
-    SELECT count(*) FROM (
-        SELECT turn.name FROM {schema}.turn
-        WHERE locked.name LIKE 'key:%' AND turn.name = ANY (ARRAY(
-            SELECT locked.name || '/' || number FROM generate_series(0, 7) AS number
-        ))
-        ORDER BY turn.name DESC FOR UPDATE
-    ) AS closed
-) AS doors
+),
+{lock_limits.closed}
+SELECT name, value, every, burst FROM closed
 
 -- name: enter
 -- The first open door of each.
@@ -50,8 +46,8 @@ SELECT found.name FROM (SELECT name FROM unnest($1::text[]) AS name ORDER BY nam
 -- the same to the same lines, hence nothing is counted against them: one comes for one that goes, and who is locked
 -- follows somebody else. Only lines are touched where that is all there is to do: the limit is a number, and was not
 -- lowered; nobody is left over who waits, unless as many have a place as may. What stands in other lines is not ended.
--- Those who follow are ready. Or, if a node ($6) asks for tasks of their kind ($7), it takes the first $9 of all that are
--- ready then, as `claim` does: in the queues $8, and nothing if one of them demands something of its own. It does so when
+-- Those who follow are ready. Or, if a node ($5) asks for tasks of their kind ($6), it takes the first $8 of all that are
+-- ready then, as `claim` does: in the queues $7, and nothing if one of them demands something of its own. It does so when
 -- the others are gone, for those who watch the rows.
 WITH own AS MATERIALIZED (
     SELECT id, kind, limit_key FROM {schema}.task
@@ -87,7 +83,7 @@ standing AS MATERIALIZED (
         SELECT coalesce(array_agg(id), '{}') AS following, array_agg(priority) AS priorities, bool_and(is_fit) AS are_fit
         FROM (
             SELECT id, priority, demand = '' AND (expires_at IS NULL OR expires_at > statement_timestamp())
-                AND ($8::text[] IS NULL OR queue = ANY ($8)) AS is_fit
+                AND ($7::text[] IS NULL OR queue = ANY ($7)) AS is_fit
             FROM {schema}.task
             WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
                 AND queue NOT IN (SELECT name FROM paused)
@@ -105,28 +101,28 @@ closing_up AS MATERIALIZED (
     ))
 ),
 open AS MATERIALIZED (
-    SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($8 IS NULL OR name = ANY ($8)) AND $6::text IS NOT NULL
+    SELECT name FROM {schema}.queue WHERE paused_at IS NULL AND ($7 IS NULL OR name = ANY ($7)) AND $5::text IS NOT NULL
 ),
 asking AS MATERIALIZED (
     SELECT true AS is_open WHERE NOT EXISTS (SELECT 1 FROM closing_up WHERE NOT are_fit)
         AND NOT EXISTS (
             SELECT 1 FROM open CROSS JOIN LATERAL (
                 SELECT 1 FROM {schema}.task
-                WHERE state = 'ready' AND kind = $7::text AND queue = open.name AND demand > '' LIMIT 1
+                WHERE state = 'ready' AND kind = $6::text AND queue = open.name AND demand > '' LIMIT 1
             ) AS demanding
         )
         AND EXISTS (
-            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > statement_timestamp() AND cordoned_at IS NULL
+            SELECT 1 FROM {schema}.node WHERE id = $5 AND leased_until > statement_timestamp() AND cordoned_at IS NULL
             FOR KEY SHARE
         )
 ),
 ready AS MATERIALIZED (
     SELECT found.id, found.priority FROM asking CROSS JOIN open CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = $7 AND queue = open.name AND demand = ''
+        WHERE state = 'ready' AND kind = $6 AND queue = open.name AND demand = ''
             AND (expires_at IS NULL OR expires_at > statement_timestamp())
         ORDER BY priority DESC, id
-        LIMIT $9
+        LIMIT $8
         FOR UPDATE SKIP LOCKED
     ) AS found
 ),
@@ -143,13 +139,13 @@ ended AS (
 picked AS MATERIALIZED (
     SELECT candidate.id FROM asking CROSS JOIN (SELECT count(*) FROM ended) AS all_ended
     CROSS JOIN (SELECT * FROM ready UNION ALL SELECT * FROM follower) AS candidate
-    ORDER BY priority DESC, id LIMIT $9
+    ORDER BY priority DESC, id LIMIT $8
 ),
 {succeed.moved},
 {succeed.counted},
 taken AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $5,
         started_at = greatest(statement_timestamp(), enqueued_at), overdue = false, kept_by = NULL, kept_until = NULL
     WHERE state || '' IN ('ready', 'waiting') AND id = ANY (ARRAY(SELECT id FROM picked))
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,

@@ -3,29 +3,29 @@
 -- place is not passed on a claim has to weigh who follows.
 
 -- name: pass_seat
--- Ends a plain success (`succeed`), and the first ready task of the kinds ($11) that take the very same places ($20) has
--- its own from now on: in the limits, and on the server. $8 are the limits that it holds and those that would cover the
--- server; the latter are $17. If the server is not well, nothing happens at all.
+-- Ends a plain success (`succeed`), and the first ready task of the kinds ($10) that take the very same places ($19) has
+-- its own from now on: in the limits, and on the server. $7 are the limits that it holds and those that would cover the
+-- server; the latter are $16. If the server is not well, nothing happens at all.
 -- The others among the kinds take other places beside, or run on other nodes: if one of them has a better task (of
--- those that are urgent, $22, any one is), nothing is passed on, and that task is told, provided that there is only
+-- those that are urgent, $21, any one is), nothing is passed on, and that task is told, provided that there is only
 -- this place: of several, others may leave it another one at the same moment. Those that have nothing in common with
--- this one but a limit that may cover servers of both say whose servers ($21), and count only if there is one; if it
+-- this one but a limit that may cover servers of both say whose servers ($20), and count only if there is one; if it
 -- may cover servers of a provider of which nobody has said anything, nothing is passed on, either.
 -- Nor is it if a limit or the server was lowered; if the next one is for another server or has just failed on this one;
--- if a command ($18) is ready, or something that demands more than its kind does; if another server has more room, or
--- as much and its turn ($19). The address of a server contains what a limit that covers it says of the host.
+-- if a command ($17) is ready, or something that demands more than its kind does; if another server has more room, or
+-- as much and its turn ($18). The address of a server contains what a limit that covers it says of the host.
 WITH locked AS MATERIALIZED (
     SELECT name, value, every, CASE
         WHEN name LIKE 'key:%' OR name LIKE 'kind:%' THEN NULL
         ELSE split_part(regexp_replace(name, '^.*://', ''), ':', 1)
     END AS host
-    FROM {schema}.task_limit WHERE name = ANY ($8) ORDER BY name FOR UPDATE
+    FROM {schema}.task_limit WHERE name = ANY ($7) ORDER BY name FOR UPDATE
 ),
 place AS MATERIALIZED (
-    SELECT found.capacity, $14::text IS NULL OR found.address IS NOT NULL AS is_well
+    SELECT found.capacity, $13::text IS NULL OR found.address IS NOT NULL AS is_well
     FROM (SELECT count(*) FROM locked) AS all_locked LEFT JOIN LATERAL (
         SELECT capacity, address FROM {schema}.server
-        WHERE provider = $14 AND address = $15 AND failures = 0 AND rests = 0 AND resting_until IS NULL
+        WHERE provider = $13 AND address = $14 AND failures = 0 AND rests = 0 AND resting_until IS NULL
             AND all_locked.count >= 0
         FOR UPDATE
     ) AS found ON true
@@ -35,22 +35,22 @@ own AS MATERIALIZED (
         SELECT id FROM {schema}.task
         WHERE id = ($1::bigint[])[1] AND state || '' = 'running' AND claim_no = ($2::bigint[])[1]
             AND NOT cancel_requested AND group_id IS NULL AND place.is_well
-            AND kind = $9 AND limit_key IS NOT DISTINCT FROM $10 AND slot IS NOT DISTINCT FROM $16::integer
+            AND kind = $8 AND limit_key IS NOT DISTINCT FROM $9 AND slot IS NOT DISTINCT FROM $15::integer
         FOR UPDATE
     ) AS found
 ),
 open AS MATERIALIZED (
-    SELECT name, $7::text[] IS NULL OR name = ANY ($7) AS is_served FROM {schema}.queue WHERE paused_at IS NULL
+    SELECT name, $6::text[] IS NULL OR name = ANY ($6) AS is_served FROM {schema}.queue WHERE paused_at IS NULL
 ),
 beside AS MATERIALIZED (
     SELECT DISTINCT elsewhere.provider FROM locked CROSS JOIN LATERAL (
-        SELECT provider FROM {schema}.server WHERE server.provider <> $14 AND strpos(address, host) > 0
+        SELECT provider FROM {schema}.server WHERE server.provider <> $13 AND strpos(address, host) > 0
     ) AS elsewhere
-    WHERE name = ANY ($17::text[]) AND value IS NOT NULL
+    WHERE name = ANY ($16::text[]) AND value IS NOT NULL
 ),
 asked AS MATERIALIZED (
     SELECT kind, rank, is_heir, is_urgent
-    FROM unnest($11::text[], $12::integer[], $20::boolean[], $21::text[], $22::boolean[])
+    FROM unnest($10::text[], $11::integer[], $19::boolean[], $20::text[], $21::boolean[])
         AS room (kind, rank, is_heir, provider, is_urgent)
     WHERE provider IS NULL OR provider IN (SELECT beside.provider FROM beside)
 ),
@@ -100,17 +100,17 @@ use AS MATERIALIZED (
     UNION ALL
     SELECT capacity, holding.count, holding.count, true
     FROM place CROSS JOIN LATERAL (
-        SELECT count(*) FROM {schema}.task WHERE provider = $14 AND server = $15 AND slot IS NOT NULL
+        SELECT count(*) FROM {schema}.task WHERE provider = $13 AND server = $14 AND slot IS NOT NULL
     ) AS holding
-    WHERE $14 IS NOT NULL
+    WHERE $13 IS NOT NULL
 ),
 other AS MATERIALIZED (
     SELECT failures > 0 OR rests > 0 AS is_ailing,
         used.count::float / coalesce(nullif(capacity, 0), 2147483648) AS load
     FROM {schema}.server CROSS JOIN LATERAL (
-        SELECT count(*) FROM {schema}.task WHERE provider = $14 AND task.server = server.address AND slot IS NOT NULL
+        SELECT count(*) FROM {schema}.task WHERE provider = $13 AND task.server = server.address AND slot IS NOT NULL
     ) AS used
-    WHERE server.provider = $14 AND address <> $15 AND (capacity IS NULL OR used.count < capacity)
+    WHERE server.provider = $13 AND address <> $14 AND (capacity IS NULL OR used.count < capacity)
         AND (resting_until IS NULL OR resting_until <= now())
 ),
 heir AS MATERIALIZED (
@@ -119,12 +119,12 @@ heir AS MATERIALIZED (
         UNION ALL
         SELECT id, false, target, server, attempts FROM better WHERE EXISTS (
             SELECT 1 FROM use WHERE most = 1 AND at_least = 1 AND (
-                NOT is_server OR NOT EXISTS (SELECT 1 FROM {schema}.server WHERE provider = $14 AND address <> $15)
+                NOT is_server OR NOT EXISTS (SELECT 1 FROM {schema}.server WHERE provider = $13 AND address <> $14)
             )
         )
     ) AS candidate
-    WHERE ($15::text IS NULL OR target IS NULL OR target = $15)
-        AND ($15 IS NULL OR attempts = 0 OR server IS DISTINCT FROM $15)
+    WHERE ($14::text IS NULL OR target IS NULL OR target = $14)
+        AND ($14 IS NULL OR attempts = 0 OR server IS DISTINCT FROM $14)
         AND NOT EXISTS (
             SELECT 1 FROM asked CROSS JOIN open CROSS JOIN LATERAL (
                 SELECT 1 FROM {schema}.task
@@ -133,23 +133,23 @@ heir AS MATERIALIZED (
             WHERE open.is_served OR NOT asked.is_heir
         )
         AND NOT EXISTS (
-            SELECT 1 FROM unnest($18::text[]) AS command (kind) CROSS JOIN LATERAL (
+            SELECT 1 FROM unnest($17::text[]) AS command (kind) CROSS JOIN LATERAL (
                 SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = command.kind LIMIT 1
             ) AS ready
         )
         AND NOT EXISTS (SELECT 1 FROM use WHERE at_most > most)
-        AND NOT EXISTS (SELECT 1 FROM beside WHERE provider <> ALL (array_remove($21, NULL)))
+        AND NOT EXISTS (SELECT 1 FROM beside WHERE provider <> ALL (array_remove($20, NULL)))
         AND NOT EXISTS (
             SELECT 1 FROM other CROSS JOIN (
                 SELECT (at_least - 1)::float / coalesce(nullif(most, 0), 2147483648) AS load FROM use WHERE is_server
             ) AS this
-            WHERE other.is_ailing OR other.load < this.load OR (other.load = this.load AND $19::boolean)
+            WHERE other.is_ailing OR other.load < this.load OR (other.load = this.load AND $18::boolean)
         )
 ),
 next AS MATERIALIZED (
     SELECT id FROM heir
     WHERE is_ours AND EXISTS (
-        SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+        SELECT 1 FROM {schema}.node WHERE id = $5 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
     )
 ),
 ended AS (
@@ -159,10 +159,10 @@ ended AS (
 {succeed.counted},
 taken AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $5,
         started_at = greatest(now(), enqueued_at),
-        overdue = false, kept_by = NULL, kept_until = NULL, holds = $13, provider = coalesce($14, provider),
-        server = coalesce($15, server), slot = $16
+        overdue = false, kept_by = NULL, kept_until = NULL, holds = $12, provider = coalesce($13, provider),
+        server = coalesce($14, server), slot = $15
     WHERE state || '' IN ('ready', 'waiting') AND id = (SELECT next.id FROM next CROSS JOIN ended)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
         limit_key, group_id, server, slot, demand,
@@ -172,7 +172,7 @@ SELECT (SELECT ARRAY[better.id::text, kind, queue] FROM better CROSS JOIN heir) 
 FROM moved LEFT JOIN taken ON true
 
 -- name: pass_seat_in_line
--- The same for one that stands in a line, too ($9, $10), where the first that waits must be there: it has the place, or
+-- The same for one that stands in a line, too ($8, $9), where the first that waits must be there: it has the place, or
 -- is ready, if somebody else is before it; it is told if there may be room for it even so. If nobody waits, or the line
 -- has to be put in order, nothing happens at all.
 WITH {pass_seat.locked},
@@ -189,7 +189,7 @@ first AS MATERIALIZED (
     SELECT * FROM (
         SELECT id, target, server, attempts, priority, rank FROM ready
         UNION ALL
-        SELECT id, target, server, attempts, priority, (SELECT rank FROM asked WHERE kind = $9 AND is_heir)
+        SELECT id, target, server, attempts, priority, (SELECT rank FROM asked WHERE kind = $8 AND is_heir)
         FROM follower WHERE is_served
     ) AS candidate
     ORDER BY priority DESC, rank, id
@@ -221,14 +221,14 @@ own AS MATERIALIZED (
         SELECT id FROM {schema}.task
         WHERE id = ($1::bigint[])[1] AND state || '' = 'running' AND claim_no = ($2::bigint[])[1]
             AND NOT cancel_requested AND group_id IS NULL AND all_locked.count > 0
-            AND kind = $9 AND limit_key = $10 AND slot IS NULL
+            AND kind = $8 AND limit_key = $9 AND slot IS NULL
         FOR UPDATE
     ) AS found
 ),
 {pass_seat.open},
 line AS MATERIALIZED (
-    SELECT $9::text AS kind, $10::text AS limit_key, value, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
-    FROM own CROSS JOIN locked WHERE name = 'key:' || $9 AND value IS NOT NULL AND every IS NULL
+    SELECT $8::text AS kind, $9::text AS limit_key, value, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
+    FROM own CROSS JOIN locked WHERE name = 'key:' || $8 AND value IS NOT NULL AND every IS NULL
 ),
 follower AS MATERIALIZED (
     SELECT found.* FROM line CROSS JOIN LATERAL (
@@ -256,12 +256,12 @@ next AS MATERIALIZED (
     WHERE is_served
         AND NOT EXISTS (
             SELECT 1 FROM open CROSS JOIN LATERAL (
-                SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $9 AND queue = open.name LIMIT 1
+                SELECT 1 FROM {schema}.task WHERE state = 'ready' AND kind = $8 AND queue = open.name LIMIT 1
             ) AS ready
             WHERE open.is_served
         )
         AND EXISTS (
-            SELECT 1 FROM {schema}.node WHERE id = $6 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+            SELECT 1 FROM {schema}.node WHERE id = $5 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
         )
 ),
 {pass_seat.ended},
@@ -269,7 +269,7 @@ next AS MATERIALIZED (
 {succeed.counted},
 taken AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $6,
+    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $5,
         started_at = greatest(now(), enqueued_at), overdue = false
     WHERE state || '' = 'waiting' AND id = (SELECT next.id FROM next CROSS JOIN ended)
     RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,

@@ -312,8 +312,7 @@ RETURNING queue, kind
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
 -- group or line, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the
--- index is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all. $5: they
--- are counted.
+-- index is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'
@@ -344,7 +343,7 @@ moved AS (
 ),
 counted AS (
     INSERT INTO {schema}.tally (queue, kind, state, shard, count)
-    SELECT queue, kind, 'succeeded', $4, count(*) FROM moved WHERE $5::boolean
+    SELECT queue, kind, 'succeeded', $4, count(*) FROM moved
     GROUP BY queue, kind ORDER BY queue COLLATE "C", kind COLLATE "C"
     ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 )
