@@ -19,6 +19,7 @@ from synergon.errors import KeyConflict, OptionError
 from synergon.group import Group
 from synergon.idle import IdleHook, WhenIdle, registrar
 from synergon.limit_records import LimitRecord, ServerRecord
+from synergon.must_await import must_await
 from synergon.node_records import NodeRecord
 from synergon.options import check_any_limit_name, check_limit, check_limit_name, check_name
 from synergon.policies import Health
@@ -172,6 +173,7 @@ class Control(Enqueuing):
 
     # ------------------------------------------------------------ groups
 
+    @must_await(sync="group_sync")
     async def group(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
         """Store tasks that belong together, all or none; `then` runs once all of them have ended, however."""
         listed = listed_calls(calls)
@@ -192,6 +194,10 @@ class Control(Enqueuing):
         self._announce(tasks, inserted)
         await self.outlook.consider(self.store, tasks, inserted)
         return Group(cast("Engine", self), opened.id, name, together, opened)
+
+    def group_sync(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
+        """`group` for code without an event loop."""
+        return self.portal.call(lambda: self.group(name, calls, then=then))
 
 
 def _why_dead(node: NodeRecord) -> tuple[str, str] | None:

@@ -420,10 +420,14 @@ class Engine(Observing):
     @property
     def store(self) -> Store:
         """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
+        return self.store_for(None)
+
+    def store_for(self, loop: asyncio.AbstractEventLoop | None) -> Store:
+        """`store`, for a caller that has asked already which event loop runs; None: it has not."""
         if self._store is None:
             raise NotConnected("the engine is not connected; use `async with engine:` around this")
         # A caller without a loop is synchronous code that writes on a connection of its own.
-        if (running := _get_running_loop()) is not self.portal.loop and running is not None:
+        if loop is not self.portal.loop and _get_running_loop() not in (None, self.portal.loop):
             raise elsewhere()
         return self._store
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from synergon.calls import listed_calls, one_connection
 from synergon.handle import Handle
 from synergon.lifecycle import State
+from synergon.must_await import must_await
 from synergon.operations import Operations
 from synergon.outlook import Outlook
 from synergon.peering.post import Lane
 from synergon.portal import LEASH, Portal
 from synergon.providers.registry import Registry
 from synergon.records import Insertion, NewTask
+from synergon.stores.base import Store
 from synergon.task import AnyTask, Call
 from synergon.turns import made_in_turns
 
@@ -34,10 +37,13 @@ class Enqueuing(Operations):
     registry: Registry
     outlook: Outlook
     portal: Portal
+    logger: logging.Logger
     is_in_child: bool
     """This is a child process that runs a body, and a store in memory is in another one."""
     _node: Node | None
     _peers: Peers | None
+    name_in_code: Final = "engine"
+    """How a program names it, for messages."""
 
     @property
     def origin(self) -> str | None:
@@ -53,6 +59,7 @@ class Enqueuing(Operations):
             await self.store.declare(limits, providers)
         self.registry.is_declared = True
 
+    @must_await(sync="enqueue_sync")
     async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
         """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
         listed = listed_calls(calls)
@@ -72,8 +79,12 @@ class Enqueuing(Operations):
         pairs = list(zip(listed, inserted, strict=True))
         return await made_in_turns(lambda pair: self._handle(*pair), pairs)
 
-    async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
-        """`enqueue` for a single call."""
+    def store_for(self, loop: asyncio.AbstractEventLoop | None) -> Store:
+        """`store`, for a caller that has asked already which event loop runs."""
+        raise NotImplementedError
+
+    async def enqueue_one(self, call: Call[Value], loop: asyncio.AbstractEventLoop | None = None) -> Handle[Value]:
+        """`enqueue` for a single call; `loop` is the event loop that runs, if the caller knows it."""
         if call.placement.conn is not None:
             handles: list[Handle[Value]] = await self.enqueue([call])
             return handles[0]
@@ -81,7 +92,7 @@ class Enqueuing(Operations):
             await self._declare()
         task = call.to_new_task(self.origin)
         try:
-            inserted = await self.store.insert((task,))
+            inserted = await self.store_for(loop).insert((task,))
         except asyncio.CancelledError:
             self._announce_doubtful((task,))
             raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from asyncio import AbstractEventLoop, _get_running_loop
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary
@@ -21,6 +23,7 @@ from synergon.handle import Handle
 from synergon.idle import WhenIdle, registrar
 from synergon.lines import LineOf
 from synergon.middleware import Middleware, check_middleware
+from synergon.must_await import AwaitedCall, coroutine_function, must_await, no_loop
 from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
 from synergon.payload import Signature, encode
 from synergon.policies import DEFAULT_QUEUE, ONCE
@@ -128,8 +131,21 @@ class Enqueueable(Generic[Parameters, Value]):
     _task_type: TaskType[..., Parameters, Any, Value]
     _placement: Placement
 
+    @property
+    def name_in_code(self) -> str:
+        """How a program names it, for messages."""
+        return self._task_type.function.__name__
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The engine's."""
+        return self._task_type.engine.logger
+
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
         """Bind and check the arguments; PayloadError if they do not fit."""
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
         task_type = self._task_type
         payload = task_type.signature.bind(args, kwargs)
         if task_type.line is None:
@@ -137,16 +153,27 @@ class Enqueueable(Generic[Parameters, Value]):
         limit_key = task_type.line.key(task_type.signature.decode(payload))
         return Call(task_type.kind, payload, self._placement, task_type, limit_key)
 
-    async def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
+    @coroutine_function
+    def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
         """Store the call; returns when it is durable."""
-        if (leash := LEASH.get()) is not None:  # before anything is done for it: of these there may be very many
-            await leash.give_way()
-        return await self._task_type.engine.enqueue_one(self.call(*args, **kwargs))
+        # As @must_await does it, but arguments are passed on once and the loop is looked up once: the hottest path.
+        if (loop := _get_running_loop()) is None:
+            raise no_loop(self, "enqueue", "enqueue_sync")
+        return AwaitedCall(self._enqueue(args, kwargs, loop), self, "enqueue")
 
+    @must_await(sync="enqueue_sync")
     async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
         """`enqueue` under the name that users of other queues know. (A pause is the option `delay`.)"""
-        return await self.enqueue(*args, **kwargs)
+        return await self._enqueue(args, kwargs)
 
+    async def _enqueue(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], loop: AbstractEventLoop | None = None
+    ) -> Handle[Value]:
+        if (leash := LEASH.get()) is not None:  # before anything is done for it: of these there may be very many
+            await leash.give_way()
+        return await self._task_type.engine.enqueue_one(self._call(args, kwargs), loop)
+
+    @must_await(sync="enqueue_many_sync")
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
         calls = await made_in_turns(self._bind_entry, list(arguments))
@@ -183,6 +210,11 @@ class Configured(Enqueueable[Parameters, Value]):
         self._task_type = task_type
         self._placement = placement
         task_type.check_placement(placement)
+
+    @property
+    def name_in_code(self) -> str:
+        """How a program names it, for messages."""
+        return f"{self._task_type.name_in_code}.with_options(...)"
 
 
 class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returned, Value]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from synergon import Call, Context, Engine, Group, Handle, Health, Kind, Rate, Retry, Server, injected
 
@@ -99,6 +99,8 @@ def script() -> None:
         assert_type(handle, Handle[str])
         assert_type(handle.result_sync(5), str)
         assert_type(send.enqueue_many_sync([("a@b.c",)]), list[Handle[int]])
+        assert_type(engine.group_sync("some", [greet.call("Ada")], then=send.call("a@b.c")), Group)
+        assert_type(load.enqueue_sync("llama", to="each"), dict[str, Handle[Any]])
 
 
 if __name__ == "__main__":

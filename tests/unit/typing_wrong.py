@@ -61,6 +61,8 @@ async def arguments() -> None:
     await greet.enqueue("Ada", "Bob")  # wrong
     await greet.enqueue(nmae="Ada")  # wrong
     await greet.delay(1)  # wrong
+    greet.enqueue("Ada")  # wrong
+    greet.delay("Ada")  # wrong
     await greet.with_options(priority=1).enqueue(1)  # wrong
     greet.call(None)  # wrong
     greet.enqueue_sync(1)  # wrong

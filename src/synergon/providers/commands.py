@@ -6,6 +6,7 @@ in, first out. Once one has started it is never run again, whatever happens to i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
@@ -16,6 +17,7 @@ from synergon.decorating import calling_module
 from synergon.durations import Duration
 from synergon.errors import CommandsFailed, ConfigurationError, OptionError, TaskError
 from synergon.handle import Handle
+from synergon.must_await import must_await
 from synergon.options import RunsIn
 
 if TYPE_CHECKING:
@@ -85,6 +87,17 @@ class Command:
         """As which it stands in the history."""
         return self._task_type.kind
 
+    @property
+    def name_in_code(self) -> str:
+        """How a program names it, for messages."""
+        return self._task_type.name_in_code
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The engine's."""
+        return self._provider.engine.logger
+
+    @must_await(sync="send_sync")
     async def send(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
         """Run it on any server, on each one, or on the one of this address, and wait for it.
 
@@ -113,6 +126,7 @@ class Command:
         """`send` for code without an event loop."""
         return self._provider.engine.portal.call(lambda: self.send(*args, to=to, **kwargs))
 
+    @must_await(sync="enqueue_sync")
     async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
         """Send it and do not wait: its handles by address (by "any" if any server will do)."""
         call = self._task_type.call(*args, **kwargs)
@@ -128,6 +142,10 @@ class Command:
         ]
         handles = await self._provider.engine.enqueue_tasks(tasks, self._task_type)
         return dict(zip(addresses, handles, strict=True))
+
+    def enqueue_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
+        """`enqueue` for code without an event loop."""
+        return self._provider.engine.portal.call(lambda: self.enqueue(*args, to=to, **kwargs))
 
     async def _addresses(self, to: Any) -> list[str]:
         if to == ANY:

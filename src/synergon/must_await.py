@@ -1,0 +1,112 @@
+"""must_await: marks the coroutine methods that store tasks, so that no task is lost by a call that nothing awaits.
+
+Without a running event loop the call raises and names the synchronous method. Under a running loop the call returns a
+coroutine, which logs an error if it is dropped before it has started. Such a method stays a coroutine function for
+`inspect`, `asyncio` and the frameworks that ask them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from asyncio import _get_running_loop  # None without a loop: an exception would cost more, on a hot path
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar, cast
+
+from synergon.errors import ConfigurationError
+
+Function = TypeVar("Function", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+class Caller(Protocol):
+    """The object whose method is called, as messages need it."""
+
+    @property
+    def name_in_code(self) -> str:
+        """The expression before the method's name, as a program would write it."""
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The engine's logger."""
+
+
+def must_await(*, sync: str) -> Callable[[Function], Function]:
+    """Mark a coroutine method that stores tasks. `sync` is the name of the method for code without an event loop."""
+
+    def mark(method: Function) -> Function:
+        name = method.__name__
+
+        @functools.wraps(method)
+        def call(caller: Caller, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            if _get_running_loop() is None:
+                raise no_loop(caller, name, sync)
+            return AwaitedCall(method(caller, *args, **kwargs), caller, name)
+
+        return cast("Function", coroutine_function(call))
+
+    return mark
+
+
+def coroutine_function(function: Function) -> Function:
+    """Have `inspect` and `asyncio` say that the function, which returns a coroutine, is a coroutine function."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    # Before 3.12 they ask for the flag of the code alone. A call does not: an instruction makes the coroutine.
+    code = function.__code__
+    function.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
+    return function
+
+
+def no_loop(caller: Caller, name: str, sync: str) -> ConfigurationError:
+    """The error of a call where no event loop runs."""
+    of = caller.name_in_code
+    return ConfigurationError(
+        f"{of}.{name}(...) was called where no event loop runs, so nothing would be stored; in synchronous code call "
+        f"{of}.{sync}(...), and for asyncio.run() await it inside an `async def`"
+    )
+
+
+class AwaitedCall(Coroutine[Any, Any, Any]):
+    """The coroutine of one call: it runs as the method's own, and logs an error if it is dropped unstarted."""
+
+    __slots__ = ("_caller", "_coroutine", "_is_started", "_name")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], caller: Caller, name: str) -> None:
+        self._coroutine = coroutine
+        self._caller = caller
+        self._name = name
+        self._is_started = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._is_started = True
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Go on, as a task of an event loop does."""
+        self._is_started = True
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with this error, as a cancelled task does."""
+        self._is_started = True
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """End it; a call that is closed on purpose is not reported."""
+        self._is_started = True
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """What a debugger or the text of an asyncio task asks of a coroutine: its name, code and frame."""
+        return getattr(self._coroutine, name)
+
+    def __del__(self) -> None:
+        if self._is_started:
+            return
+        self._coroutine.close()  # or Python would warn of it as well, without the names
+        call = f"{self._caller.name_in_code}.{self._name}(...)"
+        self._caller.logger.error(
+            "%s was never awaited: the task is not stored; write `await %s`", call, call, stacklevel=2
+        )
