@@ -144,7 +144,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
     for name in given:
         if name in names:
             continue
-        close = difflib.get_close_matches(name, names, n=1)
+        # Short words are alike by chance: `cron` is no misspelt `conn`.
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.6 if len(name) > 4 else 0.8)
         advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
         raise OptionError(f"{where} has no option {name!r}; {advice}")
 

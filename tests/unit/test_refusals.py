@@ -60,6 +60,7 @@ MISSPELT = {
     "retries": "did you mean 'retry'?",
     "time_out": "did you mean 'timeout'?",
     "zzz": "it takes ",
+    "cron": "it takes ",
 }
 
 
