@@ -54,6 +54,8 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     lease_left: float
     """Seconds by the store's clock; negative: it is over."""
     cordoned_at: datetime | None = None
+    is_stopping: bool = False
+    """It was told to stop: if it dies now, what it runs is charged nothing."""
     published: msgspec.Raw = msgspec.Raw(b"{}")
     """What it said of itself last."""
     published_ago: float = 0.0

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from synergon.node.node import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+LAST_WORD_SECONDS: Final = 1.0
+"""How long a second signal waits until the node's row says that the node stops."""
 
 
 class Worker:
@@ -35,6 +38,11 @@ class Worker:
         """Is called by `run_until_stopped` when the node runs."""
         self.grace = settings.grace
         self.logger = engine.logger
+
+    @property
+    def node(self) -> Node | None:
+        """The node, while there is one."""
+        return self._engine.node
 
     @property
     def may_wait(self) -> bool:
@@ -52,7 +60,7 @@ class Worker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        node = self._engine.node
+        node = self.node
         try:
             if self.drain and error is None and node is not None:
                 await node.drained()
@@ -69,7 +77,7 @@ async def run_until_stopped(worker: Worker) -> int:
     """
     stop = asyncio.Event()
     worker.may_exit = True
-    with _signals(stop):
+    with _signals(worker, stop):
         drain, worker.drain = worker.drain, False
         async with contextlib.AsyncExitStack() as stack:
             node = await _start(worker, stack, stop)
@@ -126,15 +134,20 @@ async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None
 
 
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
+def _signals(worker: Worker, stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     asked: list[int] = []
 
     # Not the loop's own handlers: they are heard only when the loop goes round, and a body may be blocking it.
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        lease = worker.node.membership.lease if worker.node is not None else None
         if asked:
+            if lease is not None:  # the first signal may have come a moment ago
+                futures.wait([lease.stop_announced], LAST_WORD_SECONDS)
             os._exit(128 + number)
         asked.append(number)
+        if worker.node is not None:
+            worker.node.announce_stop()
         loop.call_soon_threadsafe(stop.set)
 
     with contextlib.ExitStack() as undo:

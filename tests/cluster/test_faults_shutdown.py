@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 
 import pytest
 from tests.cluster.apps import faults_bodies as bodies
-from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_alive  # noqa: F401
+from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_alive, until  # noqa: F401
 
 from synergon import Call, State
 
@@ -79,4 +80,36 @@ async def test_the_second_interrupt_ends_the_process_at_once(cluster: Cluster, c
 
     await cluster.start()
     record = await cluster.end_of(handle)
-    assert (record.state, record.attempts, record.crashes) == (State.SUCCEEDED, 1, 1), record
+    assert (record.state, record.attempts, record.crashes) == (State.SUCCEEDED, 1, 0), record
+
+
+async def announces_its_stop(cluster: Cluster, worker: WorkerProcess) -> None:
+    async def is_said() -> bool:
+        return any(node.is_stopping for node in await cluster.engine.nodes() if node.process.pid == worker.pid)
+
+    await until(f"the row of worker {worker.pid} says that it stops", is_said)
+
+
+async def test_a_worker_whose_loop_is_blocked_announces_its_stop_and_charges_nothing(cluster: Cluster) -> None:
+    worker = await cluster.start(grace=60)
+    (handle,) = await cluster.enqueue(bodies.block_the_loop.call("task"))
+    await cluster.journal.wait_for("begins", "task")
+    worker.send(signal.SIGTERM)
+    await announces_its_stop(cluster, worker)
+    worker.kill()
+
+    await cluster.start()
+    record = await cluster.end_of(handle)
+    assert (record.state, record.attempts, record.crashes) == (State.SUCCEEDED, 1, 0), record
+
+
+async def test_a_child_that_gets_the_signal_too_charges_nothing(cluster: Cluster) -> None:
+    worker = await cluster.start(grace=60)
+    (handle,) = await cluster.enqueue(bodies.hold_in_process.call("task"))
+    (begun,) = await cluster.journal.wait_for("begins", "task")
+    worker.send(signal.SIGTERM)
+    await announces_its_stop(cluster, worker)
+    os.kill(begun.pid, signal.SIGTERM)
+    assert await worker.ends() == 0
+    record = await handle.status()
+    assert (record.state, record.attempts, record.crashes, record.errors) == (State.READY, 0, 0, ()), record

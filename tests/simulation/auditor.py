@@ -76,6 +76,8 @@ class Auditor:
         self.owed: dict[Process, dict[str, float]] = {}
         """The kinds of which a node's last claim has left some, and when."""
         self._leases: dict[str, int] = {}
+        self._stopping: set[str] = set()
+        """The node ids whose rows say that they stop."""
         self._wanted_cancelled: set[int] = set()
         self.before_claim: dict[int, Seen] = {}
         """All tasks, as they were when the last claim was asked for."""
@@ -151,12 +153,17 @@ class Auditor:
         self.owners[args[0].id] = process
         self._leases[args[0].id] = self.now + args[0].lease
 
-    def _check_renew(self, process: Process, args: tuple[str, int, bytes | None], is_known: bool, *_: Any) -> None:
+    def _check_renew(
+        self, process: Process, args: tuple[str, int, bytes | None, bool], is_known: bool, *_: Any
+    ) -> None:
         if is_known:
             self._leases[args[0]] = self.now + args[1]
+        if is_known and args[3]:
+            self._stopping.add(args[0])
 
     def _check_unregister(self, process: Process, args: tuple[str], *_: Any) -> None:
         self._leases.pop(args[0], None)
+        self._stopping.discard(args[0])
 
     def _check_pause(self, process: Process, args: tuple[Sequence[str]], *_: Any) -> None:
         self.paused.update(args[0])
@@ -278,10 +285,13 @@ class Auditor:
             owner = self.owners[task.node_id]
             if owner.is_alive and not self.is_over(task.node_id):
                 self.fail(task.id, f"{process} took it from {owner}, which lives and has its lease")
+            if owner.had_time_to_announce and task.node_id not in self._stopping:
+                self.fail(task.id, f"{owner} was told to stop, and its row did not say so when it died")
         for task_id, old in changed.items():
             new = self.seen[task_id]
-            if old is not None and (new.crashes - old.crashes, new.attempts - old.attempts) != (1, -1):
-                self.fail(task_id, "a crash costs one crash, and gives the attempt back")
+            charged = 0 if old is not None and old.node_id in self._stopping else 1
+            if old is not None and (new.crashes - old.crashes, new.attempts - old.attempts) != (charged, -1):
+                self.fail(task_id, f"its node's death costs {charged} crashes, and gives the attempt back")
         if {task.id for task in reaped} != changed.keys():
             self._world.fail(f"{process}: reap took other tasks than it said")
 

@@ -154,6 +154,23 @@ def crash_not_charged(patch: Patch) -> None:
     patch.setattr(Row, "charge_crash", charge_nothing)
 
 
+def stop_charged_as_a_crash(patch: Patch) -> None:
+    """The reaper does not care whether a dead node was told to stop."""
+    reap = upkeep.reap
+
+    def forget_stops(tables: Tables, gone: Any, limit: int, now: int) -> Any:
+        for node in tables.nodes.values():
+            node.is_stopping = False
+        return reap(tables, gone, limit, now)
+
+    patch.setattr("synergon.stores.memory.store.upkeep.reap", forget_stops)
+
+
+def stop_not_announced(patch: Patch) -> None:
+    """A node that is told to stop keeps that to itself."""
+    patch.setattr(Membership, "announce_stop", lambda self: None)
+
+
 def max_running_ignored(patch: Patch) -> None:
     """A node claims as many of a kind as it has slots."""
     patch.setattr(Admission, "room", lambda self, kind: self._ledger.free)
@@ -227,6 +244,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     outcomes_dropped_in_outages,
     settlement_applied_twice,
     crash_not_charged,
+    stop_charged_as_a_crash,
+    stop_not_announced,
     max_running_ignored,
     leftovers_forgotten,
     waiters_told_once,

@@ -183,8 +183,8 @@ class World:
         self.auditor.applied(process, name, args, answer, is_done=True)
         return answer, None
 
-    async def _renew(self, node_id: str, lease: int, published: bytes | None) -> bool:
-        return await (await self.store.keeper()).renew(node_id, lease, published)
+    async def _renew(self, node_id: str, lease: int, published: bytes | None, is_stopping: bool) -> bool:
+        return await (await self.store.keeper()).renew(node_id, lease, published, is_stopping=is_stopping)
 
 
 def at_once(statement: Any) -> Any:

@@ -87,6 +87,12 @@ class Worker:
         await store.register(new_node(node_id, lease))
         return cls(store, node_id)
 
+    async def announce_stop(self) -> None:
+        """Have its row say that it stops."""
+        keeper = await self.store.keeper()
+        assert await keeper.renew(self.node_id, HOUR, is_stopping=True)
+        await keeper.close()
+
     async def claim(
         self, *kinds: str, limit: int = 1000, room: int = 1000, queues: Iterable[str] | None = None
     ) -> Claims:

@@ -241,6 +241,65 @@ async def test_reaping_twice_is_reaping_once(store: Store, worker: Worker) -> No
     assert (await read(store, task_id)).crashes == 1
 
 
+# ---------------------------------------------------------------- nodes that were told to stop
+
+
+async def test_a_node_that_was_told_to_stop_says_so_from_then_on(store: Store, worker: Worker) -> None:
+    assert [node.is_stopping for node in await store.nodes()] == [False]
+    await worker.announce_stop()
+    keeper = await store.keeper()
+    assert await keeper.renew(worker.node_id, HOUR)
+    await keeper.close()
+    assert [node.is_stopping for node in await store.nodes()] == [True]
+
+
+async def test_the_death_of_a_node_that_was_told_to_stop_costs_its_tasks_nothing(store: Store, worker: Worker) -> None:
+    crashed, fresh = await add_many(store, 2)
+    await worker.finish((await worker.claim(limit=1))[0], OUTCOMES["crashed"])
+    await worker.claim()
+    await worker.announce_stop()
+    reaped = sorted(await store.reap([worker.node_id], 10), key=lambda task: task.id)
+    assert [(task.id, task.state, task.crashes) for task in reaped] == [
+        (crashed, State.READY, 1),
+        (fresh, State.READY, 0),
+    ]
+    records = [await read(store, task_id) for task_id in (crashed, fresh)]
+    assert [(record.attempts, record.crashes, len(record.errors)) for record in records] == [(0, 1, 1), (0, 0, 0)]
+    assert await store.nodes() == []
+
+
+async def test_a_stop_that_is_killed_again_and_again_ends_no_task(store: Store) -> None:
+    task_id = await add(store)
+    for number in range(CRASH_LIMIT + 1):
+        worker = await Worker.start(store, f"node-{number}")
+        await worker.claim_one()
+        await worker.announce_stop()
+        assert [task.state for task in await store.reap([worker.node_id], 10)] == [State.READY]
+    assert (await read(store, task_id)).crashes == 0
+
+
+async def test_each_dead_node_charges_by_its_own_row(store: Store, worker: Worker) -> None:
+    other, unknown = await Worker.start(store, "other"), await Worker.start(store, "unknown")
+    for node in (worker, other, unknown):
+        await add(store)
+        await node.claim_one()
+    await worker.announce_stop()
+    await unknown.announce_stop()
+    await store.unregister(unknown.node_id)  # no row says what it was about to do
+    reaped = await store.reap([worker.node_id, other.node_id], 10)
+    assert {task.node_id: task.crashes for task in reaped} == {worker.node_id: 0, "other": 1, "unknown": 1}
+
+
+async def test_a_cancel_holds_though_the_node_was_told_to_stop(store: Store, worker: Worker) -> None:
+    task_id = await add(store)
+    await worker.claim()
+    await store.cancel([task_id])
+    await worker.announce_stop()
+    (reaped,) = await store.reap([worker.node_id], 10)
+    assert (reaped.state, reaped.crashes) == (State.CANCELLED, 0)
+    assert (await read(store, task_id)).reason is Reason.CANCELLED
+
+
 # ---------------------------------------------------------------- limits
 
 

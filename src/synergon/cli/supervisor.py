@@ -3,9 +3,9 @@
 A worker that dies is started again, after a pause that grows while it keeps failing; one that was told to restart, at
 once; one that has drained, or ended in order because somebody told it to, is done. A mistake that keeps the first
 workers from starting ends the supervisor too. With `--reload`, what could not start waits for a change of the code.
-SIGINT and SIGTERM are passed on, and the supervisor ends when the last worker has; a second signal kills them. Workers
-are not in the terminal's process group, so that Ctrl-C reaches them once and through here. If the supervisor itself is
-killed, they notice and stop in order.
+SIGINT and SIGTERM are passed on, and the supervisor ends when the last worker has. A second signal is passed on, too:
+the workers end at once, and those that do not are killed. Workers are not in the terminal's process group, so that
+Ctrl-C reaches them once and through here. If the supervisor itself is killed, they notice and stop in order.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 30.0
 HEALTHY_SECONDS: Final = 30.0
 """A worker that lived this long has not failed to start; the next pause is a short one again."""
+
+KILL_SECONDS: Final = 2.0
+"""How long a worker may take to end at the second signal."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 DEAF_CODES: Final = frozenset(code for number in SIGNALS for code in (-number, 128 + number))
@@ -103,13 +106,13 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._first_signal is None:
             self._first_signal = number
-            logger.info("%s: waits for the workers; a second signal kills them", number.name)
+            logger.info("%s: waits for the workers; a second signal ends them at once", number.name)
             for keeper in self._keepers:
                 keeper.stop(number)
         else:
             self._was_killed_by = number
             for keeper in self._keepers:
-                keeper.kill()
+                keeper.end_at_once(number)
 
     def _on_change(self, files: Sequence[str]) -> None:
         logger.info("%s changed: starts anew", ", ".join(files))
@@ -215,9 +218,11 @@ class Keeper:
         """Let it stop in order, and start it again."""
         self._ask(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """Now."""
-        self._send(signal.SIGKILL)
+    def end_at_once(self, number: signal.Signals) -> None:
+        """Pass the second signal on, and kill what it does not end. It is not killed at once: its row has to say first
+        that it was told to stop, and the first signal may have come a moment ago."""
+        self._send(number)
+        asyncio.get_running_loop().call_later(KILL_SECONDS, self._send, signal.SIGKILL)
 
     def _ask(self, number: signal.Signals) -> None:
         """Once for each process: a worker takes a second signal as a wish that it ends at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -48,12 +49,14 @@ class ChildBodies:
         url: str,
         most: int,
         deadlines: Deadlines,
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._services = services
         self._executor = executor
         self._clock = clock
         self._logger = logger
         self._deadlines = deadlines
+        self._is_stopping = is_stopping
         self._places = asyncio.Semaphore(most)
         self._cells = asyncio.Semaphore(max(most, executor.room_for_children(CELLS)))
         self._url = url
@@ -126,6 +129,9 @@ class ChildBodies:
         if attempt.stop is not None:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         match failure:
+            case ChildDied() if self._is_stopping():  # most often it was told to end together with the node
+                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+                return HandedBack()
             case ChildDied():
                 return Crashed(error=_error(attempt, "Crash", failure, node_id))
             case ChildNotStarted():  # not the task's fault, and not worth trying again at once

@@ -4,6 +4,9 @@ Promise: as long as this node may act, its row in the store says so; and it stop
 The lease is renewed every sixth of its length on a path that user code cannot hold up. A node that could not renew
 until a sixth of the lease is left is fenced: it claims nothing, its bodies are asked to end, its child processes are
 killed. Bodies that have not ended when the lease is over take the process with them.
+
+A node that is told to stop has its row say so with the next renewal, which follows at once, and with every one after
+that until one has reached the store.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import Final
 
 from synergon.clock import Clock
@@ -67,6 +71,9 @@ class Lease:
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
+        self._is_stopping = False
+        self.stop_announced: Future[None] = Future()
+        """Done when the row says that the node stops; any thread may wait for it."""
 
     @property
     def beat_seconds(self) -> float:
@@ -99,6 +106,11 @@ class Lease:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._is_wanted.set)
 
+    def announce_stop(self) -> None:
+        """Have the row say that the node stops; from any thread, and from a signal handler."""
+        self._is_stopping = True
+        self.renew_soon()
+
     async def _rest_no_more(self, end: asyncio.Event) -> None:
         await end.wait()
         self._is_wanted.set()
@@ -122,14 +134,19 @@ class Lease:
         patience = self._valid_until - self.beat_seconds - asked_at
         if patience <= 0:  # a longer wait would be at the cost of the bodies that have to end before the lease does
             return False
+        is_stopping = self._is_stopping
         try:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
-                is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
+                is_known = await keeper.renew(
+                    self._node_id, microseconds(self._seconds), published, is_stopping=is_stopping
+                )
         except (StoreError, TimeoutError) as error:
             self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")
             return self._clock.monotonic() < self._valid_until - self.beat_seconds
         if not is_known:
             return False
+        if is_stopping and not self.stop_announced.done():
+            self.stop_announced.set_result(None)
         # Counted from before the question: the store cannot have counted from earlier.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until

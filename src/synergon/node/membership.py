@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from synergon.clock import Clock, new_id
 from synergon.durations import microseconds
@@ -25,6 +26,9 @@ from synergon.node_records import NewNode
 from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.version import VERSION
+
+ANNOUNCE_SECONDS: Final = 2.0
+"""How long a stop waits until the node's row says so; after that it goes on, and the lease goes on trying."""
 
 
 class Membership:
@@ -154,6 +158,17 @@ class Membership:
         self._scheduler.reopen()
 
     # ------------------------------------------------------------ the end
+
+    def announce_stop(self) -> None:
+        """Have the row say soon that the node stops: then its death charges nothing to what it runs. From any thread,
+        and from a signal handler."""
+        if self.lease is not None:
+            self.lease.announce_stop()
+
+    async def stop_announced(self) -> None:
+        """Return when the row says so, or when the store does not answer for a while."""
+        if self.lease is not None and not self.lease.is_lost:
+            await asyncio.wait([asyncio.wrap_future(self.lease.stop_announced)], timeout=ANNOUNCE_SECONDS)
 
     def close(self) -> None:
         """Join no more: that would open the scheduler again."""

@@ -1,7 +1,7 @@
 """A node: composes the duties, and owns the order in which they start and stop.
 
-Stop: stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back what did not finish → drop the
-node's row. Idempotent; a second call waits for the first.
+Stop: announce it in the node's row → stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back
+what did not finish → drop the node's row. Idempotent; a second call waits for the first.
 
 Long, because all duties are made and joined to each other here, and nowhere else: most of it says who tells whom.
 """
@@ -517,6 +517,12 @@ class Node:
     def _is_busy(self) -> bool:
         return bool(self.runner.running) or self.scheduler.is_claiming
 
+    def announce_stop(self) -> None:
+        """The node is about to stop: from now on nothing that dies here charges a crash. From any thread, and from a
+        signal handler; the stop itself does it too."""
+        self.runner.is_stopping = True
+        self.membership.announce_stop()
+
     async def stop(self, grace: float | None) -> None:
         """Stop in order; `grace` seconds for running bodies, None for as long as they take."""
         if self._stopping is None:
@@ -543,6 +549,8 @@ class Node:
         self.scheduler.close()
         self.acceptance.close()
         self._idle.close()
+        self.announce_stop()
+        await self.membership.stop_announced()
         await self.scheduler.settled()
         await self.ending.end_bodies(grace)
         try:

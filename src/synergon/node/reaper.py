@@ -71,7 +71,7 @@ class Reaper:
             reaped = await self._store.reap(gone, BATCH)
             for task in reaped:
                 self._logger.warning(
-                    "task %d (%s) was taken back from dead node %s: %s, crash %d",
+                    "task %d (%s) was taken back from dead node %s: %s, crashes: %d",
                     task.id,
                     task.kind,
                     task.node_id,

@@ -105,8 +105,17 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop, self._pass_deadline)
         self._child_bodies = ChildBodies(
-            services, executor, clock, logger, url=url, most=ledger.processes, deadlines=self._deadlines
+            services,
+            executor,
+            clock,
+            logger,
+            url=url,
+            most=ledger.processes,
+            deadlines=self._deadlines,
+            is_stopping=lambda: self.is_stopping,
         )
+        self.is_stopping = False
+        """The node was told to stop: a child that dies now charges no crash."""
         self.running: dict[int, Attempt] = {}
         self.admitted = 0
         """How many it has ever taken on."""

@@ -116,10 +116,13 @@ class LeaseKeeper(Protocol):
     All its calls are made from one thread with a running event loop, which need not be the engine's.
     """
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+    async def renew(
+        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
+    ) -> bool:
         """Lease for `lease` microseconds from now. False: the node's row is gone, it has been declared dead.
 
-        `published` is what the node says of itself from now on; None: as before.
+        `published` is what the node says of itself from now on; None: as before. `is_stopping` marks the node as one
+        that was told to stop; the mark stays.
         """
 
     async def close(self) -> None:
@@ -292,7 +295,8 @@ class Store(Protocol):
         Dead is a node without a row, one whose lease is over by the store's clock, and any named in `gone` (their
         processes were seen dead). Re-checked in the statement that takes. `attempts - 1`, `crashes + 1`, an error
         appended; then `ready`, `failed`/`crashed` at `CRASH_LIMIT` (a command: at the first), or `cancelled` if that
-        was asked.
+        was asked. A node whose row says that it was stopping charges no crash and leaves no error, except to a
+        command, which is never run twice.
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:

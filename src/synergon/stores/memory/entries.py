@@ -19,6 +19,7 @@ class Node(msgspec.Struct):
     published: bytes
     """What it said of itself last."""
     published_at: int
+    is_stopping: bool = False
 
 
 class Limit(msgspec.Struct):

@@ -422,9 +422,11 @@ class _MemoryLeaseKeeper:
     def __init__(self, transaction: Callable[[], _Transaction]) -> None:
         self._transaction = transaction
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+    async def renew(
+        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
+    ) -> bool:
         with self._transaction() as (tables, now):
-            return nodes.renew(tables, node_id, lease, published, now)
+            return nodes.renew(tables, node_id, lease, published, now, is_stopping=is_stopping)
 
     async def close(self) -> None:
         """There is nothing to give up."""

@@ -61,7 +61,11 @@ def reap(tables: Tables, gone: Sequence[str], limit: int, now: int) -> list[Reap
 def _reap_one(tables: Tables, row: Row, now: int) -> Reaped:
     node_id = row.node_id
     assert node_id is not None
-    row.charge_crash(_death_of(node_id, row), now)
+    node = tables.nodes.get(node_id)
+    if node is not None and node.is_stopping and not row.task.is_command:
+        row.give_attempt_back()
+    else:
+        row.charge_crash(_death_of(node_id, row), now)
     if row.cancel_requested:
         tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
     else:

@@ -42,7 +42,9 @@ class ConnectionLeaseKeeper:
         self._check_open = check_open
         self._connection: asyncpg.Connection[Any] | None = None
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+    async def renew(
+        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
+    ) -> bool:
         """Lease from now on; False: the row is gone."""
         says = published.decode() if published is not None else None
         self._check_open()
@@ -52,7 +54,7 @@ class ConnectionLeaseKeeper:
             with translated(self._address):
                 # A pooler gives each transaction a server, and no less.
                 await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says)
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says, is_stopping)
                 await self._connection.execute("COMMIT")
         except BaseException:
             # Whatever it was, also a caller who waits no longer, the next beat has a better chance with a new one. And

@@ -50,22 +50,27 @@ async def wake(session: Session, limit: int) -> Woken:
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:
     """Take running tasks from the dead."""
     await lock(session, await session.rows("dead_bonds", list(gone), limit))
-    dead = [row["id"] for row in await session.rows("lock_dead", list(gone))]
-    reaped = [await _take_back(session, row) for row in await session.rows("orphans", dead, limit)]
+    dead = {row["id"]: row["is_stopping"] for row in await session.rows("lock_dead", list(gone))}
+    reaped = [
+        await _take_back(session, row, was_stopping=dead.get(row["node_id"], False))
+        for row in await session.rows("orphans", list(dead), limit)
+    ]
     moves = await draw(session)
     if dead:
-        await session.run("forget_dead", dead)
+        await session.run("forget_dead", list(dead))
     own = {entry.id for entry in reaped}
     released = tuple(kind for task_id, (kind, state) in moves.items() if state is State.READY and task_id not in own)
     told = [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped]
     return [*told[:-1], replace(told[-1], released=released)] if released and told else told
 
 
-async def _take_back(session: Session, row: Any) -> Reaped:
+async def _take_back(session: Session, row: Any, *, was_stopping: bool) -> Reaped:
     node_id = row["node_id"]
-    error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
-    state = await settling.crash(session, row, error)
-    return Reaped(id=row["id"], kind=row["kind"], node_id=node_id, state=state, crashes=row["crashes"] + 1)
+    crashes = row["crashes"] if was_stopping and not row["is_command"] else row["crashes"] + 1
+    message = f"node {node_id} died while it ran the task"
+    error = ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
+    state = await settling.take_back(session, row, error, crashes)
+    return Reaped(id=row["id"], kind=row["kind"], node_id=node_id, state=state, crashes=crashes)
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:

@@ -180,13 +180,15 @@ async def _charge_for(session: Session, row: Any, outcome: Outcome) -> None:
             await charge(session, row, ErrorRecord(attempt=0, type="Cancel", message=why))
 
 
-async def crash(session: Session, row: Any, error: ErrorRecord) -> State:
-    """Its node died under it: back among the ready, unless that was once too often, or it was to be cancelled."""
-    await charge(session, row, error, give_back=1, crashes=1)
+async def take_back(session: Session, row: Any, error: ErrorRecord, crashes: int) -> State:
+    """Its node died under it, and this is how many crashes it has now: back among the ready, unless that was once too
+    often, or it was to be cancelled."""
+    charged = crashes - row["crashes"]
+    await charge(session, row, error if charged else None, give_back=1, crashes=charged)
     session.touch(row["kind"], row["limit_key"], row["group_id"])
     if row["cancel_requested"]:
         return await end(session, {row["id"]: None}, State.CANCELLED, Reason.CANCELLED)
-    if row["is_command"] or row["crashes"] + 1 >= CRASH_LIMIT:
+    if row["is_command"] or crashes >= CRASH_LIMIT:
         return await end(session, {row["id"]: None}, State.FAILED, Reason.CRASHED)
     return await release(session, row, None)
 

@@ -3,7 +3,7 @@ the wall clock may step either way without ending one, and a lease from before a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,10 +42,10 @@ def register(transaction: Transaction, node: NewNode) -> None:
     )
 
 
-def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None) -> bool:
+def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None, *, is_stopping: bool) -> bool:
     """Lease from now on, and what the node says of itself from now on; False: the row is gone."""
     now = steady_now()
-    return transaction.run("renew", now + lease, lease, published, now, node_id) == 1
+    return transaction.run("renew", now + lease, lease, published, now, is_stopping, node_id) == 1
 
 
 def standing(transaction: Transaction, node_id: str) -> tuple[int, bool]:
@@ -66,9 +66,10 @@ def _left(leased_until: int, lease: int, boot_id: str) -> int:
 def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reaped]:
     """Take running tasks from the dead. The write lock is held, so nobody renews between the look and the move."""
     leases = transaction.rows("leases")
-    alive = {row[0] for row in leases if _left(*row[1:]) > 0} - set(gone)
+    alive = {row[0] for row in leases if _left(*row[2:]) > 0} - set(gone)
+    stopping = {row[0] for row in leases if row[1]}
     orphans = transaction.rows("orphans", as_json(alive), limit)
-    reaped = [_take_back(transaction, *row) for row in orphans]
+    reaped = [_take_back(transaction, *row, stopping=stopping) for row in orphans]
     moves = draw(transaction)
     reaped = [
         msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in reaped
@@ -86,9 +87,22 @@ def _others_made_ready(moves: Moves, reaped: Iterable[Reaped]) -> tuple[str, ...
     return tuple(kind for task_id, (kind, state) in moves.items() if state == State.READY and task_id not in own)
 
 
-def _take_back(transaction: Transaction, task_id: int, kind: str, node_id: str, cancel: int, is_command: int) -> Reaped:
-    error = ErrorRecord(attempt=0, type="Crash", message=f"node {node_id} died while it ran the task", node_id=node_id)
-    crashes = settling.charge_crash(transaction, task_id, error)
+def _take_back(
+    transaction: Transaction,
+    task_id: int,
+    kind: str,
+    node_id: str,
+    cancel: int,
+    is_command: int,
+    *,
+    stopping: Collection[str],
+) -> Reaped:
+    if node_id in stopping and not is_command:
+        crashes = settling.give_attempt_back(transaction, task_id)
+    else:
+        message = f"node {node_id} died while it ran the task"
+        error = ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
+        crashes = settling.charge_crash(transaction, task_id, error)
     if cancel:
         state = settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
     elif is_command or crashes >= CRASH_LIMIT:
@@ -117,6 +131,7 @@ def _record(
     leased_until: int,
     lease: int,
     cordoned_at: int | None,
+    is_stopping: int,
     published: bytes,
     published_at: int,
 ) -> NodeRecord:
@@ -133,6 +148,7 @@ def _record(
         registered_at=to_datetime(registered_at),
         lease_left=_left(leased_until, lease, boot_id) / 1_000_000,
         cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
+        is_stopping=bool(is_stopping),
         published=msgspec.Raw(published),
         published_ago=max(steady_now() - published_at, 0) / 1_000_000,
     )

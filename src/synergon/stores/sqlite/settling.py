@@ -199,6 +199,12 @@ def release(transaction: Transaction, task_id: int, run_at: int | None, *, by_ow
     return state
 
 
+def give_attempt_back(transaction: Transaction, task_id: int) -> int:
+    """Charge nothing for the attempt; how many crashes it has."""
+    transaction.run("charge", 1, 0, task_id)
+    return crashes_of(transaction, task_id)
+
+
 def charge_crash(transaction: Transaction, task_id: int, error: ErrorRecord) -> int:
     """Give the attempt back, charge a crash instead; how many it has now."""
     append_error(transaction, task_id, error)

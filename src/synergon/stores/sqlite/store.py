@@ -380,10 +380,13 @@ class WriterLeaseKeeper:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+    async def renew(
+        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
+    ) -> bool:
         """Lease from now on; False: the row is gone."""
         return await self._writer.do(
-            lambda transaction: nodes.renew(transaction, node_id, lease, published), urgent=True
+            lambda transaction: nodes.renew(transaction, node_id, lease, published, is_stopping=is_stopping),
+            urgent=True,
         )
 
     async def close(self) -> None:

@@ -155,6 +155,7 @@ CREATE TABLE {schema}.node (
     registered_at timestamptz NOT NULL,
     leased_until  timestamptz NOT NULL,
     cordoned_at   timestamptz, -- it may take nothing
+    is_stopping   boolean     NOT NULL DEFAULT false, -- it was told to stop: its death charges nothing
     published     text        NOT NULL, -- JSON of what it says of itself
     published_at  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);

@@ -201,6 +201,7 @@ CREATE TABLE synergon_node (
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
     cordoned_at   INTEGER, -- it may claim nothing
+    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it was told to stop: its death charges nothing
     published     BLOB    NOT NULL, -- what it says of itself
     published_at  INTEGER NOT NULL  -- by the same clock as leases
 ) WITHOUT ROWID;

@@ -10,7 +10,7 @@ INSERT INTO {schema}.node (
 -- name: renew
 UPDATE {schema}.node
 SET leased_until = now() + $2::bigint * interval '1 microsecond', published = coalesce($3::text, published),
-    published_at = CASE WHEN $3::text IS NULL THEN published_at ELSE now() END
+    published_at = CASE WHEN $3::text IS NULL THEN published_at ELSE now() END, is_stopping = is_stopping OR $4
 WHERE id = $1
 
 -- name: unregister
@@ -42,7 +42,7 @@ ORDER BY id LIMIT $2
 
 -- name: lock_dead
 -- Locked, so that none of them renews between the look and the move.
-SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
+SELECT id, is_stopping FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: orphans
 SELECT id, kind, node_id, cancel_requested, attempts, crashes, errors, limit_key, group_id, is_command

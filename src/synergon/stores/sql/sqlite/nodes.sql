@@ -14,8 +14,8 @@ INSERT INTO synergon_node (
 -- What a node says of itself goes with its heartbeat; if it says nothing, what it said stands.
 UPDATE synergon_node
 SET leased_until = ?1, lease = ?2, published = coalesce(?3, published),
-    published_at = CASE WHEN ?3 IS NULL THEN published_at ELSE ?4 END
-WHERE id = ?5
+    published_at = CASE WHEN ?3 IS NULL THEN published_at ELSE ?4 END, is_stopping = is_stopping OR ?5
+WHERE id = ?6
 
 -- name: cordon
 UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?
@@ -27,14 +27,14 @@ UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
 SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
 -- name: leases
-SELECT id, leased_until, lease, boot_id FROM synergon_node
+SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
 
 -- name: unregister
 DELETE FROM synergon_node WHERE id = ?
 
 -- name: nodes
 SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
-    lease, cordoned_at, published, published_at
+    lease, cordoned_at, is_stopping, published, published_at
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: running_by_node
