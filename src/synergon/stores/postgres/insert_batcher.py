@@ -76,6 +76,10 @@ class InsertBatcher:
                 await call.ended(self._cancel_seconds)
             raise
 
+    def reopen(self) -> None:
+        """Take calls again after `close`."""
+        self._is_closed = False
+
     async def close(self, patience_seconds: float) -> None:
         """Refuse new calls and finish those that wait; what has not ended after `patience_seconds` fails."""
         self._is_closed = True

@@ -98,6 +98,8 @@ class PostgresStore:
         self._identity = await schema.prepare(self.address)
         await self._connections.open()
         await self._bodies.open()
+        self._plain_inserts.reopen()
+        self._bound_inserts.reopen()
 
     async def close(self) -> None:
         """Finish the calls under way, then disconnect."""
