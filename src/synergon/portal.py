@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
@@ -15,6 +16,7 @@ from synergon.turns import Turns
 Value = TypeVar("Value")
 
 END_SECONDS: Final = 5.0
+"""How long a loop that ends waits for calls to end by themselves, and then for those that it has cancelled."""
 
 
 class Leash:
@@ -56,6 +58,8 @@ class Portal:
         self._connect = connect
         self._stop = stop
         self._lock = threading.Lock()
+        self._submitting = threading.Lock()
+        """Held while a call is submitted, and while an own loop ends: no call comes to a loop that never runs it."""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +96,14 @@ class Portal:
             leash.check()
         self._check_process()
         loop = self.loop or self._start()
-        return asyncio.run_coroutine_threadsafe(self._await(function), loop).result()
+        with self._submitting:
+            if loop.is_closed():
+                raise NotConnected("the engine was closed before this call")
+            future = asyncio.run_coroutine_threadsafe(self._await(function), loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise NotConnected("the engine was closed during this call; it may have taken effect") from None
 
     def close(self) -> None:
         """Disconnect, and end the loop of one's own if there is one."""
@@ -136,8 +147,18 @@ class Portal:
                 self._own_loop, self._process_id = loop, os.getpid()
             return self._own_loop
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
-        loop.close()
+        with self._submitting:
+            loop.run_until_complete(self._cancel_others())
+            loop.close()
+
+    @staticmethod
+    async def _cancel_others() -> None:
+        """End calls that have not ended by themselves: their callers wait in other threads."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        if others:
+            await asyncio.wait(others, timeout=END_SECONDS)

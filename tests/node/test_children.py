@@ -453,12 +453,17 @@ async def test_a_child_that_dies_while_it_imports_is_not_held_against_the_job(
         await do(pool, b"echo x")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [("executable", "/no/such/python", "No such file"), ("path", [*sys.path, None], "NoneType")],
+)
 async def test_a_process_that_cannot_be_started_is_not_held_against_the_job(
-    own_pool: ChildPool, monkeypatch: pytest.MonkeyPatch
+    own_pool: ChildPool, monkeypatch: pytest.MonkeyPatch, name: str, value: object, why: str
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(ChildNotStarted, match="No such file"):
-        await do(own_pool, b"echo x")
+    monkeypatch.setattr(sys, name, value)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(ChildNotStarted, match=why):
+            await do(own_pool, b"echo x")
 
 
 async def test_modules_can_be_loaded_ahead(new_pool: Callable[..., ChildPool]) -> None:

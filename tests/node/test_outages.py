@@ -535,3 +535,31 @@ async def test_a_short_pause_of_the_whole_process_costs_no_work(new_engine: NewE
         gate.open()
         assert await handle.result(PATIENCE_SECONDS) == "ran"
         assert node.id == node_id
+
+
+@pytest.mark.parametrize("step", ["_on_writing", "_on_written", "_on_ended"])
+async def test_a_mistake_beside_the_writing_of_outcomes_leaves_none_behind(
+    new_engine: NewEngine, url: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each outcome is written, and the node's stop, which waits for that, returns."""
+    engine = new_engine(url)
+
+    @engine.task
+    async def note(number: int) -> int:
+        return number
+
+    async with engine, asyncio.timeout(PATIENCE_SECONDS):
+        async with engine.worker() as node:
+            real, failed = getattr(node.completer, step), asyncio.Event()
+
+            def fail_once(argument: Any) -> None:
+                if not failed.is_set():
+                    failed.set()
+                    raise LookupError("a mistake")
+                real(argument)
+
+            monkeypatch.setattr(node.completer, step, fail_once)
+            handles = await note.enqueue_many([(number,) for number in range(3)])
+            await failed.wait()
+        states = [(await handle.status()).state for handle in handles]
+    assert State.RUNNING not in states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -13,6 +13,8 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Engine, OptionError, ResultTimeout, State, StoreError, TaskDeleted
+from synergon.records import Insertion, NewTask
+from synergon.stores.postgres import PostgresStore
 
 
 async def test_the_waiting_may_end_before_the_task_which_goes_on(engine: Engine) -> None:
@@ -190,6 +192,40 @@ async def test_an_enqueue_that_is_cancelled_and_stored_all_the_same_is_not_left_
         storing = asyncio.create_task(work.enqueue())
         await asyncio.sleep(0)  # it is on its way, and nothing can call it back
         storing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await storing
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await ran.wait()
+
+
+async def test_an_enqueue_that_is_cancelled_during_its_statement_is_announced_after_it(
+    new_engine: NewEngine, postgres_url: str
+) -> None:
+    """PostgreSQL's inserts belong to no caller: they go on."""
+    engine = new_engine(postgres_url, sweep=3600)
+    ran, gate = asyncio.Event(), Gate()
+
+    @engine.task
+    async def work() -> None:
+        ran.set()
+
+    async with engine.worker() as node:
+        store = engine.store
+        assert isinstance(store, PostgresStore)
+        real = store._plain_inserts._insert
+
+        async def insert_late(tasks: Sequence[NewTask]) -> list[Insertion]:
+            await gate.hold()
+            return await real(tasks)
+
+        store._plain_inserts._insert = insert_late
+        storing = asyncio.create_task(work.enqueue())
+        await gate.until_reached()
+        storing.cancel()
+        for _ in range(10):  # turns in which the node would hear of it too early
+            await asyncio.sleep(0)
+        await until(lambda: not node.scheduler.is_claiming)
+        gate.open()
         with pytest.raises(asyncio.CancelledError):
             await storing
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -125,3 +125,41 @@ def test_a_process_that_was_forked_off_is_told_that_the_engine_is_not_its_own(ur
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert found.stdout == "done\n", found.stderr
+
+
+def test_a_call_that_does_not_end_is_refused_when_the_engine_closes(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergon.portal.END_SECONDS", 0.1)
+    engine = Engine(memory_url)
+    has_begun, errors = threading.Event(), list[BaseException]()
+
+    async def wait_for_ever() -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            engine.portal.call(wait_for_ever)
+        except NotConnected as error:
+            errors.append(error)
+
+    with engine:
+        caller = threading.Thread(target=call, daemon=True)
+        caller.start()
+        assert has_begun.wait(10)
+    caller.join(10)
+    assert not caller.is_alive(), "it waits for ever"
+    assert "closed during this call" in str(errors[0])
+
+
+def test_a_call_whose_loop_has_ended_is_refused(memory_url: str) -> None:
+    engine = Engine(memory_url)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    engine.portal.attach(loop)
+
+    async def answer() -> None: ...
+
+    with pytest.raises(NotConnected, match="closed before this call"):
+        engine.portal.call(answer)

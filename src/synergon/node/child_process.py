@@ -56,7 +56,7 @@ class ChildProcess:
         self.jobs_done = 0
         self.pid: int | None = None
         self.exit_code = 0
-        self.start_error: OSError | None = None
+        self.start_error: Exception | None = None
         self.is_kill_requested = False
         self.is_settled = asyncio.Event()
         """Set on the event loop after `on_gone` was called."""
@@ -186,7 +186,7 @@ class ChildProcess:
         """The child's whole life, as its thread sees it."""
         try:
             process = self._start(their_socket.fileno(), their_lifeline)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  an odd sys.path too; the job must hear of it
             self.start_error = error
         finally:
             their_socket.close()

@@ -64,7 +64,7 @@ class Completer:
         self._finish = finish or store.finish
         self._hooks = hooks
         self._pending: list[Settlement] = []
-        self._writing: list[Settlement] = []
+        """Outcomes without a verdict; those that are being written stand first."""
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
@@ -85,7 +85,7 @@ class Completer:
     @property
     def unwritten(self) -> set[int]:
         """The tasks whose outcomes have no verdict yet."""
-        return {settlement.id for settlement in (*self._writing, *self._pending)}
+        return {settlement.id for settlement in self._pending}
 
     def progressed(self, attempt: Attempt) -> None:
         """Have the attempt's progress written soon."""
@@ -102,18 +102,17 @@ class Completer:
         await self._is_flushed.wait()
 
     async def step(self) -> None:
-        """Wait for outcomes, then write all there are."""
+        """Wait for outcomes, then write all there are. A step that fails leaves the rest to the next step."""
         await self._event.wait()
-        self._event.clear()
         while self._pending:
-            batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
-            self._writing = batch
+            batch = self._pending[:BATCH]
             verdicts = await self._write(batch)
+            del self._pending[: len(batch)]
             for settlement, verdict in zip(batch, verdicts, strict=True):
                 self.announce(settlement, verdict)
-            self._writing = []
             self._on_written([verdict.kind for verdict in verdicts])
             self._on_ended([settlement.id for settlement in batch])
+        self._event.clear()
         self._is_flushed.set()
 
     async def report_step(self) -> None:

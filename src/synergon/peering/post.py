@@ -249,10 +249,11 @@ class Post:
 
     async def _seek(self) -> None:
         try:
-            await self._clock.sleep(max(LEAST_REFRESH_SECONDS - self._age(), 0))
-            work, self._homeless = self._homeless, Counter()
-            await self.refresh()
-            self._offer(work)
+            while self._homeless:  # more may come while the table is read
+                await self._clock.sleep(max(LEAST_REFRESH_SECONDS - self._age(), 0))
+                work, self._homeless = self._homeless, Counter()
+                await self.refresh()
+                self._offer(work)
         except StoreError as error:
             self._logger.debug("peers could not be looked for: %s", error)
         finally:

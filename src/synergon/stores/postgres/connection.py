@@ -186,10 +186,11 @@ class Connections:
             await self.renew()
             return
         with suppress(TimeoutError):  # it has been cut, and why it was given up is known
-            await pool.release(connection, timeout=self._parting_seconds)
+            await pool.release(connection, timeout=self.parting_seconds)
 
     @property
-    def _parting_seconds(self) -> float:
+    def parting_seconds(self) -> float:
+        """How long a call that is given up waits for the server."""
         return self._address.call_seconds * PARTING_PART
 
     async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
@@ -270,7 +271,7 @@ class Connections:
         """If that cannot be done the connection is cut, and the server does it: what went wrong first is what the
         caller is told, and nobody else meets the transaction."""
         try:
-            async with asyncio.timeout(self._parting_seconds):
+            async with asyncio.timeout(self.parting_seconds):
                 await transaction.__aexit__(type(error), error, error.__traceback__)
         except BaseException as trouble:
             if not _is_lost(connection):

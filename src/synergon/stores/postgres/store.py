@@ -54,7 +54,7 @@ from synergon.stores.postgres.claimer import Claimer
 from synergon.stores.postgres.closing_up import finish_in_lines, pass_all_on
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.drivers import Driver, driver_of
-from synergon.stores.postgres.gathering import Gathering
+from synergon.stores.postgres.insert_batcher import InsertBatcher
 from synergon.stores.postgres.joining import insert_on, without_loop
 from synergon.stores.postgres.listening import listen
 from synergon.stores.postgres.passing import pass_on
@@ -84,8 +84,9 @@ class PostgresStore:
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
         self._bodies = Connections(self.address, for_strangers=True)
-        self._gathering = Gathering(self._insert_plain)
-        self._gathering_bound = Gathering(self._insert_bound)
+        seconds = self._connections.parting_seconds
+        self._plain_inserts = InsertBatcher(self._insert_plain, cancel_seconds=seconds)
+        self._bound_inserts = InsertBatcher(self._insert_bound, cancel_seconds=seconds)
         self._identity: schema.Identity | None = None
         self._known_queues: set[str] = set()
         self._claimer = Claimer(self._profile.claim, self._profile.claim_shortly, self._write, self._statement)
@@ -97,11 +98,13 @@ class PostgresStore:
         self._identity = await schema.prepare(self.address)
         await self._connections.open()
         await self._bodies.open()
+        self._plain_inserts.reopen()
+        self._bound_inserts.reopen()
 
     async def close(self) -> None:
         """Finish the calls under way, then disconnect."""
-        await self._gathering.finished()
-        await self._gathering_bound.finished()
+        seconds = self.address.call_seconds
+        await asyncio.gather(self._plain_inserts.close(seconds), self._bound_inserts.close(seconds))
         await self._connections.close()
         await self._bodies.close()
 
@@ -172,7 +175,7 @@ class PostgresStore:
         if any(task.key is not None for task in tasks):
             return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
         is_bound = any(map(inserting.is_bound, tasks))
-        return await (self._gathering_bound if is_bound else self._gathering).insert(tasks)
+        return await (self._bound_inserts if is_bound else self._plain_inserts).insert(tasks)
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         if not all(task.queue in self._known_queues for task in tasks):

@@ -1,7 +1,8 @@
 """The two threads of a store: one that writes in group commits, one that reads beside it.
 
 Promises: a writer's caller is answered after the commit that holds its work is on disk. Callers that ask at the same
-time share a commit. Work that fails is rolled back alone: its neighbours are run again without it and committed.
+time share a commit. Work that fails is rolled back alone: its neighbours are run again without it and committed. Every
+caller is answered: no error ends the thread.
 Urgent work goes to the front. No call waits longer than `CALL_SECONDS` for a lock.
 """
 
@@ -105,7 +106,11 @@ class DatabaseThread:
                 self._rest()
                 continue
             jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), BATCH))]
-            self._do_all(jobs)
+            try:
+                self._do_all(jobs)
+            except Exception as error:  # noqa: BLE001  the callers get it; without this thread all others would hang
+                self._fail(jobs, error)
+                self._deliver(jobs)
         self.connection.close()
 
     def _rest(self) -> None:
@@ -123,11 +128,18 @@ class DatabaseThread:
     def _attempt(self, job: _Job[Any], transaction: Transaction) -> None:
         try:
             job.result = job.work(transaction)
-        except sqlite3.Error as error:
-            job.error = translate(error, self._path)
-            job.error.__cause__ = error
         except Exception as error:  # noqa: BLE001  the caller gets it
-            job.error = error
+            self._fail([job], error)
+
+    def _fail(self, jobs: list[_Job[Any]], error: Exception) -> None:
+        for job in jobs:
+            job.error = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+            if job.error is not error:
+                job.error.__cause__ = error
+
+    def _undo(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
 
     @staticmethod
     def _deliver(jobs: list[_Job[Any]]) -> None:
@@ -146,13 +158,13 @@ class Reader(DatabaseThread):
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:
-            transaction = Transaction(self.connection)
             try:
+                self._undo()  # in case the last one could not be ended
                 self.connection.execute("BEGIN")
-                self._attempt(job, transaction)
-                self.connection.execute("ROLLBACK")
+                self._attempt(job, Transaction(self.connection))
+                self._undo()
             except sqlite3.Error as error:
-                job.error = translate(error, self._path)
+                self._fail([job], error)
         self._deliver(jobs)
 
 
@@ -167,14 +179,11 @@ class Writer(DatabaseThread):
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
             self._commit_together(jobs)
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001  SQLite's, or that of a value that cannot be handed to it
             self._undo()
             if len(jobs) == 1 or self._is_passing(error):
                 self._fail_or_requeue(jobs, error)
                 return
-            self._one_by_one(jobs)
-        except _Spoiled:
-            self._undo()
             self._one_by_one(jobs)
         self._deliver(jobs)
 
@@ -220,36 +229,31 @@ class Writer(DatabaseThread):
             job.error = None
             try:
                 self._commit_together([job])
-            except sqlite3.Error as error:
+            except Exception as error:  # noqa: BLE001  the caller gets it
                 self._undo()
-                job.error = translate(error, self._path)
+                self._fail([job], error)
 
-    def _fail_or_requeue(self, jobs: list[_Job[Any]], error: sqlite3.Error) -> None:
+    def _fail_or_requeue(self, jobs: list[_Job[Any]], error: Exception) -> None:
         """A lock is worth waiting for, as long as the callers may wait; then the front of the queue goes first."""
         is_lock = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
         tired = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
-        for job in tired:
-            job.error = translate(error, self._path)
+        self._fail(tired, error)
         patient = [job for job in jobs if job not in tired]
         for job in patient:
             job.error = None
         self._jobs.extendleft(reversed(patient))
         self._deliver(tired)
 
-    def _undo(self) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
-
-    def _is_passing(self, error: sqlite3.Error) -> bool:
-        return isinstance(translate(error, self._path), StoreUnavailable)
+    def _is_passing(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.Error) and isinstance(translate(error, self._path), StoreUnavailable)
 
 
 class _Spoiled(Exception):
     """A job failed half-way inside a group."""
 
 
-def _code(error: sqlite3.Error) -> int | None:
+def _code(error: Exception) -> int | None:
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if code is not None else None
 

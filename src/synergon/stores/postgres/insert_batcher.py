@@ -1,0 +1,151 @@
+"""Inserts that arrive while a statement is under way share the next statement.
+
+Guarantees: every call ends, with its insertions after their commit or with an error; its tasks are stored at most once.
+Cancelling one call harms no other call. A cancelled call that still waits stores nothing; one whose statement is under
+way ends after that statement, so that its caller can announce tasks that may be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Final
+
+from synergon.errors import NotConnected, StoreError, StoreUnavailable
+from synergon.records import Insertion, NewTask
+
+MOST_TASKS: Final = 2000
+"""In one statement, unless a single call has more."""
+
+Insert = Callable[[Sequence[NewTask]], Awaitable[list[Insertion]]]
+
+
+class _Call:
+    """The tasks of one caller, and the future that it awaits."""
+
+    __slots__ = ("future", "is_under_way", "tasks")
+
+    def __init__(self, tasks: Sequence[NewTask]) -> None:
+        self.tasks = tasks
+        self.is_under_way = False
+        self.future: asyncio.Future[list[Insertion]] = asyncio.get_running_loop().create_future()
+
+    def answer(self, inserted: list[Insertion]) -> None:
+        self.is_under_way = False
+        if not self.future.done():
+            self.future.set_result(inserted)
+
+    def fail(self, error: Exception) -> None:
+        self.is_under_way = False
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    async def ended(self, patience_seconds: float) -> None:
+        """Return when the statement of a cancelled call has ended, or after `patience_seconds`."""
+        self.future = asyncio.get_running_loop().create_future()
+        _, waiting = await asyncio.wait([self.future], timeout=patience_seconds)
+        if not waiting:
+            self.future.exception()  # the caller is told of its cancellation instead
+
+
+class InsertBatcher:
+    """Runs one flusher task while calls wait; it belongs to no caller. One statement is under way at a time."""
+
+    def __init__(self, insert: Insert, *, cancel_seconds: float) -> None:
+        self._insert = insert
+        self._cancel_seconds = cancel_seconds
+        """How long a cancelled caller waits for a statement that does not end."""
+        self._waiting: deque[_Call] = deque()
+        self._under_way: list[_Call] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert tasks without keys; returns when they are committed."""
+        if self._is_closed:
+            raise NotConnected("the store is closed; connect the engine first")
+        call = _Call(tasks)
+        self._waiting.append(call)
+        self._start_flusher()
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            if call.is_under_way:
+                await call.ended(self._cancel_seconds)
+            raise
+
+    def reopen(self) -> None:
+        """Take calls again after `close`."""
+        self._is_closed = False
+
+    async def close(self, patience_seconds: float) -> None:
+        """Refuse new calls and finish those that wait; what has not ended after `patience_seconds` fails."""
+        self._is_closed = True
+        if self._flusher is not None and not self._flusher.done():
+            _, late = await asyncio.wait([self._flusher], timeout=patience_seconds)
+            if late:
+                self._flusher.cancel()
+                await asyncio.wait([self._flusher])
+
+    def _start_flusher(self) -> None:
+        """Have `_waiting` looked at. A flusher that is not done looks again: after its last look it awaits nothing."""
+        if self._flusher is None or self._flusher.done():
+            # In a context of its own: it may serve many callers after the one that comes first.
+            self._flusher = asyncio.get_running_loop().create_task(self._flush(), context=Context())
+            self._flusher.add_done_callback(self._end)
+
+    async def _flush(self) -> None:
+        while self._take():
+            await self._insert_together()
+
+    def _take(self) -> bool:
+        """Move what fits into one statement from `_waiting` to `_under_way`; whether there is anything."""
+        self._under_way, tasks = [], 0
+        while self._waiting and (not self._under_way or tasks + len(self._waiting[0].tasks) <= MOST_TASKS):
+            call = self._waiting.popleft()
+            if not call.future.done():  # else it was cancelled
+                call.is_under_way = True
+                self._under_way.append(call)
+                tasks += len(call.tasks)
+        return bool(self._under_way)
+
+    async def _insert_together(self) -> None:
+        calls = self._under_way
+        try:
+            inserted = await self._insert([task for call in calls for task in call.tasks])
+        except StoreError as error:
+            if len(calls) == 1 or isinstance(error, StoreUnavailable):
+                _fail(calls, error)
+            else:  # the store refuses something in it: find the call with it, and insert the others
+                await self._insert_one_by_one()
+        except Exception as error:  # noqa: BLE001  each caller gets it
+            _fail(calls, error)
+        else:
+            start = 0
+            for call in calls:
+                call.answer(inserted[start : start + len(call.tasks)])
+                start += len(call.tasks)
+
+    async def _insert_one_by_one(self) -> None:
+        for number, call in enumerate(self._under_way):
+            try:
+                call.answer(await self._insert(call.tasks))
+            except StoreUnavailable as error:  # the others would wait for it in turn
+                _fail(self._under_way[number:], error)
+                return
+            except Exception as error:  # noqa: BLE001  the caller gets it
+                call.fail(error)
+
+    def _end(self, flusher: asyncio.Task[None]) -> None:
+        """Fail what a flusher leaves behind that was cancelled, by `close` or with its event loop."""
+        _fail(self._under_way, StoreUnavailable("the store was closed during an insert; the tasks may be stored"))
+        if self._flusher is flusher:
+            _fail(self._waiting, StoreUnavailable("the store was closed before an insert; the tasks are not stored"))
+            self._waiting.clear()
+
+
+def _fail(calls: Sequence[_Call] | deque[_Call], error: Exception) -> None:
+    for call in calls:
+        call.fail(error)
