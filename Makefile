@@ -5,16 +5,26 @@ SEEDS  ?= 1000
 MINUTES ?= 10
 BIN    := $(VENV)/bin
 RIVALS := build/rivals
+PYTHONS := python3.11 python3.12 python3.13 python3.14
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test long check format simulate chaos bench clean
+.PHONY: demo test test-all-pythons long check format simulate chaos bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
 
 test: $(VENV)/.test  ## all tests
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+
+test-all-pythons:  ## all tests on every Python from 3.11 to 3.14 that is on the path, each in build/python3.*
+	@passed= failed= missing=; for python in $(PYTHONS); do \
+		if ! $$python -c "import ensurepip, venv" 2>/dev/null; then missing="$$missing $$python"; \
+		elif $(MAKE) test PYTHON=$$python VENV=build/$$python; then passed="$$passed $$python"; \
+		else failed="$$failed $$python"; fi; \
+	done; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}; not found:$${missing:- none}"; \
+	test -n "$$passed" && test -z "$$failed"
 
 long: $(VENV)/.test  ## the long forms of those tests that have one: a quarter of an hour
 	SYNERGON_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 600 $(PYTEST_ARGS) $$(grep -rlE "IS_LONG_RUN|SYNERGON_LONG" --include="test_*.py" tests)
@@ -38,7 +48,7 @@ bench: $(VENV)/.bench $(RIVALS)/.installed  ## the figures, beside others: ONLY=
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.base: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "synergon needs Python 3.11 or newer")'
@@ -52,7 +62,7 @@ $(VENV)/.test: $(VENV)/.base
 	touch $@
 
 $(VENV)/.check: $(VENV)/.test
-	$(PIP) --group check --group bench
+	$(PIP) --group check
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.base

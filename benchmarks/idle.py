@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ class CountingStore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if asyncio.iscoroutinefunction(found) and name != "keeper":
+        if inspect.iscoroutinefunction(found) and name != "keeper":
             self.calls += 1
         return found
 

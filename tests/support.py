@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections import Counter
@@ -186,7 +187,7 @@ class TroubledStore:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._real, name)
-        if not asyncio.iscoroutinefunction(real):
+        if not inspect.iscoroutinefunction(real):
             return real
 
         async def call(*arguments: Any, **named: Any) -> Any:

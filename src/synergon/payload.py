@@ -190,6 +190,8 @@ class Signature:
 
 
 def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
+    if not hasattr(function, "__qualname__"):  # a partial, or an object that can be called
+        raise ConfigurationError(f"task {kind!r} is no function but {function!r}; write one that calls it")
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -197,8 +199,8 @@ def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
             f"an annotation of task {kind!r} names something that is not defined yet: {error}; "
             "define the type above the task"
         ) from error
-    except TypeError as error:  # a partial, or an object that can be called
-        raise ConfigurationError(f"task {kind!r} is no function but {function!r}; write one that calls it") from error
+    except TypeError as error:  # as of `"Order" | None`
+        raise ConfigurationError(f"an annotation of task {kind!r} cannot be evaluated: {error}") from error
 
 
 def _struct(kind: str, fields: list[tuple[str, Any, Any]]) -> type[msgspec.Struct]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import pytest
 from tests.conftest import NewEngine
@@ -180,7 +181,8 @@ async def test_options_that_children_cannot_have_are_refused_in_the_body(engine:
     @engine.task
     async def parent(ctx: Context, how: str) -> None:
         if how == "conn":
-            ctx.enqueue(child.with_options(conn=sqlite3.connect(":memory:")).call())
+            with closing(sqlite3.connect(":memory:")) as connection:
+                ctx.enqueue(child.with_options(conn=connection).call())
         else:
             ctx.enqueue(child.with_options(key="42", on_conflict="raise").call())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import logging
 import threading
 import time
@@ -39,7 +40,7 @@ async def test_an_idle_node_calls_its_hook_again_and_again_and_runs_what_it_enqu
     async with engine.worker():
         await until(lambda: len(ran) >= 5)
     assert ran[:5] == [0, 1, 2, 3, 4]
-    assert asyncio.iscoroutinefunction(make_work), "the function stays what it is"
+    assert inspect.iscoroutinefunction(make_work), "the function stays what it is"
 
 
 async def test_a_hook_without_options_is_called_every_five_seconds_and_may_be_a_plain_function(engine: Engine) -> None:

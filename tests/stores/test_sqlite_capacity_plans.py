@@ -63,10 +63,10 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
             transaction.flush()
             for lot in lots:
                 connection.execute(
-                    "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?1) "
+                    "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :size) "
                     "INSERT INTO synergon_task (kind, queue, state, priority, run_at, payload, enqueued_at, demand) "
-                    "SELECT ?2, ?5, 'ready', ?4, ?6, '{}', ?6, ?3 FROM number",
-                    (*lot, NOW),
+                    "SELECT :kind, :queue, 'ready', :priority, :now, '{}', :now, :demand FROM number",
+                    lot._asdict() | {"now": NOW},
                 )
             connection.execute("COMMIT")
             yield connection
@@ -210,14 +210,14 @@ def planner(request: pytest.FixtureRequest, crowd: sqlite3.Connection) -> sqlite
     return crowd
 
 
-def plan(connection: sqlite3.Connection, name: str, *parameters: Any) -> list[str]:
+def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: Any) -> list[str]:
     """How the rows of tasks are found, and what is sorted."""
-    steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", parameters)]
+    steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", parameters or named)]
     return [step for step in steps if "synergon_task" in step or "TEMP B-TREE" in step]
 
 
 def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "lanes_of_kind", "work")
+    steps = plan(planner, "lanes_of_kind", kind="work")
     assert len(steps) == 4
     assert all("SEARCH synergon_task USING INDEX synergon_task_ready (kind=?" in step for step in steps)
     (step,) = plan(planner, "next_kind", "work")
@@ -230,10 +230,11 @@ def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
 
 
 def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection) -> None:
-    first, second = plan(planner, "ahead_in_lane", "work", "default", FIT, 0, 1, 1000)
+    place = {"kind": "work", "priority": 0, "id": 1, "limit": 1000}
+    first, second = plan(planner, "ahead_in_lane", queue="default", demand=FIT, **place)
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND demand=? AND priority>?)" in first
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND demand=? AND priority=? AND id<?)" in second
-    first, second = plan(planner, "ahead_in_line", "work", "waiting", "key", 0, 1, 1000)
+    first, second = plan(planner, "ahead_in_line", state="waiting", limit_key="key", **place)
     assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority>?)" in first
     assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority=? AND id<?)" in second
 

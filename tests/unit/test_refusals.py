@@ -299,6 +299,22 @@ def test_what_is_no_function_cannot_be_a_task(engine: Engine) -> None:
     ):
         engine.task(name="part")(functools.partial(plain_body))
 
+    class Called:
+        size: int = 1
+
+        def __call__(self) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"task 'called' is no function but .*Called object.*; write one"):
+        engine.task(name="called")(Called())
+
+
+def test_an_annotation_that_cannot_be_evaluated_is_refused(engine: Engine) -> None:
+    def quoted(size: int) -> None: ...
+
+    quoted.__annotations__["size"] = '"int" | None'
+    with pytest.raises(ConfigurationError, match=r"an annotation of task 'quoted' cannot be evaluated: unsupported"):
+        engine.task(quoted)
+
 
 def test_a_body_returns_once(engine: Engine) -> None:
     @engine.task

@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, until
@@ -35,9 +36,12 @@ async def test_a_database_of_a_newer_version_is_left_alone(new_engine: NewEngine
 async def test_a_file_that_is_no_database_is_left_alone(new_engine: NewEngine, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 100)
-    with pytest.raises(StoreError, match=r"notes\.txt is not a SQLite database; name another file"):
+    with pytest.raises(StoreError, match=r"notes\.txt is not a SQLite database; name another file") as refused:
         await new_engine(f"sqlite:///{path}").connect()
     assert path.read_text().startswith("Dear diary")
+    # Even a caller who keeps the error, and with it all that its traceback holds, keeps no file open.
+    assert refused.value.__traceback__ is not None
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 async def test_a_folder_that_does_not_exist_is_named(new_engine: NewEngine, tmp_path: Path) -> None:

@@ -52,11 +52,15 @@ def connect(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
         )
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA temp_store = MEMORY")
     except sqlite3.Error as error:
+        connection.close()
         raise translate(error, path) from error
     return connection
 

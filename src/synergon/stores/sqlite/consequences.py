@@ -29,7 +29,7 @@ def _end_groups(transaction: Transaction, group_ids: Iterable[int]) -> Moves:
     """Each ends once: a task that an operator brings back later does not begin it anew."""
     moves: Moves = {}
     for group_id in group_ids:
-        if transaction.run("end_group", transaction.now, group_id) == 1:
+        if transaction.run("end_group", now=transaction.now, id=group_id) == 1:
             moves.update(_release_after(transaction, group_id))
     return moves
 

@@ -18,7 +18,7 @@ def look(
     transaction: Transaction, place: Place, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """What was pruned, and what follows the place."""
-    (pruned,) = transaction.row("pruned", as_json(states), None if kinds is None else as_json(kinds))
+    (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
     rows = [row for state in states for row in transaction.rows("endings_at", state, *place, limit)]
     if len(rows) < limit:
         rows += [row for state in states for row in transaction.rows("endings", state, place[0], limit)]

@@ -33,7 +33,7 @@ def groups(transaction: Transaction, ids: Sequence[int]) -> list[GroupRecord | N
     """These groups, counted from their rows."""
     wanted = as_json(ids)
     counts: dict[int, dict[State, int]] = {}
-    for group_id, state, count in transaction.rows("group_counts", wanted):
+    for group_id, state, count in transaction.rows("group_counts", ids=wanted):
         counts.setdefault(group_id, {})[State(state)] = count
     found = {
         group_id: GroupRecord(

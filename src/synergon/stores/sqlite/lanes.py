@@ -49,7 +49,7 @@ class Lanes:
         return [
             Lane(room, queue, demand)
             for room in asked
-            for queue, demand in self._transaction.rows("lanes_of_kind", room.kind)
+            for queue, demand in self._transaction.rows("lanes_of_kind", kind=room.kind)
             if self._is_open(room, queue)
         ]
 
@@ -77,7 +77,7 @@ class Lanes:
     def commands_for(self, lane: Lane, servers: Collection[str], limit: int) -> list[Any]:
         """Commands for any server or for one of these; no other's are looked at."""
         now, kind, rows = self._transaction.now, lane.room.kind, self._transaction.rows
-        targets = [row[0] for row in rows("wanted_servers", kind) if row[0] is None or row[0] in servers]
+        targets = [row[0] for row in rows("wanted_servers", kind=kind) if row[0] is None or row[0] in servers]
         found = merged([rows("ready_commands", kind, target, now, limit) for target in targets], limit, itemgetter(0))
         return [row for row in found if lane_of(row) == (kind, lane.queue, lane.demand)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -65,17 +66,20 @@ def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield keys[start : start + SIZES[-1]]
 
 
+_LINES: Final = tuple(f"line_{number}" for number in range(SIZES[-1]))
+"""The names of the parameters."""
+
 _TEXTS: Final = {
-    (name, size): SQL[name].replace("{lines}", ", ".join(f"(?{number})" for number in range(3, size + 3)))
+    (name, size): SQL[name].replace("{lines}", ", ".join(f"(:{line})" for line in _LINES[:size]))
     for name in ("survey", "promote_lines", "demote_paused", "rates", "line_up")
     for size in SIZES
 }
 
 
-def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], number: int = 0) -> list[Any]:
-    """All rows of a named statement that takes a list of lines, and perhaps a number."""
+def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], **more: int) -> list[Any]:
+    """All rows of a named statement that takes a list of lines, and perhaps more."""
     size = next(size for size in SIZES if size >= len(keys))
-    return transaction.select(_TEXTS[name, size], (kind, number, *keys, *[None] * (size - len(keys))))
+    return transaction.select(_TEXTS[name, size], dict(zip_longest(_LINES[:size], keys)) | {"kind": kind, **more})
 
 
 def terms_of(transaction: Transaction, kind: str) -> Terms:
@@ -109,15 +113,15 @@ class _Balancing:
         next_moments: dict[str, int] = {}
         if rate is not None:
             # Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile.
-            self._move_all("line_up", keys, State.WAITING, self._transaction.now)
+            self._move_all("line_up", keys, State.WAITING, now=self._transaction.now)
             next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys))
         promoted: list[int] = []
-        for row in _of_lines(self._transaction, "survey", self._kind, keys, self._few):
+        for row in _of_lines(self._transaction, "survey", self._kind, keys, limit=self._few):
             promoted += self._order_line(_standing(row), next_moments.get(row[0]))
         self._promote(promoted)
 
-    def _move_all(self, statement: str, keys: Sequence[str], state: State, number: int = 0) -> None:
-        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys, number):
+    def _move_all(self, statement: str, keys: Sequence[str], state: State, **more: int) -> None:
+        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys, **more):
             self._moves[task_id] = self._kind, state
 
     def _order_line(self, line: Standing, next_at: int | None) -> Sequence[int]:
@@ -140,7 +144,7 @@ class _Balancing:
 
     def _rank(self, limit_key: str, places: int) -> Sequence[int]:
         """The long way, for a line whose order has changed or that has many places."""
-        first = self._transaction.rows("first_of_line", self._kind, limit_key, places)
+        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=places)
         staying = {task_id for task_id, state in first if state == State.READY}
         ready = [task_id for (task_id,) in self._transaction.rows("ready_of_line", self._kind, limit_key)]
         self._demote([task_id for task_id in ready if task_id not in staying])
@@ -158,7 +162,7 @@ class _Balancing:
 
     def _give_turn(self, limit_key: str, turn: int) -> None:
         """Only time holds the line back: its first task comes when it may start, and looks for a place then."""
-        first = self._transaction.rows("first_of_line", self._kind, limit_key, 1)
+        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=1)
         if first and self._transaction.row("has_turn", self._kind, limit_key, turn) is None:
             ((task_id, _),) = first
             self._transaction.run("give_turn", turn, task_id)
@@ -211,7 +215,7 @@ def _by_kind(lines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def touch_kind(transaction: Transaction, kind: str) -> None:
     """All lines of the kind may have to be put in order."""
-    transaction.lines.update((kind, row[0]) for row in transaction.rows("lines_of_kind", kind))
+    transaction.lines.update((kind, row[0]) for row in transaction.rows("lines_of_kind", kind=kind))
 
 
 def touch_queue(transaction: Transaction, queue: str) -> None:

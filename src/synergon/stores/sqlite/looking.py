@@ -55,14 +55,15 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
     if row is None:
         return None
     kind, state, priority, limit_key, after_group = row
+    place = {"priority": priority, "id": task_id, "limit": limit}
     if limit_key is not None and after_group is None:
-        (before,) = transaction.row("ahead_in_line", kind, state, limit_key, priority, task_id, limit)
+        (before,) = transaction.row("ahead_in_line", kind=kind, state=state, limit_key=limit_key, **place)
     elif state == State.WAITING:
-        (before,) = transaction.row("ahead_of_waiting", kind, priority, task_id, limit)
+        (before,) = transaction.row("ahead_of_waiting", kind=kind, **place)
     else:
         before = 0
-        for queue, demand in transaction.rows("lanes_of_kind", kind):
-            before += transaction.row("ahead_in_lane", kind, queue, demand, priority, task_id, limit)[0]
+        for queue, demand in transaction.rows("lanes_of_kind", kind=kind):
+            before += transaction.row("ahead_in_lane", kind=kind, queue=queue, demand=demand, **place)[0]
     return min(int(before), limit)
 
 

@@ -45,7 +45,16 @@ def register(transaction: Transaction, node: NewNode) -> None:
 def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None, *, is_stopping: bool) -> bool:
     """Lease from now on, and what the node says of itself from now on; False: the row is gone."""
     now = steady_now()
-    return transaction.run("renew", now + lease, lease, published, now, is_stopping, node_id) == 1
+    renewed = transaction.run(
+        "renew",
+        leased_until=now + lease,
+        lease=lease,
+        published=published,
+        now=now,
+        is_stopping=is_stopping,
+        id=node_id,
+    )
+    return renewed == 1
 
 
 def standing(transaction: Transaction, node_id: str) -> tuple[int, bool]:

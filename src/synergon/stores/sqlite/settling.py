@@ -119,7 +119,7 @@ def _end_all(
     """Move rows, given as pairs of id and result, to the history; `lanes` says how many of which queue and kind."""
     if not ended:
         return
-    transaction.run("end", state, reason, transaction.now, as_json(ended), by_owner)
+    transaction.run("end", state, reason, by_owner, transaction.now, as_json(ended))
     transaction.run("forget", as_json(task_id for task_id, _ in ended))
     for (queue, kind), count in lanes.items():
         transaction.run("tally", queue, kind, state, count)
@@ -127,7 +127,7 @@ def _end_all(
 
 def _already(transaction: Transaction, settlement: Settlement) -> Verdict:
     """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
-    row = transaction.row("settled", settlement.id, settlement.claim_no)
+    row = transaction.row("settled", id=settlement.id, claim_no=settlement.claim_no)
     if row is None:
         return Verdict(settlement.id, None)
     state, kind = row

@@ -5,18 +5,18 @@ SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
 -- name: lanes_of_kind
 -- The queues that have ready tasks of a kind, and what those demand, by jumping from one to the next in the index.
 WITH RECURSIVE line (queue) AS (
-    SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1
+    SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
     UNION ALL
-    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = ?1 AND queue > line.queue)
+    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > line.queue)
     FROM line WHERE line.queue IS NOT NULL
 ),
 lane (queue, demand) AS (
-    SELECT queue, (SELECT min(demand) FROM synergon_task WHERE state = 'ready' AND kind = ?1 AND queue = line.queue)
+    SELECT queue, (SELECT min(demand) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = line.queue)
     FROM line WHERE queue IS NOT NULL
     UNION ALL
     SELECT queue, (
         SELECT min(demand) FROM synergon_task
-        WHERE state = 'ready' AND kind = ?1 AND queue = lane.queue AND demand > lane.demand
+        WHERE state = 'ready' AND kind = :kind AND queue = lane.queue AND demand > lane.demand
     )
     FROM lane WHERE lane.demand IS NOT NULL
 )
@@ -31,19 +31,19 @@ ORDER BY priority DESC, id
 LIMIT ?
 
 -- name: wanted_servers
--- The servers that commands of the kind ?1 are for, NULL if any will do; one step of the index for each.
+-- The servers that commands of a kind are for, NULL if any will do; one step of the index for each.
 WITH RECURSIVE wanted (target) AS (
     SELECT min(target) FROM synergon_task
-    WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target IS NOT NULL
+    WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NOT NULL
     UNION ALL
     SELECT (
         SELECT min(target) FROM synergon_task
-        WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target > wanted.target
+        WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target > wanted.target
     )
     FROM wanted WHERE target IS NOT NULL
 )
 SELECT NULL WHERE EXISTS (
-    SELECT 1 FROM synergon_task WHERE is_command = 1 AND state = 'ready' AND kind = ?1 AND target IS NULL
+    SELECT 1 FROM synergon_task WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NULL
 )
 UNION ALL
 SELECT target FROM wanted WHERE target IS NOT NULL
@@ -87,28 +87,34 @@ SELECT
     (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority > ?4 LIMIT ?6
+            WHERE state = 'ready' AND kind = :kind AND queue = :queue AND demand = :demand AND priority > :priority
+            LIMIT :limit
         )
     ) + (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE state = 'ready' AND kind = ?1 AND queue = ?2 AND demand = ?3 AND priority = ?4 AND id < ?5 LIMIT ?6
+            WHERE state = 'ready' AND kind = :kind AND queue = :queue AND demand = :demand AND priority = :priority
+                AND id < :id
+            LIMIT :limit
         )
     )
 
 -- name: ahead_in_line
--- The same for those of a line that are in the state ?2.
+-- The same for those of a line that are in one state.
 SELECT
     (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE kind = ?1 AND state = ?2 AND limit_key = ?3 AND after_group IS NULL AND priority > ?4 LIMIT ?6
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+                AND priority > :priority
+            LIMIT :limit
         )
     ) + (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE kind = ?1 AND state = ?2 AND limit_key = ?3 AND after_group IS NULL AND priority = ?4 AND id < ?5
-            LIMIT ?6
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+                AND priority = :priority AND id < :id
+            LIMIT :limit
         )
     )
 
@@ -116,10 +122,10 @@ SELECT
 -- The same for all of a kind that wait, be it in lines or for groups.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
-    WHERE kind = ?1 AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL
-        AND (priority > ?2 OR (priority = ?2 AND id < ?3))
+    WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL
+        AND (priority > :priority OR (priority = :priority AND id < :id))
     UNION ALL
     SELECT 1 FROM synergon_task
-    WHERE kind = ?1 AND after_group IS NOT NULL AND (priority > ?2 OR (priority = ?2 AND id < ?3))
-    LIMIT ?4
+    WHERE kind = :kind AND after_group IS NOT NULL AND (priority > :priority OR (priority = :priority AND id < :id))
+    LIMIT :limit
 )

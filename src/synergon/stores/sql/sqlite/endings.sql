@@ -21,4 +21,5 @@ ON CONFLICT (state, kind) DO UPDATE SET moment = max(moment, excluded.moment)
 
 -- name: pruned
 SELECT coalesce(max(moment), 0) FROM synergon_pruned
-WHERE state IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR kind IN (SELECT value FROM json_each(?2)))
+WHERE state IN (SELECT value FROM json_each(:states))
+    AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))

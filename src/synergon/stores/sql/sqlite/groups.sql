@@ -5,14 +5,14 @@ INSERT INTO synergon_group (id, name, created_at) VALUES (?, ?, ?)
 SELECT 1 FROM synergon_group WHERE id = ? AND ended_at IS NULL
 
 -- name: end_group
-UPDATE synergon_group SET ended_at = ?1
-WHERE id = ?2 AND ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE group_id = ?2)
+UPDATE synergon_group SET ended_at = :now
+WHERE id = :id AND ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE group_id = :id)
 
 -- name: release_after
 UPDATE synergon_task
 SET after_group = NULL,
-    state = CASE WHEN run_at > ?1 THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
-WHERE after_group = ?2
+    state = CASE WHEN run_at > ? THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
+WHERE after_group = ?
 RETURNING id, kind, limit_key, state
 
 -- name: set_then
@@ -23,10 +23,10 @@ SELECT id, name, created_at, ended_at, then_id FROM synergon_group WHERE id IN (
 
 -- name: group_counts
 SELECT group_id, state, count(*) FROM synergon_task
-WHERE group_id IN (SELECT value FROM json_each(?1)) GROUP BY group_id, state
+WHERE group_id IN (SELECT value FROM json_each(:ids)) GROUP BY group_id, state
 UNION ALL
 SELECT group_id, state, count(*) FROM synergon_history
-WHERE group_id IN (SELECT value FROM json_each(?1)) GROUP BY group_id, state
+WHERE group_id IN (SELECT value FROM json_each(:ids)) GROUP BY group_id, state
 
 -- name: live_of_group
 SELECT id FROM synergon_task WHERE group_id = ? ORDER BY id

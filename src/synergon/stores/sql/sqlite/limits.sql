@@ -29,9 +29,9 @@ SELECT kind, state, count(*) FROM synergon_task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'waiting') GROUP BY kind, state
 
 -- name: take_seats
--- ?3 is a list of [id, holds, provider, server, slot].
+-- The last parameter is a list of [id, holds, provider, server, slot].
 UPDATE synergon_task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?1, started_at = ?2, overdue = 0,
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0,
     kept_by = NULL, kept_until = NULL, holds = seat.holds, provider = coalesce(seat.provider, synergon_task.provider),
     server = coalesce(seat.server, synergon_task.server), slot = seat.slot
 FROM (
@@ -39,6 +39,6 @@ FROM (
         json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holds,
         json_extract(value, '$[2]') AS provider, json_extract(value, '$[3]') AS server,
         json_extract(value, '$[4]') AS slot
-    FROM json_each(?3)
+    FROM json_each(?)
 ) AS seat
 WHERE synergon_task.id = seat.id AND synergon_task.state = 'ready'

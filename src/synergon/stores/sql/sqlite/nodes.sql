@@ -13,9 +13,9 @@ INSERT INTO synergon_node (
 -- name: renew
 -- What a node says of itself goes with its heartbeat; if it says nothing, what it said stands.
 UPDATE synergon_node
-SET leased_until = ?1, lease = ?2, published = coalesce(?3, published),
-    published_at = CASE WHEN ?3 IS NULL THEN published_at ELSE ?4 END, is_stopping = is_stopping OR ?5
-WHERE id = ?6
+SET leased_until = :leased_until, lease = :lease, published = coalesce(:published, published),
+    published_at = CASE WHEN :published IS NULL THEN published_at ELSE :now END, is_stopping = is_stopping OR :is_stopping
+WHERE id = :id
 
 -- name: cordon
 UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?

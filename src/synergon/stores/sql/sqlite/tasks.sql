@@ -5,7 +5,7 @@
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,
-        clock + 1 + CASE WHEN boot_id = ?2 THEN max(?1 - steady, 0) * 9 / 10 ELSE 0 END
+        clock + 1 + CASE WHEN boot_id = ? THEN max(? - steady, 0) * 9 / 10 ELSE 0 END
     ),
     last_id
 FROM synergon_sequence
@@ -14,11 +14,11 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
 -- name: insert
--- Followed by as many rows of values as there are tasks. The last columns are those in which tasks often differ.
+-- Followed by rows of values. The last columns are those in which tasks often differ.
 INSERT INTO synergon_task (
     kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
     id, payload, priority, run_at, meta
-) VALUES
+)
 
 -- name: insert_bound
 -- The same for tasks that stand in a line, belong to a group, wait for one, are commands, or demand something.
@@ -26,7 +26,7 @@ INSERT INTO synergon_task (
     kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
     limit_key, group_id, after_group, is_command, target, provider, demand,
     id, payload, priority, run_at, meta
-) VALUES
+)
 
 -- name: key_holder
 SELECT id, state, limit_key FROM synergon_task WHERE kind = ? AND key = ?
@@ -45,9 +45,9 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
 
 -- name: settled
 -- What became of a claim that its owner has settled before.
-SELECT state, kind FROM synergon_history WHERE id = ?1 AND settled_no = ?2
+SELECT state, kind FROM synergon_history WHERE id = :id AND settled_no = :claim_no
 UNION ALL
-SELECT state, kind FROM synergon_task WHERE id = ?1 AND settled_no = ?2
+SELECT state, kind FROM synergon_task WHERE id = :id AND settled_no = :claim_no
 
 -- name: end
 -- One statement for a whole batch of pairs [id, result]: starting a statement costs more than its rows do.
@@ -57,11 +57,11 @@ INSERT INTO synergon_history (
     overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, demand
 )
 SELECT
-    task.id, kind, queue, ?1, ?2, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
-    max_attempts, crashes, claim_no, CASE WHEN ?5 THEN claim_no ELSE settled_no END, node_id, server, task.key,
-    cancel_requested, overdue, enqueued_at, started_at, ?3, expires_at, overrides, tags, meta, progress, errors,
+    task.id, kind, queue, ?, ?, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
+    max_attempts, crashes, claim_no, CASE WHEN ? THEN claim_no ELSE settled_no END, node_id, server, task.key,
+    cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags, meta, progress, errors,
     limit_key, group_id, is_command, target, provider, demand
-FROM json_each(?4) AS ended CROSS JOIN synergon_task AS task
+FROM json_each(?) AS ended CROSS JOIN synergon_task AS task
 WHERE task.id = json_extract(ended.value, '$[0]')
 
 -- name: forget
