@@ -15,7 +15,7 @@ demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
 
 test: $(VENV)/.test  ## all tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 test-all-pythons:  ## all tests on every Python from 3.11 to 3.14 that is on the path, each in build/python3.*
 	@passed= failed= missing=; for python in $(PYTHONS); do \
@@ -27,7 +27,7 @@ test-all-pythons:  ## all tests on every Python from 3.11 to 3.14 that is on the
 	test -n "$$passed" && test -z "$$failed"
 
 long: $(VENV)/.test  ## the long forms of those tests that have one: a quarter of an hour
-	SYNERGON_LONG=1 $(BIN)/python -m pytest -n 2 --timeout 600 $(PYTEST_ARGS) $$(grep -rlE "IS_LONG_RUN|SYNERGON_LONG" --include="test_*.py" tests)
+	SYNERGON_LONG=1 $(BIN)/python -m pytest -n logical --timeout 600 $(PYTEST_ARGS) $$(grep -rlE "IS_LONG_RUN|SYNERGON_LONG" --include="test_*.py" tests)
 
 check: $(VENV)/.check  ## format, lint and types, without changing anything
 	$(BIN)/ruff format --check .

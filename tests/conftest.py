@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
@@ -33,6 +34,32 @@ WAITING: Final = ("chaos", "cluster")
 hypothesis.settings.register_profile("same", derandomize=True)
 if not os.environ.get("SYNERGON_LONG"):
     hypothesis.settings.load_profile("same")
+
+
+WORKERS_PER_CORE: Final = 2
+"""Many tests wait for other processes or for time to pass, so a core serves two."""
+MOST_WORKERS: Final = 8
+"""Each worker has PostgreSQL servers of its own."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto` means two workers for each core that this process may use, `-n logical` means one."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None  # xdist reads it
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_WORKERS, cores * (1 if config.option.numprocesses == "logical" else WORKERS_PER_CORE))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped and what to install for it, before the closing line of pytest."""
+    skipped = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, number in skipped.most_common():
+        terminalreporter.write_line(f"skipped {number}: {reason}")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    assert isinstance(report.longrepr, tuple)
+    return report.longrepr[2].removeprefix("Skipped: ")
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,25 +15,33 @@ from typing import Final
 
 import pytest
 from tests.postgres_server import IS_OURS, SCHEMA, empty, folder
+from tests.server_watcher import PATIENCE_SECONDS, Watcher
 
 POOL: Final = 3
 """So few servers that connections of one process must share them."""
 
 
-@contextmanager
-def pooled_url(mode: str = "transaction") -> Iterator[str]:
-    """The schema of this test process, with nothing in it, by way of a pooler."""
+def installed_program() -> str:
+    """The path of PgBouncer; tests are skipped where it is not installed."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if program is None:
         pytest.skip("no PgBouncer: install the package pgbouncer")
+    return program
+
+
+@contextmanager
+def pooled_url(mode: str = "transaction") -> Iterator[str]:
+    """The schema of this test process, with nothing in it, by way of a pooler."""
+    program = installed_program()
     if not IS_OURS:
         pytest.skip("PgBouncer is put before a server of the tests' own, and $SYNERGON_TEST_PG names another one")
     empty(SCHEMA)
-    with tempfile.TemporaryDirectory(prefix="synergon-pgbouncer-") as place, socket.socket() as probe:
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-        probe.close()
-        process = _start(program, Path(place), port, mode)
+    place = Path(tempfile.mkdtemp(prefix="synergon-pgbouncer-"))
+    with Watcher(place):
+        process = _start(program, place, port, mode)
         try:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={SCHEMA}&pgbouncer=true"
         finally:
@@ -70,7 +78,7 @@ logfile = {place / "log"}
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

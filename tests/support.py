@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 
 from synergon import Engine, Handle, NodeRecord, State, TaskRecord
 from synergon.errors import StoreUnavailable
@@ -154,6 +157,55 @@ class Pulse:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
+
+
+class Pace:
+    """How fast this machine is at the moment: how long another process takes to wake, to work a little and to answer.
+
+    It is taken again and again while the context lasts. A bar of a number of paces holds on a busy machine as it does
+    on an idle one, where a pace takes a few milliseconds.
+    """
+
+    REST_SECONDS: Final = 0.1
+    PROGRAM: Final = "import sys\nfor line in sys.stdin: print(sum(range(500_000)), flush=True)"
+
+    def __init__(self) -> None:
+        self._taken: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._take, daemon=True)
+
+    def _take(self) -> None:
+        command = [sys.executable, "-S", "-c", self.PROGRAM]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            question, answer = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+            is_started = False
+            while not self._is_over.wait(self.REST_SECONDS) or not self._taken:
+                began = time.monotonic()
+                print("go", file=question, flush=True)
+                answer.readline()
+                if is_started:  # the first answer waits for the interpreter to start
+                    self._taken.append(time.monotonic() - began)
+                is_started = True
+
+    def seconds(self, paces: int) -> float:
+        """What that many paces take as a rule. Ask when the context is over."""
+        return paces * statistics.median(self._taken)
+
+    def slowest_seconds(self, paces: int) -> float:
+        """What that many paces take at the rate of the slowest one."""
+        return paces * max(self._taken)
+
+    def __enter__(self) -> Pace:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+SOON: Final = 50
+"""In how many paces a thing happens that happens at once: a few tenths of a second on an idle machine."""
 
 
 Trouble = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]

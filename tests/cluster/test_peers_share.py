@@ -13,8 +13,8 @@ from tests.support import all_tasks, until
 
 from synergon import Engine, State
 
-CROWD: Final = 50_000 if IS_LONG_RUN else 4000
-SECONDS: Final = 0 if IS_LONG_RUN else 0.03
+CROWD: Final = 50_000 if IS_LONG_RUN else 1000
+SECONDS: Final = 0 if IS_LONG_RUN else 0.3
 """Each stays for so long. In the short crowd it is the places that decide who runs how many; of tasks that stay for no
 time at all, those would run most who get the processors, and the rest of the suite has a say in that."""
 

@@ -12,6 +12,7 @@ from tests.cluster.apps.pool_bodies import obey, occupy
 from tests.cluster.support import Cluster, until
 from tests.cluster.test_faults_killed import hide_process_of
 from tests.postgres_server import store_url
+from tests.support import SOON, Pace
 
 from synergon import Engine, Reason, State
 
@@ -72,10 +73,11 @@ async def test_the_places_of_a_killed_node_are_used_by_others_after_its_lease(cl
     waiting = await cluster.enqueue(occupy.call("c"))
     if cluster.is_file:
         hide_process_of(killed, cluster)  # or it would be seen dead at once
-    killed.kill()
-    killed_at = time.time()
-    (first,) = await cluster.journal.wait_for("begins", "c")
-    assert first.at - killed_at < LEASE_SECONDS + 5
+    with Pace() as pace:
+        killed.kill()
+        killed_at = time.time()
+        (first,) = await cluster.journal.wait_for("begins", "c")
+    assert first.at - killed_at < LEASE_SECONDS + 5 + pace.seconds(SOON)
     records = await cluster.ends_of([*held, *waiting])
     assert [(record.state, record.claim_no) for record in records] == [
         (State.SUCCEEDED, 2),

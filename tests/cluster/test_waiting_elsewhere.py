@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,21 +18,19 @@ from typing import Any, Final
 
 import pytest
 from tests.cluster.peers_support import RARELY, node, url_fixture  # noqa: F401
-from tests.cluster.support import IS_LONG_RUN
-from tests.support import PATIENCE_SECONDS, until, until_state
+from tests.support import PATIENCE_SECONDS, SOON, Pace, until, until_state
 
 from synergon import Engine, Handle, Reason, State, TaskCancelled, TaskDeleted, TaskFailed, TaskRecord
 
 ROUNDS: Final = 5
 FEW_ROUNDS: Final = 3
-LATE_SECONDS: Final = 0.1 if IS_LONG_RUN else 0.4
-"""Far above what an idle machine shows, and far below what any sweep could; the suite itself keeps the machine busy."""
 
 
 @dataclass(slots=True)
 class Ends:
     """How the two who waited have learned of the ends, and how long after each."""
 
+    pace: Pace
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"enqueuer": [], "other": []})
     records: list[TaskRecord | TaskDeleted] = field(default_factory=list)
 
@@ -41,7 +39,7 @@ class Ends:
         for who, seconds in self.seconds.items():
             middle = statistics.median(seconds)
             print(f"{what}: {who} knows after p50 {middle * 1000:.1f} ms, at most {max(seconds) * 1000:.1f} ms")
-            assert middle < LATE_SECONDS, (what, who, seconds)
+            assert middle < self.pace.seconds(SOON), (what, who, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,13 @@ class Place:
 
     async def ends(self, rounds: int, kind: str, cause: Callable[[int], Awaitable[Any]], **options: Any) -> Ends:
         """Enqueue, let both wait, and only then cause the end."""
-        ends = Ends()
+        with Pace() as pace:
+            return await self._ends_beside(pace, rounds, kind, cause, options)
+
+    async def _ends_beside(
+        self, pace: Pace, rounds: int, kind: str, cause: Callable[[int], Awaitable[Any]], options: Mapping[str, Any]
+    ) -> Ends:
+        ends = Ends(pace)
         for _ in range(rounds):
             await self.enqueuer.pause("closed")
             (handle,) = await self.enqueuer.enqueue([self.enqueuer.call(kind).with_options(queue="closed", **options)])

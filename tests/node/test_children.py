@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -85,14 +86,14 @@ async def test_jobs_at_the_same_time_have_children_of_their_own(own_pool: ChildP
     assert own_pool.idle == 3
 
 
-async def test_a_warm_child_answers_within_a_millisecond_or_so(shared_pool: ChildPool) -> None:
-    await do(shared_pool, b"echo warm")
+async def test_a_warm_child_answers_far_sooner_than_a_child_starts(own_pool: ChildPool) -> None:
     durations = []
     for _ in range(200):
         began = time.perf_counter()
-        await do(shared_pool, b"echo again")
+        await do(own_pool, b"echo again")
         durations.append(time.perf_counter() - began)
-    assert sorted(durations)[20] < 0.005  # a tenth of that on a quiet machine, for nearly all of them
+    started, *warm = durations
+    assert statistics.median(warm) < started / 10
 
 
 async def test_an_answer_may_be_huge(shared_pool: ChildPool) -> None:

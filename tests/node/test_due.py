@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, Gate, Pulse, ended, make_troubled, until
+from tests.support import PATIENCE_SECONDS, SOON, Gate, Pace, ended, make_troubled, until
 
 from synergon import Context, Engine, Reason, Retry, State, TaskFailed
 
@@ -27,7 +27,7 @@ async def test_delayed_tasks_run_once_each_on_time_and_never_again(new_engine: N
         started.setdefault(number, []).append(time.monotonic())
 
     async with engine.worker():
-        with Pulse() as pulse:
+        with Pace() as pace:
             due: dict[int, float] = {}
             handles = []
             for number in range(20):
@@ -42,7 +42,7 @@ async def test_delayed_tasks_run_once_each_on_time_and_never_again(new_engine: N
     assert [len(started[number]) for number in range(20)] == [1] * 20
     lateness = [started[number][0] - due[number] for number in range(20)]
     assert min(lateness) > -0.002, "the store's clock has milliseconds, so that much may be early"
-    assert statistics.median(lateness) < 0.4 + pulse.missed_seconds
+    assert statistics.median(lateness) < pace.seconds(SOON)
 
 
 @pytest.mark.parametrize("delay", [0.2, timedelta(milliseconds=200), "200ms"], ids=["seconds", "timedelta", "word"])

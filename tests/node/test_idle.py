@@ -447,4 +447,6 @@ async def test_ten_thousand_tasks_of_one_hook_are_all_stored_and_hold_nobody_up(
         assert (await engine.counts())[State.READY] == number
     print(f"the loop was late by {1000 * max(lags):.0f} ms at the most")
     gc.unfreeze()
-    assert max(lags) < 0.3, "it should be a third of that"
+    before = time.thread_time()
+    sum(range(20_000_000))
+    assert max(lags) < time.thread_time() - before, "it should be a third of that"

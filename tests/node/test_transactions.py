@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,25 +179,26 @@ async def test_a_cancelled_body_commits_nothing(engine: Engine, file: Path, *, i
 async def test_a_transaction_that_is_held_too_long_is_rolled_back_and_says_so(
     new_engine: NewEngine, sqlite_url: str, file: Path
 ) -> None:
-    engine = new_engine(sqlite_url, lease=1.5)
+    engine = new_engine(sqlite_url, lease=6)
 
     @engine.task
     async def order(ctx: Context) -> str:
         async with ctx.transaction() as connection:
             connection.execute("INSERT INTO orders VALUES ('before')")
-        await asyncio.sleep(0.8)
-        try:
-            connection.execute("INSERT INTO orders VALUES ('after')")
-        except sqlite3.Error:
-            return "was told"
-        return "was not told"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                await asyncio.sleep(0.01)
+                try:
+                    connection.execute("INSERT INTO orders VALUES ('after')")
+                except sqlite3.Error:
+                    return "was told"
 
     async with engine.worker():
         record = await ended(await order.enqueue())
         assert await engine.nodes(), "the lease has survived it"
     assert record.state is State.FAILED
     assert record.error is not None
-    assert "ctx.transaction() was held for more than 0.5 s" in record.error.message
+    assert "ctx.transaction() was held for more than 2 s" in record.error.message
     assert orders(file) == []
 
 
@@ -257,9 +257,10 @@ async def test_many_bodies_with_transactions_take_turns(engine: Engine, file: Pa
 
 
 async def test_a_body_that_is_ended_while_it_waits_for_its_turn_does_not_get_it_later(
-    engine: Engine, file: Path
+    new_engine: NewEngine, sqlite_url: str, file: Path
 ) -> None:
     """The thread that waits for the lock cannot be stopped; what it gets must be given back at once."""
+    engine = new_engine(sqlite_url, lease=3600)  # a transaction that nobody ends is rolled back in a third of it
     gate = Gate()
 
     @engine.task(timeout=0.2)
@@ -279,9 +280,8 @@ async def test_a_body_that_is_ended_while_it_waits_for_its_turn_does_not_get_it_
         holder.close()
         assert (await ended(handle)).state is State.FAILED
         await asyncio.sleep(0.2)  # in which that thread gets the lock
-        began = time.monotonic()
-        await engine.pause("other")
-        assert time.monotonic() - began < 8, "a transaction that nobody ends is rolled back after 10 s"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await engine.pause("other")
 
 
 async def test_whoever_waits_is_told_of_such_a_success_at_once(engine: Engine, file: Path) -> None:

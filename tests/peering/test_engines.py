@@ -65,7 +65,7 @@ async def test_a_peer_is_told_of_a_single_task_before_its_caller_goes_on(
 
     async with worker.worker(), producer:
         handle = await producer.enqueue_one(producer.call("quick"))
-        await handle.result(timeout=10)  # by now they know each other
+        await handle.result(timeout=PATIENCE_SECONDS)  # by now they know each other
         await asyncio.sleep(2 * REST_SECONDS)
         assert producer.peers is not None
         sent: list[str] = []
@@ -78,7 +78,7 @@ async def test_a_peer_is_told_of_a_single_task_before_its_caller_goes_on(
         monkeypatch.setattr(producer.peers._transport, "send", noted)
         handle = await producer.enqueue_one(producer.call("quick"))
         assert len(sent) == 1
-        await handle.result(timeout=10)
+        await handle.result(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callable[..., Engine]) -> None:

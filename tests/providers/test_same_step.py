@@ -218,11 +218,13 @@ class Turns:
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
+        self._node: Node | None = None
 
     async def let_go(self, node: Node) -> None:
-        """Let the first one go only when no claim is in flight: who claims passes nothing on."""
+        """Let each one go only when no claim of the node is in flight: a node that claims passes nothing on."""
         await self.entered.wait()
         await until(lambda: node.scheduler.is_at_rest(None))
+        self._node = node
         self.gate.set()
 
     async def body(self, number: int) -> int:
@@ -232,6 +234,8 @@ class Turns:
         self.entered.set()
         await self.gate.wait()
         await asyncio.sleep(0.001)
+        if (node := self._node) is not None:
+            await until(lambda: node.scheduler.is_at_rest(None))
         self.inside -= 1
         return number
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine, NotConnected
 
@@ -31,8 +32,8 @@ def test_a_synchronous_program_may_run_a_worker_beside_itself(sqlite_url: str) -
     with engine:
         worker = threading.Thread(target=engine.run_sync, daemon=True)
         worker.start()
-        assert double.enqueue_sync(21).result_sync(timeout=10) == 42
-    worker.join(10)
+        assert double.enqueue_sync(21).result_sync(timeout=PATIENCE_SECONDS) == 42
+    worker.join(PATIENCE_SECONDS)
     assert not worker.is_alive()
 
 

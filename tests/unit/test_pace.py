@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support import PATIENCE_SECONDS
+
 from synergon.clock import SystemClock
 from synergon.node.pace import Pace
 
 
 async def test_what_is_said_during_a_look_is_a_reason_for_another_one() -> None:
     pace = Pace(3600, SystemClock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         pace.look_now()
         await pace.rest()
         pace.look_now()  # while the node still looks

@@ -17,7 +17,7 @@ REPOSITORY = HERE.parents[1]
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """The lines that mypy complains about, by file."""
-    pytest.importorskip("mypy")
+    pytest.importorskip("mypy", reason="no type checker: install mypy")
     folder = tmp_path_factory.mktemp("typing")
     wrong = folder / WRONG.name
     wrong.write_text(WRONG.read_text().replace("# mypy: ignore-errors", "#", 1))

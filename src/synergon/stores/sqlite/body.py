@@ -121,8 +121,10 @@ class SqliteBodyTransaction:
             self.connection.interrupt()
         with self._lock:
             if self._is_open and self._is_in_transaction():
+                # Whatever the body writes after the rollback would be a commit of its own. The body runs on another
+                # thread and may write between any two of these lines.
+                self.connection.execute("PRAGMA query_only = ON")
                 self.connection.execute("ROLLBACK")
-                # Whatever the body writes from now on would be a commit of its own.
                 self.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
         self._on_end()
 

