@@ -6,7 +6,9 @@ import json
 import re
 import sqlite3
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -126,10 +128,12 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, empty."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, empty. It is not below the folder of pytest: each run of pytest that starts closes that to
+    other users, and where the tests run as root the servers run as another user."""
+    with tempfile.TemporaryDirectory(prefix="synergon-bench-") as path, monkeypatch.context() as patch:
+        patch.chdir(path)
+        yield Path(path)
 
 
 @pytest.mark.timeout(400)  # a dozen servers and workers start in it

@@ -29,6 +29,9 @@ async def store(sqlite_url: str) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
+ENDLESS = "WITH RECURSIVE number(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM number) SELECT value FROM number"
+
+
 class Racing(sqlite3.Connection):
     """The body's thread writes as soon as its transaction is rolled back."""
 
@@ -49,6 +52,31 @@ def test_a_body_whose_transaction_was_rolled_back_writes_nothing_on_its_own(path
         assert was_ended.wait(PATIENCE_SECONDS)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT name FROM orders").fetchall() == []
+
+
+@pytest.mark.parametrize("does", ["has read half", "reads on", "reads in one step"])
+def test_a_transaction_is_rolled_back_whatever_its_body_does_meanwhile(path: Path, does: str) -> None:
+    was_ended = threading.Event()
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
+        connection.execute("CREATE TABLE orders (name TEXT)")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO orders VALUES ('before')")
+        numbers = connection.execute(ENDLESS)
+        assert numbers.fetchone() == (1,)
+        body = SqliteBodyTransaction(connection, path, 0.01, was_ended.set)
+        if does == "reads on":
+            while not was_ended.is_set():
+                with suppress(sqlite3.OperationalError):  # interrupted, if the rollback had to wait
+                    numbers.fetchone()
+        elif does == "reads in one step":
+            numbers.close()
+            with pytest.raises(sqlite3.OperationalError):
+                connection.execute(f"SELECT sum(value) FROM ({ENDLESS})")
+        assert was_ended.wait(PATIENCE_SECONDS)
+        assert not body.connection_is_usable()
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert other.execute("SELECT name FROM orders").fetchall() == []
 
 
 async def test_a_body_that_lost_its_turn_does_not_end_the_turn_of_the_next_one(

@@ -7,8 +7,10 @@ the node's lease among them. That is why it may not be held for longer than it w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +25,9 @@ from synergon.stores.sqlite.connection import connect, translate
 from synergon.stores.sqlite.transaction import Transaction
 
 LOCK_WAIT_MILLISECONDS: Final = 10_000
+
+INTERRUPT_SECONDS: Final = 0.1
+"""How long a rollback waits for a statement of the body before it interrupts that."""
 
 _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
 """Threads of their own for those that end: others may be waiting for that very end on every other thread."""
@@ -117,16 +122,35 @@ class SqliteBodyTransaction:
 
     def _give_up(self) -> None:
         self._was_held_too_long = True
-        if self._is_in_transaction():
-            self.connection.interrupt()
+        while not self._is_rolled_back():
+            time.sleep(INTERRUPT_SECONDS)
+        self._on_end()
+
+    def _is_rolled_back(self) -> bool:
+        """Roll back, and keep the body from writing; False if an interrupt has stopped that too."""
+        # A statement at work keeps the connection to itself, so it is interrupted. Only where the rollback has to wait:
+        # while a cursor is half read, an interrupt stops every other statement, the rollback among them.
+        interrupt = threading.Timer(INTERRUPT_SECONDS, self._interrupt)
+        interrupt.daemon = True
         with self._lock:
-            if self._is_open and self._is_in_transaction():
+            if not (self._is_open and self._is_in_transaction()):
+                return True
+            interrupt.start()
+            try:
                 # Whatever the body writes after the rollback would be a commit of its own. The body runs on another
                 # thread and may write between any two of these lines.
                 self.connection.execute("PRAGMA query_only = ON")
                 self.connection.execute("ROLLBACK")
                 self.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
-        self._on_end()
+            except sqlite3.OperationalError:
+                return False
+            finally:
+                interrupt.cancel()
+            return True
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
+            self.connection.interrupt()
 
     def _close(self) -> None:
         with self._lock:
