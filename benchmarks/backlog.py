@@ -18,9 +18,10 @@ from benchmarks.sizes import Sizes
 from benchmarks.synergon_bench import SYNCED, synchronous
 from synergon import Engine, State
 from synergon.cli.bench import CHUNK, CONCURRENCY, Percentiles
-from synergon.node_records import NewNode
-from synergon.records import Claim, ClaimRequest, HandedBack, Room, Settlement
-from synergon.this_process import this_process
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.model.nodes import NewNode
+from synergon.model.outcomes import FencedOutcome, HandedBack
+from synergon.model.process_identity import this_process
 
 KIND: Final = "backlog"
 CLAIM_SIZE: Final = 100
@@ -87,7 +88,7 @@ def _claim_directly(url: str, claims: int) -> Percentiles:
         async with Engine(url) as engine:
             store = engine.store
             await store.register(_node("bench"))
-            request = ClaimRequest(node_id="bench", rooms=(Room(kind=KIND, count=CLAIM_SIZE),), limit=CLAIM_SIZE)
+            request = ClaimRequest(node_id="bench", kinds=(KindRequest(kind=KIND, count=CLAIM_SIZE),), limit=CLAIM_SIZE)
             durations, taken = [], []
             for _ in range(claims):
                 asked = perf_counter()
@@ -114,8 +115,8 @@ def _node(node_id: str) -> NewNode:
     )
 
 
-def _given_back(claim: Claim) -> Settlement:
-    return Settlement(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack())
+def _given_back(claim: Claim) -> FencedOutcome:
+    return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=HandedBack())
 
 
 def _drain(url: str, tasks: int) -> Drained:

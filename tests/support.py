@@ -16,11 +16,11 @@ from typing import IO, Any, Final, cast
 
 from synergon import Engine, Handle, NodeRecord, State, TaskRecord
 from synergon.errors import StoreUnavailable
+from synergon.model.nodes import NewNode
+from synergon.model.process_identity import this_process
 from synergon.node.node import Node
-from synergon.node_records import NewNode
 from synergon.stores import open_store
 from synergon.stores.base import LeaseKeeper, Store
-from synergon.this_process import this_process
 
 PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what should happen at once: the machine may be busy, and a failure is final anyway."""

@@ -14,7 +14,7 @@ from benchmarks.figures import Measured
 from benchmarks.sizes import Sizes
 from synergon import Engine, TaskType
 from synergon.cli.bench import CHUNK, CONCURRENCY, PATIENCE_SECONDS
-from synergon.lifecycle import LIVE
+from synergon.model.lifecycle import LIVE
 
 LIMIT: Final = 2
 LIMITED: Final = "limited"

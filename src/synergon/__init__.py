@@ -1,8 +1,6 @@
 """synergon: a durable task engine. One file to start with, one database to share."""
 
-from synergon.candidates import Candidate
 from synergon.context import Context, injected
-from synergon.control_records import GroupRecord, OrderRecord
 from synergon.engine import Engine
 from synergon.errors import (
     Cancel,
@@ -31,24 +29,29 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
-from synergon.event_records import Event
-from synergon.explaining.records import Cause, Explanation, NodeOutlook, Why
+from synergon.explain.explanation import Cause, Explanation, NodeOutlook, Why
 from synergon.group import Group
 from synergon.handle import Handle
-from synergon.lifecycle import Reason, State
-from synergon.limit_records import LimitRecord, ServerRecord
-from synergon.middleware import CallNext
-from synergon.node_records import NodeRecord
-from synergon.node_state import NodeState
+from synergon.model.events import Event
+from synergon.model.groups import GroupRecord
+from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import LimitRecord, ServerRecord
+from synergon.model.node_status import NodeStatus
+from synergon.model.nodes import NodeRecord
+from synergon.model.operator_actions import AuditRecord
+from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.task_records import QueueRecord, TaskPage, TaskRecord
+from synergon.options.acceptor import Candidate
+from synergon.options.middleware_checks import CallNext
 from synergon.policies import Health, Rate, Resources, Retention, Retry
 from synergon.providers.commands import Command
 from synergon.providers.kind import Kind
 from synergon.providers.provider import Provider, ProviderTask
 from synergon.providers.server import Server
-from synergon.records import ErrorRecord, Progress, QueueRecord, TaskPage, TaskRecord
 from synergon.task import Call, TaskType
 
 __all__ = [
+    "AuditRecord",
     "Call",
     "CallNext",
     "Cancel",
@@ -76,11 +79,10 @@ __all__ = [
     "LimitRecord",
     "NodeOutlook",
     "NodeRecord",
-    "NodeState",
+    "NodeStatus",
     "NotAvailable",
     "NotConnected",
     "OptionError",
-    "OrderRecord",
     "PayloadError",
     "Progress",
     "Provider",

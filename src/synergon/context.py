@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from synergon.errors import OptionError, PayloadError
+from synergon.model.outcomes import Progress
+from synergon.model.record import storable
+from synergon.model.tasks import NewTask
 from synergon.providers.server import Server
-from synergon.records import NewTask, Progress, storable
 
 if TYPE_CHECKING:
     from synergon.task import Call

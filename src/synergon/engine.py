@@ -12,44 +12,44 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from synergon import settings as engine_settings
-from synergon.clock import Clock, SystemClock, new_id
-from synergon.decorating import TaskDecorator
-from synergon.durations import Duration, seconds
+from synergon.client.events import Observing
+from synergon.client.sync_bridge import SyncBridge, elsewhere
+from synergon.client.unrunnable_warning import UnrunnableWarning
+from synergon.client.waiters import Waiters
 from synergon.errors import (
     KindError,
     NotConnected,
     OptionError,
 )
-from synergon.idle import IdleHook
-from synergon.middleware import Middleware
-from synergon.node.executors import Executor, LocalExecutor
-from synergon.node.feed import Subscriber
-from synergon.node.lease import PARTS
+from synergon.model.clock import Clock, SystemClock, new_id
+from synergon.model.process_identity import this_process
+from synergon.node.callbacks.event_feed import Subscriber
+from synergon.node.duties.sweep import SHORTEST_SECONDS
+from synergon.node.liveness.lease import PARTS
 from synergon.node.node import Node
-from synergon.node.pace import SHORTEST_SECONDS
-from synergon.observing import Observing
-from synergon.outlook import Outlook
-from synergon.peering.doorplate import Doorplate
-from synergon.peering.http import peer_app
-from synergon.peering.opening import default_transport
+from synergon.node.processes.executors import Executor, LocalExecutor
+from synergon.options import settings as engine_settings
+from synergon.options.decorators import TaskDecorator
+from synergon.options.durations import Duration, seconds
+from synergon.options.idle_hook import IdleHook
+from synergon.options.middleware_checks import Middleware
+from synergon.options.pipelines import refuse_circle, refuse_unknown_upstream
+from synergon.options.settings import UNSET, Settings
+from synergon.options.sizes import Size
+from synergon.options.store_urls import shown
+from synergon.peering.default_transport import default_transport
+from synergon.peering.http_server import peer_app
 from synergon.peering.peers import Peers
-from synergon.peering.seal import Envelope
+from synergon.peering.result_listener import ResultListener
+from synergon.peering.signing import Envelope
 from synergon.peering.transport import Refused, Transport
-from synergon.pipelines import refuse_circle, refuse_unknown_upstream
 from synergon.policies import Resources, Retention
-from synergon.portal import Portal, elsewhere
 from synergon.providers.provider import Provider
 from synergon.providers.registry import Registry
-from synergon.settings import UNSET, Settings
-from synergon.sizes import Size
 from synergon.stores import open_store
 from synergon.stores.base import Store
-from synergon.stores.late import LateStore
+from synergon.stores.lazy_store import LazyStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
-from synergon.this_process import this_process
-from synergon.urls import shown
-from synergon.waiters import Waiters
 from synergon.worker import Worker, run_until_stopped
 
 if TYPE_CHECKING:
@@ -119,8 +119,10 @@ class Engine(Observing):
         self.subscribers: list[Subscriber] = []
         self.middlewares: list[Middleware] = []
         self.clock: Clock = SystemClock()
-        self.outlook = Outlook(lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS, self.kinds)
-        self.portal = Portal(self.connect, self.stop)
+        self.outlook = UnrunnableWarning(
+            lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS, self.kinds
+        )
+        self.portal = SyncBridge(self.connect, self.stop)
         self._make_store: Callable[[str], Store] = open_store
         self._make_executor: Callable[[Settings], Executor] = LocalExecutor
         self._make_node: Callable[..., Node] = Node
@@ -131,7 +133,7 @@ class Engine(Observing):
         self._waiters: Waiters | None = None
         self._node: Node | None = None
         self._peers: Peers | None = None
-        self._doorplate: Doorplate | None = None
+        self._doorplate: ResultListener | None = None
         self._users = 0
         self._stopping: asyncio.Future[None] | None = None
         self._ordered_stop: asyncio.Task[None] | None = None
@@ -195,7 +197,7 @@ class Engine(Observing):
             return self
         store = self._make_store(self.settings.url)
         if self.is_in_child:
-            store = cast("Store", LateStore(store))
+            store = cast("Store", LazyStore(store))
         try:
             await store.open()
         except BaseException:
@@ -230,7 +232,7 @@ class Engine(Observing):
         )
         waiters.ask = self._peers.ask_for_ends
         self._peers.look_around()
-        self._doorplate = Doorplate(
+        self._doorplate = ResultListener(
             self._peers,
             store,
             this_process(),

@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from synergon.records import TaskRecord
+    from synergon.model.task_records import TaskRecord
 
 
 class SynergonError(Exception):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from synergon.control_records import GroupRecord, OpenedGroup
-from synergon.durations import Duration, seconds
 from synergon.errors import ResultTimeout, TaskDeleted, TaskNotFound
 from synergon.handle import Handle
-from synergon.lifecycle import State
+from synergon.model.groups import GroupRecord, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.options.durations import Duration, seconds
 from synergon.task import Call
 
 if TYPE_CHECKING:

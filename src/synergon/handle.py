@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from synergon.records import TaskRecord
+from synergon.model.task_records import TaskRecord
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
-    from synergon.explaining.records import Explanation
+    from synergon.explain.explanation import Explanation
     from synergon.task import TaskType
 
 Value = TypeVar("Value")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from synergon.demands import UNIT
-from synergon.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.errors import OptionError
-from synergon.sizes import Size, size_bytes
+from synergon.model.requirements import UNIT
+from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
+from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
 """How often the process may die under a task before it ends `failed` with reason `crashed`."""

@@ -13,24 +13,24 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from synergon.asking import demand_text
-from synergon.candidates import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
+from synergon.client.cooperative import made_in_chunks
+from synergon.client.must_await import AwaitedCall, coroutine_function, must_await, no_loop
+from synergon.client.sync_bridge import IDLE_HOOK_GUARD
 from synergon.context import Context
-from synergon.demands import AS_THE_KIND_SAYS, NOTHING, weighed
-from synergon.durations import Duration
 from synergon.errors import ConfigurationError, OptionError, PayloadError
 from synergon.handle import Handle
-from synergon.idle import WhenIdle, registrar
-from synergon.lines import LineOf
-from synergon.middleware import Middleware, check_middleware
-from synergon.must_await import AwaitedCall, coroutine_function, must_await, no_loop
-from synergon.options import CallOptions, KindPolicy, Placement, kind_policy, place
-from synergon.payload import Signature, encode
+from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, with_process
+from synergon.model.tasks import NewTask
+from synergon.options.acceptor import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
+from synergon.options.durations import Duration
+from synergon.options.idle_hook import WhenIdle, registrar
+from synergon.options.key_template import KeyTemplate
+from synergon.options.middleware_checks import Middleware, check_middleware
+from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, place
+from synergon.options.payload import Signature, encode
+from synergon.options.requirement_options import requirements_text
 from synergon.policies import DEFAULT_QUEUE, ONCE
-from synergon.portal import LEASH
 from synergon.providers.server import Server
-from synergon.records import NewTask
-from synergon.turns import made_in_turns
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -92,7 +92,7 @@ class Call(Generic[Value]):
                 max_attempts=policy.retry.attempts,
                 origin=origin,
                 limit_key=self.limit_key,
-                demand=task_type.demand_text,
+                requirements=task_type.requirements_text,
             )
         attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
         queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
@@ -113,15 +113,17 @@ class Call(Generic[Value]):
             meta=placement.meta,
             origin=origin,
             limit_key=self.limit_key,
-            demand=self._demand(),
+            requirements=self._requirements(),
         )
 
-    def _demand(self) -> str:
+    def _requirements(self) -> str:
         where = f"with_options of {self.kind!r}"
         if self.task_type is None:  # its timeout is not known here either
             is_long = self.placement.timeout is not None
             is_process = self.placement.is_process
-            return demand_text(self.placement.words, None, is_long=is_long, is_process=is_process, where=where)
+            return requirements_text(
+                self.placement.requirements, None, is_long=is_long, is_process=is_process, where=where
+            )
         return self.task_type.demanded(self.placement)
 
 
@@ -169,14 +171,16 @@ class Enqueueable(Generic[Parameters, Value]):
     async def _enqueue(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], loop: AbstractEventLoop | None = None
     ) -> Handle[Value]:
-        if (leash := LEASH.get()) is not None:  # before anything is done for it: of these there may be very many
+        if (
+            leash := IDLE_HOOK_GUARD.get()
+        ) is not None:  # before anything is done for it: of these there may be very many
             await leash.give_way()
         return await self._task_type.engine.enqueue_one(self._call(args, kwargs), loop)
 
     @must_await(sync="enqueue_many_sync")
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
-        calls = await made_in_turns(self._bind_entry, list(arguments))
+        calls = await made_in_chunks(self._bind_entry, list(arguments))
         return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
@@ -257,15 +261,15 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise ConfigurationError(
                 f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
             )
-        self.line = LineOf(self.policy.limit_by, function, self.kind) if self.policy.has_lines else None
+        self.line = KeyTemplate(self.policy.limit_by, function, self.kind) if self.policy.has_lines else None
         self.limits = self._limits()
         """The limits in which a task of this kind takes a place while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.line is not None
         """Whether more than this node decides how many may run."""
-        self.demand = self.policy.demand
-        self.demand_text = AS_THE_KIND_SAYS if self.demand == NOTHING else self.demand.text
+        self.requirements = self.policy.requirements
+        self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
         """What stands in the rows of its tasks, unless their calls say otherwise."""
-        self.weight = weighed(self.demand, is_process=self.policy.runs_in == "process")
+        self.weight = with_process(self.requirements, is_process=self.policy.runs_in == "process")
         """What such a task takes of the node that runs it."""
         self.acceptor: Acceptor | None = None
         """Whom to ask before any of its tasks is claimed."""
@@ -354,7 +358,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         is_process = placement.is_process
         if not is_process and self.policy.runs_in != "process":
             is_process = None  # so it stands beside those that do not say it
-        return demand_text(placement.words, self.demand, is_long=is_long, is_process=is_process, where=where)
+        return requirements_text(
+            placement.requirements, self.requirements, is_long=is_long, is_process=is_process, where=where
+        )
 
     @property
     def location(self) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.errors import StoreUnavailable
 from synergon.node.duty import pause_after
-from synergon.settings import Settings
+from synergon.options.settings import Settings
 from synergon.stores import open_store
 
 if TYPE_CHECKING:

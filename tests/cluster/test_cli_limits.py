@@ -115,7 +115,7 @@ def test_a_limit_that_is_no_number_from_0_on_is_refused_in_words_that_say_so(she
 
 
 def test_what_operators_do_is_recorded(shell: Shell) -> None:
-    assert quickly(shell, "orders", "--app", "app").out == "nothing was ordered yet\n"
+    assert quickly(shell, "audit", "--app", "app").out == "nothing was ordered yet\n"
     (task_id,) = shell.enqueue("solve")
     assert quickly(shell, "queues", "pause", "mail", "--app", "app").code == 0
     assert quickly(shell, "tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
@@ -123,7 +123,7 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
     unknown = quickly(shell, "tasks", "cancel", "999", "--app", "app")
     assert unknown.code == 1
     assert unknown.err.startswith("error: there is no task 999")
-    found = lines(shell, "orders")
+    found = lines(shell, "audit")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
         ("cancel", "999", "refused: no task of that id"),
         ("set_limit", "license", "limit license is 5 now"),
@@ -131,10 +131,10 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
         ("pause", "mail", "paused"),
     ]
     assert {order["who"] for order in found} == {f"{getpass.getuser()}@{socket.gethostname()}"}
-    shown = shell.run("orders", "--app", "app", COLUMNS="160").out
+    shown = shell.run("audit", "--app", "app", COLUMNS="160").out
     assert shown.splitlines()[0].split() == ["when", "who", "order", "subject", "outcome"]
     assert "limit license is 5 now" in shown
-    assert len(lines(shell, "orders", "--limit", "1")) == 1
+    assert len(lines(shell, "audit", "--limit", "1")) == 1
 
 
 def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(shell: Shell) -> None:
@@ -145,7 +145,7 @@ def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(she
         cancelled = quickly(shell, "tasks", "cancel", "--all", "--kind", "draw", "--app", "app")
         assert cancelled.out == "cancelled 2 tasks\nasked the bodies of 3 running tasks to end\n"
         (shell.folder / "go").touch()
-        assert {order["outcome"] for order in lines(shell, "orders")} == {"cancelled", "cancel requested"}
+        assert {order["outcome"] for order in lines(shell, "audit")} == {"cancelled", "cancel requested"}
 
 
 def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
@@ -162,9 +162,9 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
             f"error: there is no node 'lee'; registered are: {node['id']} (kim)\n",
         )
         told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
-        assert told.out == f"node {node['id']} is told to stop; `synergon orders` shows when it has done so\n"
+        assert told.out == f"node {node['id']} is told to stop; `synergon audit` shows when it has done so\n"
         assert worker.ended() == 0
-    assert [order["outcome"] for order in lines(shell, "orders")] == [
+    assert [order["outcome"] for order in lines(shell, "audit")] == [
         "stops",
         "refused: no node of that id",
         "takes work again",

@@ -86,7 +86,7 @@ def test_a_worker_that_drains_is_shown_so_and_ends_with_code_0_when_nothing_runs
         assert (node["is_cordoned"], node["leaving"], node["free"], node["running"]) == (True, None, 0, 1)
         assert " cordoned " in quickly(shell, "nodes", "--app", "app").out
         told = quickly(shell, "nodes", "drain", "kim", "--app", "app")
-        assert told.out == f"node {node['id']} is told to drain; `synergon orders` shows when it has done so\n"
+        assert told.out == f"node {node['id']} is told to drain; `synergon audit` shows when it has done so\n"
         worker.until_says("orders: drain")
         until_so(lambda: nodes_here(shell)[0]["leaving"] == "drain")
         (node,) = nodes_here(shell)

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from synergon import State, TaskRecord
-from synergon.cli.demo_log import FILE_NAME, FOLDER_VARIABLE, BodyLog
-from synergon.cli.demo_reckoning import Reckoning, show
+from synergon.cli.demo_log import FILE_NAME, FOLDER_VARIABLE, RunLog
+from synergon.cli.demo_summary import Summary, show
 
 PROGRAM = """
 import signal
@@ -115,9 +115,9 @@ class TestReckoning:
     @staticmethod
     def reckoning(folder: Path, lines: str, *records: TaskRecord, accepted: set[int]) -> list[str]:
         (folder / FILE_NAME).write_text("".join(f"{line.strip()} {n}.5\n" for n, line in enumerate(lines.splitlines())))
-        log = BodyLog(folder)
+        log = RunLog(folder)
         log.read()
-        found = Reckoning(accepted, {9}, {record.id: record for record in records}, log)
+        found = Summary(accepted, {9}, {record.id: record for record in records}, log)
         assert show(found, Console(file=io.StringIO())) == (not found.complaints())
         return found.complaints()
 

@@ -10,8 +10,8 @@ from tests.cluster.support import Cluster, WorkerProcess, cluster_fixture, is_al
 from tests.support import SOON, Pace
 
 from synergon import Engine, Handle, State
-from synergon.node.executors import LocalExecutor
-from synergon.node_records import ProcessIdentity
+from synergon.model.nodes import ProcessIdentity
+from synergon.node.processes.executors import LocalExecutor
 
 LABELS = ("coroutine", "thread", "process")
 

@@ -22,7 +22,7 @@ from tests.cluster.support import IS_LONG_RUN
 from tests.support import SOON, Pace, until
 
 from synergon import Engine, State
-from synergon.peering.hints import LONGEST_PAUSE_SECONDS, REST_SECONDS
+from synergon.peering.outbox import LONGEST_PAUSE_SECONDS, REST_SECONDS
 
 PATIENCE: Final = 30.0
 ROUNDS: Final = 200 if IS_LONG_RUN else 50

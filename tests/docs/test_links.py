@@ -11,8 +11,8 @@ from tests.docs.pages import ROOT, anchors, links, pages, text_of
 
 import synergon
 from synergon.engine import Engine
-from synergon.options import CallOptions, TaskOptions
-from synergon.settings import load
+from synergon.options.options import CallOptions, TaskOptions
+from synergon.options.settings import load
 
 REFERENCE = "docs/reference.md"
 
@@ -99,7 +99,7 @@ def test_the_reference_has_everything_an_engine_does(name: str) -> None:
         synergon.GroupRecord,
         synergon.LimitRecord,
         synergon.NodeRecord,
-        synergon.OrderRecord,
+        synergon.AuditRecord,
         synergon.ProviderTask,
         synergon.ServerRecord,
         synergon.Progress,

@@ -12,7 +12,7 @@ from tests.docs.pages import ROOT, Block, blocks, pages
 from tests.docs.programs import Program, Programs
 
 from synergon.cli.main import app
-from synergon.settings import load
+from synergon.options.settings import load
 
 APP: Final = """
 from synergon import Engine
@@ -26,7 +26,7 @@ async def work() -> None: ...
 
 READING: Final = (
     *(("--version",), ("doctor",), ("tasks", "list"), ("queues", "list"), ("migrate", "--print-sql")),
-    *(("limits", "--app"), ("servers", "--app"), ("orders",)),
+    *(("limits", "--app"), ("servers", "--app"), ("audit",)),
 )
 
 COMMANDS: Final = [

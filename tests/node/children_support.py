@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from synergon.node.child_main import ChannelClosed, ChildChannel, RequestRefused
+from synergon.node.processes.child_main import ChannelClosed, ChildChannel, RequestRefused
 
 ENTRY = "tests.node.children_support:run"
 

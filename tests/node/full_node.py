@@ -9,7 +9,7 @@ import pytest
 from tests.support import PATIENCE_SECONDS, ThreadGate, until, until_state
 
 from synergon import Context, Engine, Handle, State, TaskRecord
-from synergon.node import preemption
+from synergon.node.capacity import preemption
 
 
 @pytest.fixture

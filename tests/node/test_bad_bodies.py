@@ -16,7 +16,7 @@ from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, Snooze, State, TaskFailed
-from synergon.records import NewTask
+from synergon.model.tasks import NewTask
 
 # ---------------------------------------------------------------- payloads
 

@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, testing
-from synergon.node.callbacks import Limit
+from synergon.node.callbacks.callbacks import Limit
 from synergon.node.node import Node
 
 
@@ -179,8 +179,8 @@ async def test_a_function_whose_time_is_over_and_that_goes_on_is_heard_of_before
     monkeypatch: pytest.MonkeyPatch,
     place: Place,
 ) -> None:
-    monkeypatch.setattr("synergon.node.hooks.LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr("synergon.node.feed.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.hooks.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.LONGEST_SECONDS", 0.05)
     engine = new_engine(memory_url)
     known_as = place(engine, stubborn.deaf)
     async with asyncio.timeout(PATIENCE_SECONDS), engine.worker():
@@ -198,8 +198,8 @@ async def test_a_function_that_takes_too_long_is_cancelled_and_called_again_for_
     monkeypatch: pytest.MonkeyPatch,
     place: Place,
 ) -> None:
-    monkeypatch.setattr("synergon.node.hooks.LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr("synergon.node.feed.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.hooks.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.LONGEST_SECONDS", 0.05)
     engine, calls = new_engine(memory_url), 0
 
     async def slow_at_first(*_: Any) -> None:

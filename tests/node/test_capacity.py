@@ -11,7 +11,7 @@ from tests.node.crowd import Crowd, node_of
 from tests.support import PATIENCE_SECONDS, Gate, until
 
 from synergon import Resources, State
-from synergon.demands import demand
+from synergon.model.requirements import make_requirements
 
 
 async def test_six_tasks_of_which_two_may_run_never_run_three_at_once(new_engine: NewEngine, url: str) -> None:
@@ -171,7 +171,7 @@ async def test_kinds_without_tasks_are_not_asked_for(new_engine: NewEngine, sqli
 
         def noted(node_id: str, wanted: set[str]) -> object:
             found = request(node_id, wanted)
-            asked.append(0 if found is None else len(found.rooms))
+            asked.append(0 if found is None else len(found.kinds))
             return found
 
         node._admission.request = noted  # type: ignore[method-assign,assignment]  # put in its place
@@ -224,7 +224,10 @@ async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
     async def note() -> None:
         """Nothing to do."""
 
-    lanes = [("note", "default", demand({"ram": 10 + number}, frozenset(), frozenset()).text) for number in range(2000)]
+    lanes = [
+        ("note", "default", make_requirements({"ram": 10 + number}, frozenset(), frozenset()).text)
+        for number in range(2000)
+    ]
     async with engine.worker(concurrency=3):
         neighbours = node_of(engine)._neighbours
         profile = Profile()

@@ -11,8 +11,8 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources
-from synergon.demands import PROCESS, UNIT
-from synergon.records import ClaimRequest, Claims
+from synergon.model.claims import ClaimRequest, Claims
+from synergon.model.requirements import PROCESS, UNIT
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:

@@ -19,9 +19,9 @@ from tests.node.children_support import ENTRY, has_ended_soon
 from tests.support import PATIENCE_SECONDS
 
 from synergon.errors import NotConnected, OptionError
-from synergon.node import child_process
-from synergon.node.child_main import BadFrame, Frame, FrameReader, Kind
-from synergon.node.children import ChildDied, ChildError, ChildKilled, ChildNotStarted, ChildPool, ChildRun
+from synergon.node.processes import child_process
+from synergon.node.processes.child_main import BadFrame, Frame, FrameReader, Kind
+from synergon.node.processes.child_pool import ChildDied, ChildError, ChildKilled, ChildNotStarted, ChildPool, ChildRun
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

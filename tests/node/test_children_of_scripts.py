@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 SCRIPT = """
 import asyncio, os, signal, sys, time
 print("script", flush=True)
-from synergon.node.children import ChildPool
+from synergon.node.processes.child_pool import ChildPool
 
 pool = ChildPool(entry="{entry}")
 

@@ -11,10 +11,10 @@ from tests.stores.actions import new_node
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
-from synergon.node.admission import Admission
-from synergon.node.ledger import Ledger
-from synergon.node.scheduler import Scheduler
-from synergon.records import Claim, ClaimRequest, Claims
+from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.scheduler import Scheduler
 
 ONE = Claim(1, 1, "shared", "default", b"{}", 1, None, 0, None, (), None)
 
@@ -64,7 +64,7 @@ async def stand() -> AsyncIterator[Stand]:
 async def test_what_it_takes_is_started_and_nothing_more_is_asked_for(stand: Stand) -> None:
     assert await stand.along()
     assert stand.started == [ONE]
-    assert [room.kind for request in stand.asked for room in request.rooms] == ["shared"]
+    assert [room.kind for request in stand.asked for room in request.kinds] == ["shared"]
     assert stand.scheduler.is_at_rest(None)
 
 
@@ -86,7 +86,7 @@ async def test_kinds_beside_are_named_if_there_is_room_for_them(stand: Stand) ->
     assert await stand.along("other")
     stand.ledger.take("other")
     assert await stand.along("other")
-    assert [[room.kind for room in request.rooms] for request in stand.asked] == [["shared", "other"], ["shared"]]
+    assert [[room.kind for room in request.kinds] for request in stand.asked] == [["shared", "other"], ["shared"]]
 
 
 async def test_what_did_not_fit_is_not_forgotten_for_it(stand: Stand) -> None:

@@ -13,10 +13,10 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, a_row, row_of, until, until_state
 
 from synergon import Engine, State
-from synergon.control_records import NewOrder, Verb
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.operator_actions import NewAction, Verb
 from synergon.node.node import Node
 from synergon.peering.wire import message
-from synergon.records import ClaimRequest, Room
 
 TRIES: Final = 100
 TOGETHER: Final = 20
@@ -24,7 +24,7 @@ TOGETHER: Final = 20
 
 async def order_without_a_word(engine: Engine, verb: Verb, node_id: str) -> None:
     """Have it written down, and tell nobody."""
-    await engine.store.order(NewOrder(verb=verb, subject=node_id, who="ada"))
+    await engine.store.act(NewAction(verb=verb, subject=node_id, who="ada"))
 
 
 class Paths:
@@ -102,7 +102,7 @@ class Paths:
         me, self.dead = await row_of(self.engine, node), self.dead + 1
         dead = a_row(f"dead-{self.dead}", *me.kinds)
         await store.register(dead)
-        claims = await store.claim(ClaimRequest(node_id=dead.id, rooms=(Room(kind="work", count=1),), limit=1))
+        claims = await store.claim(ClaimRequest(node_id=dead.id, kinds=(KindRequest(kind="work", count=1),), limit=1))
         assert len(claims) == 1
         await store.unregister(dead.id)
         await node.reaper.reap()
@@ -163,7 +163,7 @@ async def test_a_node_that_has_not_heard_of_it_starts_nothing_either(new_engine:
 
 async def all_are_obeyed(engine: Engine, *outcomes: str) -> bool:
     """Newest first."""
-    return [order.outcome for order in await engine.orders()] == list(outcomes)
+    return [order.outcome for order in await engine.audit()] == list(outcomes)
 
 
 async def test_a_claim_that_was_late_does_not_cordon_a_node_for_ever(new_engine: NewEngine, memory_url: str) -> None:

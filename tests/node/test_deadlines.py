@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from tests.support import PATIENCE_SECONDS
 
-from synergon.node.attempt import Attempt
-from synergon.node.deadlines import SLACK, Deadlines
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.deadlines import SLACK, Deadlines
 
 
 class Body:

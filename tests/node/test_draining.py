@@ -10,8 +10,8 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, row_of, until
 
 from synergon import Engine
-from synergon.control_records import Verb
-from synergon.node.presence import RESTART_EXIT_CODE
+from synergon.model.operator_actions import Verb
+from synergon.node.duties.cordon import RESTART_EXIT_CODE
 
 
 @pytest.mark.parametrize(("verb", "code"), [("drain", 0), ("restart", RESTART_EXIT_CODE)])
@@ -41,7 +41,7 @@ async def test_a_node_ends_when_nothing_runs_there_and_says_how(
         assert await handle.result(timeout=PATIENCE_SECONDS) == "held"
         assert (await later.status()).claim_no == 0
         assert await operator.nodes() == []
-        assert [order.outcome for order in await operator.orders()] == [f"{verb_word(verb)} when nothing runs there"]
+        assert [order.outcome for order in await operator.audit()] == [f"{verb_word(verb)} when nothing runs there"]
 
 
 def verb_word(verb: Verb) -> str:

@@ -23,11 +23,11 @@ from synergon import (
     State,
     StoreUnavailable,
 )
-from synergon.lifecycle import FINAL
-from synergon.node.pace import GROWTH
-from synergon.records import Cutoffs
-from synergon.stores.postgres.endings_by_clock import ClockEndings
-from synergon.streams import Follower
+from synergon.client.event_stream import Follower
+from synergon.model.lifecycle import FINAL
+from synergon.model.tasks import Cutoffs
+from synergon.node.duties.sweep import GROWTH
+from synergon.stores.postgres.distributed.final_events import ClockFinalEvents
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def until_reachable(engine: Engine) -> None:
 
 
 async def test_an_idle_stream_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("synergon.streams.SHORTEST_SECONDS", 0.03)
+    monkeypatch.setattr("synergon.client.event_stream.SHORTEST_SECONDS", 0.03)
     loop, looks = asyncio.get_running_loop(), list[float]()
 
     class Empty:
@@ -274,7 +274,7 @@ async def test_a_damaged_moment_is_refused(cursor: str) -> None:
         raise AssertionError("nothing is asked")
 
     with pytest.raises(OptionError, match="is no cursor"):
-        await ClockEndings.open(run, cursor, FINAL, None, 1.0)
+        await ClockFinalEvents.open(run, cursor, FINAL, None, 1.0)
 
 
 async def test_a_task_that_nobody_waits_for_still_reaches_a_stream_of_the_past(engine: Engine) -> None:

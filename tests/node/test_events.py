@@ -140,7 +140,7 @@ async def test_what_a_dead_node_held_is_told_as_crashed(engine: Engine) -> None:
 async def test_subscribers_that_raise_or_hang_hold_up_nobody(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.feed.MOST_EVENTS", 10)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.MOST_EVENTS", 10)
     for module in ("callbacks", "feed"):
         monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
     release, told = threading.Event(), []

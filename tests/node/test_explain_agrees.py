@@ -16,23 +16,24 @@ from tests.cluster.support import IS_LONG_RUN
 from tests.node import process_bodies
 
 from synergon import Command, Engine, Resources, State, Why
-from synergon.durations import microseconds
-from synergon.node.admission import Admission
-from synergon.node.attempt import Attempt
-from synergon.node.courtesy import MOMENT_SECONDS, Courtesy
-from synergon.node.ledger import Ledger
+from synergon.model.claims import Claim, KindRequest
+from synergon.model.node_status import encode_status
+from synergon.model.nodes import NewNode
+from synergon.model.outcomes import FencedOutcome, Succeeded
+from synergon.model.process_identity import this_process
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.timeouts import Timeouts
+from synergon.node.capacity.reservation import Reservation
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.courtesy import MOMENT_SECONDS, Courtesy
+from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.scheduler import Scheduler
+from synergon.node.liveness.status import node_status
 from synergon.node.logger import NodeLogger
-from synergon.node.reservation import Reservation
-from synergon.node.scheduler import Scheduler
-from synergon.node.standing import state_of
-from synergon.node.timeouts import Timeouts
-from synergon.node_records import NewNode
-from synergon.node_state import encode_state
+from synergon.options.durations import microseconds
 from synergon.providers.commands import ANY
-from synergon.records import Claim, Room, Settlement, Succeeded
-from synergon.stores.weighing import demand_of
+from synergon.stores.node_capacity import requirements_of
 from synergon.task import AnyTask
-from synergon.this_process import this_process
 from synergon.version import VERSION
 
 COMMAND: Final = "pool.order"
@@ -192,7 +193,7 @@ class Stand:
     async def register(self) -> None:
         """With what it says of itself now."""
         plan = self.plan
-        state = state_of(self.admission, self.ledger, self.running, self.scheduler, None)
+        state = node_status(self.admission, self.ledger, self.running, self.scheduler, None)
         await self.engine.store.register(
             NewNode(
                 id=self.id,
@@ -203,7 +204,7 @@ class Stand:
                 concurrency=plan.concurrency,
                 lease=microseconds(24 * 3600),  # however long the machine stands still, nobody is dead
                 version=VERSION,
-                published=encode_state(state),
+                published=encode_status(state),
             )
         )
 
@@ -217,7 +218,7 @@ class Stand:
             request = replace(request, limit=most)
         claims = await self.engine.store.claim(request)
         self.admission.note(claims)
-        rooms = {room.kind: room for room in request.rooms}
+        rooms = {room.kind: room for room in request.kinds}
         for claim in claims:
             self._start(claim, rooms[claim.kind])
         return {claim.id for claim in claims}
@@ -231,9 +232,9 @@ class Stand:
             await self._end(attempt)
         self.time += MOMENT_SECONDS  # what it has left to others they have had time to take
 
-    def _start(self, claim: Claim, room: Room) -> None:
+    def _start(self, claim: Claim, room: KindRequest) -> None:
         attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
-        attempt.cost = demand_of(room, claim.demand).cost
+        attempt.cost = requirements_of(room, claim.requirements).cost
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         self.ledger.take(claim.kind, **self._places_of(attempt))
 
@@ -241,7 +242,7 @@ class Stand:
         claim = attempt.claim
         del self.running[claim.id]
         self.ledger.release(claim.kind, **self._places_of(attempt))
-        await self.engine.store.finish([Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
+        await self.engine.store.finish([FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
 
     def _places_of(self, attempt: Attempt) -> dict[str, Any]:
         return {

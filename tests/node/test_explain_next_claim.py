@@ -11,7 +11,7 @@ from tests.node.crowd import node_of
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Resources, State, Why
-from synergon.node import preemption
+from synergon.node.capacity import preemption
 
 
 class HeldClaims:
@@ -64,7 +64,7 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         full = crew.each("hold", r"is full \(cpu 3 of 4 used by task \d+, and it needs 4\)")
         explanation = await crew.said(big, rf"{full}; {who} is about to keep room for it")
         assert [node.will_keep_room for node in explanation.nodes] == [True] * count
-        assert explanation.kept_by is None
+        assert explanation.reserved_by is None
         explanation = await crew.said(small, crew.each("quick", f"is about to keep room for task {big.id}"))
         assert {(cause.why, cause.subject) for node in explanation.nodes for cause in node.causes} == {
             (Why.WILL_KEEP_ROOM, str(big.id))
@@ -105,7 +105,7 @@ async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int
         holding = await crew.running("hold", count, cost=Resources(cpu=3))
         big = await crew.enqueue("quick", cost=Resources(cpu=4))
         await crew.said(big, r".*; node-\d keeps room for it")
-        keeper = (await big.status()).kept_by
+        keeper = (await big.status()).reserved_by
         claims = await HeldClaims.of(crew)
         first, second = [await crew.enqueue("quick", priority=9) for _ in range(2)]
         crew.gate.open()

@@ -20,14 +20,15 @@ from tests.node.crowd import node_of
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, a_row, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why
-from synergon.durations import microseconds
-from synergon.explaining.records import Cause, Explanation
-from synergon.explaining.shared import Shared
-from synergon.explaining.words import clause, reasons
-from synergon.limit_records import ServerRecord
-from synergon.node import preemption
-from synergon.records import ClaimRequest, Room, TaskRecord
-from synergon.this_process import this_process
+from synergon.explain.explanation import Cause, Explanation
+from synergon.explain.shared_state import SharedState
+from synergon.explain.text import clause, reasons
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.limits import ServerRecord
+from synergon.model.process_identity import this_process
+from synergon.model.task_records import TaskRecord
+from synergon.node.capacity import preemption
+from synergon.options.durations import microseconds
 
 
 async def said(handle: Handle[Any], pattern: str) -> Explanation:
@@ -80,7 +81,7 @@ async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
             r"ready, due for \d+ s; 1 node runs `hold`: node-0 is full \(cpu 3 of 4 used by task 1, and it needs 4\)"
         )
         explanation = await crew.said(big, f"{pattern}; node-0 keeps room for it")
-        assert explanation.kept_by == node_of(crew.first).id
+        assert explanation.reserved_by == node_of(crew.first).id
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
         await crew.said(small, rf"ready, due for \d+ s; 1 node runs `quick`: node-0 keeps room for task {big.id}")
         crew.gate.open()
@@ -98,7 +99,7 @@ async def test_one_of_three_nodes_keeps_room_and_the_others_fill_theirs(memory_u
         explanation = await crew.said(big, crew.each("hold", clause) + r"; node-\d keeps room for it")
         small = await crew.enqueue("hold", cost=Resources(cpu=1))
         record = await until_state(small, State.RUNNING)
-        assert record.node_id != explanation.kept_by
+        assert record.node_id != explanation.reserved_by
         crew.gate.open()
         await until_state(big, State.SUCCEEDED)
 
@@ -215,9 +216,9 @@ class _Held:
         return getattr(self._store, name)
 
 
-@pytest.mark.parametrize("demand", [{}, {"needs": {"zone:us"}, "cost": Resources(cpu=1)}])
+@pytest.mark.parametrize("requirements", [{}, {"needs": {"zone:us"}, "cost": Resources(cpu=1)}])
 async def test_nothing_is_read_that_grows_with_the_backlog(
-    demand: dict[str, Any], memory_url: str, new_engine: NewEngine
+    requirements: dict[str, Any], memory_url: str, new_engine: NewEngine
 ) -> None:
     engine = new_engine(memory_url, name="node-a", concurrency=1, labels={"zone:us"}, resources=Resources(cpu=2))
     stores = make_troubled(engine)
@@ -230,7 +231,7 @@ async def test_nothing_is_read_that_grows_with_the_backlog(
     async with engine.worker():
         await hold.enqueue()
         await gate.until_reached()
-        handle = await hold.with_options(**demand).enqueue()
+        handle = await hold.with_options(**requirements).enqueue()
         stores[-1].calls.clear()
         await said(handle, r"ready, due for \d+ s; 1 node runs `hold`: node-a is full \(1 of 1 slots in use\)")
         assert not stores[-1].calls.keys() & {"queues", "counts", "list_tasks"}
@@ -402,7 +403,7 @@ async def test_a_task_of_a_dead_node_is_about_to_be_taken_from_it(
             process = replace(process, started=process.started - 1)
         await engine.store.register(a_row("ghost", "quick", process=process))
         (handle,) = await engine.enqueue([engine.call("quick")])
-        await engine.store.claim(ClaimRequest(node_id="ghost", rooms=(Room(kind="quick", count=1),), limit=1))
+        await engine.store.claim(ClaimRequest(node_id="ghost", kinds=(KindRequest(kind="quick", count=1),), limit=1))
         if is_lease_over:
             keeper = await engine.store.keeper()
             await keeper.renew("ghost", microseconds(0.001))
@@ -464,8 +465,8 @@ def test_a_command_for_a_server_that_is_gone_says_so() -> None:
         is_command=True,
         target="http://two",
     )
-    room = Room(kind="obey", count=1, provider="pool", is_command=True)
-    (cause,) = Shared([], servers, [], now).causes(task, room)
+    room = KindRequest(kind="obey", count=1, provider="pool", is_command=True)
+    (cause,) = SharedState([], servers, [], now).causes(task, room)
     assert (cause.why, clause(cause, now)) == (Why.REMOVED, "server http://two was removed")
 
 
@@ -473,7 +474,7 @@ def test_a_server_on_trial_takes_one_at_a_time() -> None:
     now = datetime.now(UTC)
     server = ServerRecord(provider="pool", address="http://one", capacity=8, in_use=1, failures=5, resting_until=now)
     task = TaskRecord(id=1, kind="work", queue="default", state=State.READY, run_at=now, enqueued_at=now)
-    (cause,) = Shared([], [server], [], now).causes(task, Room(kind="work", count=1, provider="pool"))
+    (cause,) = SharedState([], [server], [], now).causes(task, KindRequest(kind="work", count=1, provider="pool"))
     assert (cause.in_use, cause.of) == (1, 1)
 
 

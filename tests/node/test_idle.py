@@ -19,8 +19,8 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until
 
 from synergon import Engine, NotConnected, OptionError, State
+from synergon.client.cooperative import CHUNK
 from synergon.errors import StoreUnavailable
-from synergon.turns import TURN
 
 SOON = 0.01
 NEVER_AGAIN = 3600
@@ -378,7 +378,7 @@ class Noticed:
 
 async def test_a_hook_that_enqueues_very_many_side_by_side_lets_others_have_their_turn(engine: Engine) -> None:
     """Counted, not timed: how much is done for them between two turns of somebody else."""
-    number, over, between = 5 * TURN, asyncio.Event(), [0]
+    number, over, between = 5 * CHUNK, asyncio.Event(), [0]
 
     @engine.task(queue="later")
     async def work(noticed: Noticed) -> None: ...
@@ -396,7 +396,7 @@ async def test_a_hook_that_enqueues_very_many_side_by_side_lets_others_have_thei
             await asyncio.sleep(0)
             between.append(Noticed.made - before)
         assert (await engine.counts())[State.READY] == number
-    assert 0 < max(between) <= TURN
+    assert 0 < max(between) <= CHUNK
 
 
 @pytest.mark.parametrize("way", ["all at once", "side by side", "from a thread"])

@@ -15,7 +15,7 @@ from tests.node.half_full import HalfFull
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
 
 from synergon import Candidate, Resources
-from synergon.node import reservation
+from synergon.node.capacity import reservation
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources, Retry, Snooze
-from synergon.node.ledger import Ledger, Tally
+from synergon.node.claims.ledger import Ledger, Usage
 from synergon.node.node import Node
 
 TOTALS = Resources(cpu=4, ram=1000, gpu=1, custom={"license": 3})
@@ -23,11 +23,11 @@ class WatchedLedger(Ledger):
     wrong: tuple[str, ...] = ()
 
     def take(self, *arguments: object, **named: object) -> None:
-        Tally.take(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
+        Usage.take(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
         self.look()
 
     def release(self, *arguments: object, **named: object) -> None:
-        Tally.release(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
+        Usage.release(self, *arguments, **named)  # type: ignore[arg-type]  # they fit
         self.look()
 
     def look(self) -> None:

@@ -11,8 +11,9 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Candidate, Engine, Resources
-from synergon.node import walk
-from synergon.records import Look, TaskRecord
+from synergon.model.claims import CandidateQuery
+from synergon.model.task_records import TaskRecord
+from synergon.node.capacity import candidate_cursor
 from synergon.task import AnyTask
 
 MANY = 1000
@@ -41,9 +42,9 @@ class Choosy:
 
     def count_looks(self) -> None:
         store = self.engine.store
-        look: Callable[[Look], Awaitable[list[TaskRecord]]] = store.look
+        look: Callable[[CandidateQuery], Awaitable[list[TaskRecord]]] = store.look
 
-        async def counted(wanted: Look) -> list[TaskRecord]:
+        async def counted(wanted: CandidateQuery) -> list[TaskRecord]:
             found = await look(wanted)
             self.looks.append(len(found))
             return found
@@ -63,7 +64,7 @@ class Choosy:
 @pytest.fixture
 def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes through all of them again, however much time there is."""
-    monkeypatch.setattr(walk, "WALKING_SHARE", 1e-9)
+    monkeypatch.setattr(candidate_cursor, "WALKING_SHARE", 1e-9)
 
 
 @pytest.mark.usefixtures("no_walks")
@@ -101,7 +102,7 @@ async def test_one_that_fits_is_found_at_once_wherever_it_stands(new_engine: New
 async def test_one_that_comes_back_into_their_midst_is_found_before_a_verdict_expires(
     new_engine: NewEngine, memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "WALKING_SHARE", 1e-9)
+    monkeypatch.setattr(candidate_cursor, "WALKING_SHARE", 1e-9)
     engine = new_engine(memory_url, sweep=60)
     choosy = Choosy(engine)
     async with engine, engine.worker():
@@ -109,7 +110,9 @@ async def test_one_that_comes_back_into_their_midst_is_found_before_a_verdict_ex
         early = await choosy.kind.with_options(delay=0.5).enqueue(1)
         await choosy.refuse_many(MANY // 2)
         found = node_of(engine).acceptance._inquiries["note"]._walk
-        monkeypatch.setattr(walk, "WALKING_SHARE", found._spent_seconds / 1.5)  # a second and a half after the first
+        monkeypatch.setattr(
+            candidate_cursor, "WALKING_SHARE", found._spent_seconds / 1.5
+        )  # a second and a half after the first
         assert await early.result(PATIENCE_SECONDS) == 1
 
 

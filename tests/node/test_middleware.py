@@ -14,8 +14,8 @@ from tests.node import process_bodies
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until
 
 from synergon import Context, Engine, OptionError, Reason, Retry, Snooze, State, SynergonError, testing
-from synergon.middleware import CallNext
-from synergon.node import wrapping
+from synergon.node.attempts import middleware
+from synergon.options.middleware_checks import CallNext
 from synergon.task import call_by_name
 
 word = contextvars.ContextVar[str]("word", default="none")
@@ -398,7 +398,7 @@ async def test_a_thread_that_ends_well_although_it_was_asked_to_yield_has_its_re
 async def test_what_middleware_does_after_such_a_body_has_little_time(
     new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wrapping, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(middleware, "LAST_SECONDS", 0.05)
     engine, gate = new_engine(url), ThreadGate()
 
     @engine.task(middleware=[hang])

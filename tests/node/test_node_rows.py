@@ -14,7 +14,7 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import Gate, a_row, row_of, until
 
 from synergon import OptionError
-from synergon.this_process import this_process
+from synergon.model.process_identity import this_process
 
 BIG_LEASE: Final = 3600
 """With this one the next heartbeat is ten minutes away."""
@@ -85,7 +85,7 @@ async def test_nobody_is_told_who_is_not_there_and_that_is_written_down(new_engi
                 await give("gone")
             with pytest.raises(OptionError, match=r"there is no node 'lee'; registered are: gone \(kim\)"):
                 await give("lee")
-        orders = await engine.orders()
+        orders = await engine.audit()
         assert all(order.is_refused for order in orders)
         assert Counter((order.subject, order.outcome) for order in orders) == {
             ("gone", "refused: its process is gone"): 5,
@@ -108,6 +108,6 @@ async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(n
                 await give("far")
             with pytest.raises(OptionError, match="has no NUL in it"):
                 await give("fa\0r")
-        outcomes = Counter((order.subject, order.outcome) for order in await engine.orders())
+        outcomes = Counter((order.subject, order.outcome) for order in await engine.audit())
         assert outcomes == {("far", "refused: its lease is over"): 5}
         assert [node.cordoned_at for node in await engine.nodes()] == [None]

@@ -26,8 +26,8 @@ from tests.support import (
 
 from synergon import Context, Engine, Retry, State
 from synergon.errors import DataRefused, StoreError, StoreUnavailable
-from synergon.node.executors import LocalExecutor
-from synergon.settings import Settings
+from synergon.node.processes.executors import LocalExecutor
+from synergon.options.settings import Settings
 
 
 async def test_outcomes_are_written_when_the_store_is_back_and_nothing_runs_twice(

@@ -20,8 +20,8 @@ from tests.node.process_bodies import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until
 
 from synergon import Context, Engine, OptionError, Resources, State
-from synergon.demands import SLOT
-from synergon.node import preemption
+from synergon.model.requirements import SLOT
+from synergon.node.capacity import preemption
 
 
 async def test_on_a_full_node_the_last_to_begin_yields_to_urgent_work_and_succeeds_later(

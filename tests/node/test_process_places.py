@@ -14,11 +14,11 @@ from tests.stores.actions import new_node
 from tests.support import PATIENCE_SECONDS, until_state
 
 from synergon import State, Why
-from synergon.demands import parse_demand
-from synergon.node.admission import Admission
-from synergon.node.ledger import Ledger
-from synergon.node.scheduler import Scheduler
-from synergon.records import Claim
+from synergon.model.claims import Claim
+from synergon.model.requirements import parse_requirements
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.scheduler import Scheduler
 from synergon.task import AnyTask
 
 
@@ -181,6 +181,6 @@ async def test_the_row_says_where_a_call_runs_only_if_its_kind_does_not(new_engi
             child.with_options(runs_in="process").call(),
             child.with_options(runs_in="thread").call(),
         ]
-        texts = [(await handle.status()).demand for handle in await engine.enqueue(calls)]
-    said = [parse_demand(text).is_process if text else None for text in texts]
+        texts = [(await handle.status()).requirements for handle in await engine.enqueue(calls)]
+    said = [parse_requirements(text).is_process if text else None for text in texts]
     assert said == [None, None, True, None, True, False]

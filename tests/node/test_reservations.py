@@ -15,8 +15,8 @@ from tests.stores.actions import pass_time
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Candidate, Engine, Handle, Resources, State
-from synergon.durations import microseconds
-from synergon.node import reservation
+from synergon.node.capacity import reservation
+from synergon.options.durations import microseconds
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: st
                 assert keepers() == [keeper]
             (record,) = await engines[0].store.get([handle.id])
             assert record is not None
-            assert record.kept_by == nodes[keeper].id
+            assert record.reserved_by == nodes[keeper].id
             gates[keeper].open()
             await handle.result(timeout=PATIENCE_SECONDS)
         finally:
@@ -178,7 +178,7 @@ async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngin
         await (await brief.enqueue("brief")).result(timeout=WITHIN_A_LEASE)
         await (await free.enqueue("free")).result(timeout=WITHIN_A_LEASE)
         assert ran == ["brief", "free"]
-        assert node_of(engine).state().kept_for == big.id
+        assert node_of(engine).state().reserved_task == big.id
         filled.gate.open()
         for handle in (big, *late):
             await handle.result(timeout=WITHIN_A_LEASE)
@@ -236,7 +236,7 @@ async def test_a_cordoned_node_keeps_room_for_nobody(new_engine: NewEngine, url:
     async with engine.worker():
         big = await filled.big_one()
         node_of(engine).scheduler.cordon()
-        assert node_of(engine).state().kept_for is None
+        assert node_of(engine).state().reserved_task is None
         filled.gate.open()
         node_of(engine).scheduler.uncordon()
         await until_state(big, State.SUCCEEDED)
@@ -260,7 +260,7 @@ class Kept(HalfFull):
         assert node_of(self._engine).reservation.kept is None
         (record,) = await self._engine.store.get([big.id])
         assert record is not None
-        assert (record.state, record.kept_by) == (State.READY, None)
+        assert (record.state, record.reserved_by) == (State.READY, None)
 
 
 async def test_room_is_not_kept_for_a_task_whose_limit_others_have_filled(new_engine: NewEngine, url: str) -> None:

@@ -362,7 +362,7 @@ async def test_a_body_cannot_wait_for_its_own_end(engine: Engine) -> None:
 async def test_a_body_that_will_not_end_is_named(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.ending.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.duties.shutdown.LAST_SECONDS", 0.05)
     gate = ThreadGate()
 
     @engine.task

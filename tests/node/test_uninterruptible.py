@@ -11,14 +11,14 @@ from tests.node.full_node import Alarm, Deaf
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until, until_state
 
 from synergon import State
-from synergon.node.attempt import Stop
+from synergon.node.attempts.attempt import Stop
 
 
 @pytest.mark.parametrize("where", ["loop", "thread"])
 async def test_a_stop_waits_for_what_is_uninterruptible_whatever_the_grace(
     new_engine: NewEngine, memory_url: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.ending.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.duties.shutdown.LAST_SECONDS", 0.05)
     engine = new_engine(memory_url)
     gate, thread_gate, other = Gate(), ThreadGate(), Gate()
 

@@ -9,7 +9,8 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, a_row, all_tasks, ended, until
 
 from synergon import Engine, Retention, State, TaskDeleted
-from synergon.records import ClaimRequest, Cutoffs, Room
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.tasks import Cutoffs
 
 
 async def fill(engine: Engine) -> None:
@@ -96,7 +97,9 @@ async def test_work_of_a_node_that_left_no_trace_is_given_back(
     async with engine:
         handle = await note.enqueue()
         await engine.store.register(a_row("the-dead-one", "note"))
-        await engine.store.claim(ClaimRequest(node_id="the-dead-one", rooms=(Room(kind="note", count=1),), limit=1))
+        await engine.store.claim(
+            ClaimRequest(node_id="the-dead-one", kinds=(KindRequest(kind="note", count=1),), limit=1)
+        )
         await engine.store.unregister("the-dead-one")
         with caplog.at_level(logging.WARNING, logger="synergon"):
             async with engine.worker():

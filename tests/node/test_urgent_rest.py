@@ -13,7 +13,7 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until_state
 
 from synergon import Resources, State, Why
-from synergon.node import preemption
+from synergon.node.capacity import preemption
 
 
 async def test_an_urgent_kind_that_rests_keeps_no_other_one_from_starting(

@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Engine, OptionError, ResultTimeout, State, StoreError, TaskDeleted
-from synergon.records import Insertion, NewTask
+from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import PostgresStore
 
 

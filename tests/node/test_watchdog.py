@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from synergon.clock import SystemClock
-from synergon.node.watchdog import PATIENCE_SECONDS, Watchdog
+from synergon.model.clock import SystemClock
+from synergon.node.liveness.watchdog import PATIENCE_SECONDS, Watchdog
 
 LOOKS: Final = 4
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 from tests.support import until
 
-from synergon.peering import calling
-from synergon.peering.calling import MOST_BYTES, Answer, Caller, place_of
+from synergon.peering import http_client
+from synergon.peering.http_client import MOST_BYTES, Answer, HttpClient, endpoint_of
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH
 
@@ -62,18 +62,18 @@ async def serving(*pieces: bytes, ends: bool = False) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def caller() -> AsyncIterator[Caller]:
-    caller = Caller()
+async def caller() -> AsyncIterator[HttpClient]:
+    caller = HttpClient()
     yield caller
     await caller.close()
 
 
-async def ask(caller: Caller, server: Server, seconds: float = SECONDS) -> Answer:
+async def ask(caller: HttpClient, server: Server, seconds: float = SECONDS) -> Answer:
     return await caller.post(server.address, {"X-Peer-ID": "me"}, b"{}", seconds)
 
 
 async def test_what_is_asked_arrives_as_it_was_said() -> None:
-    caller = Caller()
+    caller = HttpClient()
     async with serving(OK) as server:
         assert await caller.post(server.address + "/inside/", {"X-Peer-ID": "me"}, b"{}", SECONDS) == (200, b"{}")
         await caller.close()
@@ -90,7 +90,7 @@ async def test_what_is_asked_arrives_as_it_was_said() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
-    caller = Caller()
+    caller = HttpClient()
     async with serving(OK) as server:
         for _ in range(3):
             assert await ask(caller, server) == (200, b"{}")
@@ -100,7 +100,7 @@ async def test_a_connection_is_used_again() -> None:
 
 
 async def test_two_questions_at_once_have_a_connection_each() -> None:
-    caller = Caller()
+    caller = HttpClient()
     async with serving(OK[:10], OK[10:]) as server:
         first, second = await asyncio.gather(ask(caller, server), ask(caller, server))
         assert first == second == (200, b"{}")
@@ -119,7 +119,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n
         pytest.param([b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", OK], id="after a first word"),
     ],
 )
-async def test_an_answer_is_understood_however_it_comes(caller: Caller, pieces: list[bytes]) -> None:
+async def test_an_answer_is_understood_however_it_comes(caller: HttpClient, pieces: list[bytes]) -> None:
     async with serving(*pieces) as server:
         for _ in range(2):
             assert await ask(caller, server) == (200, b"{}")
@@ -134,14 +134,14 @@ async def test_an_answer_is_understood_however_it_comes(caller: Caller, pieces: 
         pytest.param(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", id="as the last one"),
     ],
 )
-async def test_a_connection_that_ends_is_not_used_again(caller: Caller, answer: bytes) -> None:
+async def test_a_connection_that_ends_is_not_used_again(caller: HttpClient, answer: bytes) -> None:
     async with serving(answer, ends=True) as server:
         for _ in range(2):
             assert await ask(caller, server) == (200, b"{}")
         assert server.connections == 2
 
 
-async def test_one_that_the_peer_closes_while_it_rests_is_forgotten(caller: Caller) -> None:
+async def test_one_that_the_peer_closes_while_it_rests_is_forgotten(caller: HttpClient) -> None:
     async with serving(OK, ends=True) as server:
         for number in (1, 2):
             assert await ask(caller, server) == (200, b"{}")
@@ -149,8 +149,8 @@ async def test_one_that_the_peer_closes_while_it_rests_is_forgotten(caller: Call
             assert server.connections == number
 
 
-async def test_one_that_nobody_uses_is_closed(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "KEEP_SECONDS", 0.05)
+async def test_one_that_nobody_uses_is_closed(caller: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "KEEP_SECONDS", 0.05)
     async with serving(OK) as server:
         assert await ask(caller, server) == (200, b"{}")
         await until(lambda: server.open == 0)
@@ -168,7 +168,7 @@ async def test_one_that_nobody_uses_is_closed(caller: Caller, monkeypatch: pytes
         pytest.param(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MOST_BYTES, "more than", id="too much"),
     ],
 )
-async def test_what_is_no_answer_is_an_error(caller: Caller, answer: bytes, why: str) -> None:
+async def test_what_is_no_answer_is_an_error(caller: HttpClient, answer: bytes, why: str) -> None:
     async with serving(answer, ends=True) as server:
         with pytest.raises(SendError, match=why):
             await ask(caller, server)
@@ -184,7 +184,7 @@ async def test_what_is_no_answer_is_an_error(caller: Caller, answer: bytes, why:
         pytest.param([OK, OK[:9]], id="half of one a little later"),
     ],
 )
-async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(caller: Caller, pieces: list[bytes]) -> None:
+async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(caller: HttpClient, pieces: list[bytes]) -> None:
     async with serving(*pieces) as server:
         for number in (1, 2):
             assert await ask(caller, server) == (200, b"{}")
@@ -193,7 +193,7 @@ async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(caller: C
 
 
 async def test_a_mute_address_of_a_host_does_not_hide_the_others(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
+    caller: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(OK) as server:
         port = int(server.address.rpartition(":")[2])
@@ -209,12 +209,12 @@ async def test_a_mute_address_of_a_host_does_not_hide_the_others(
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in ("127.0.0.2", "127.0.0.1")]
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
-            monkeypatch.setattr(calling, "CONNECT_SECONDS", SECONDS)
+            monkeypatch.setattr(http_client, "CONNECT_SECONDS", SECONDS)
             assert await caller.post(f"http://peer.example:{port}", {}, b"{}", SECONDS) == (200, b"{}")
             await caller.close()  # nobody else hangs up, and the server waits for that
 
 
-async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: Caller) -> None:
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: HttpClient) -> None:
     async with serving() as silent:
         with pytest.raises(TimeoutError):
             await ask(caller, silent, seconds=0.05)
@@ -222,7 +222,7 @@ async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: C
         assert not caller._kept
 
 
-async def test_nobody_there_is_an_error(caller: Caller) -> None:
+async def test_nobody_there_is_an_error(caller: HttpClient) -> None:
     async with serving(OK) as server:
         pass
     with pytest.raises(OSError, match="onnect"):
@@ -241,7 +241,7 @@ async def test_nobody_there_is_an_error(caller: Caller) -> None:
     ],
 )
 def test_an_address_says_where_to_go(address: str, place: tuple[str, int, bool], line: str) -> None:
-    found = place_of(address)
+    found = endpoint_of(address)
     assert (found.host, found.port, found.is_secure) == place
     assert line in found.head.decode().split("\r\n")
 
@@ -249,8 +249,8 @@ def test_an_address_says_where_to_go(address: str, place: tuple[str, int, bool],
 @pytest.mark.parametrize("address", ["http://host:none", "http://[::1", "http://" + "x" * 80 + ".example"])
 def test_an_address_that_makes_no_sense_is_an_error(address: str) -> None:
     with pytest.raises(SendError, match="is no address"):
-        place_of(address)
+        endpoint_of(address)
 
 
 def test_a_line_break_in_an_address_begins_no_header() -> None:
-    assert place_of("http://host/a\r\nX-Forged: 1").head.count(b"\r\n") == 2
+    assert endpoint_of("http://host/a\r\nX-Forged: 1").head.count(b"\r\n") == 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from synergon.node_records import NodeRecord
+from synergon.model.nodes import NodeRecord
+from synergon.model.process_identity import this_process
 from synergon.peering.directory import Directory
-from synergon.this_process import this_process
 
 
 def node(node_id: str, **values: Any) -> NodeRecord:

@@ -15,9 +15,9 @@ from tests.stores.actions import Worker
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Context, Engine, Retry, State, TaskCancelled
-from synergon.peering.hints import REST_SECONDS
+from synergon.peering.outbox import REST_SECONDS
 from synergon.peering.pipe import PipeNetwork
-from synergon.peering.seal import Envelope
+from synergon.peering.signing import Envelope
 from synergon.peering.wire import message
 
 RARELY = 3600
@@ -374,8 +374,8 @@ async def test_an_idle_node_asks_the_store_hardly_anything(
     new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here all that comes from time to time comes ten times as often as it usually does."""
-    monkeypatch.setattr("synergon.node.pace.SHORTEST_SECONDS", 0.1)
-    monkeypatch.setattr("synergon.node.pace.LONGEST_SECONDS", 3.0)
+    monkeypatch.setattr("synergon.node.duties.sweep.SHORTEST_SECONDS", 0.1)
+    monkeypatch.setattr("synergon.node.duties.sweep.LONGEST_SECONDS", 3.0)
     worker = new_peer(sweep=None, lease=3)
     stores = make_troubled(worker)
 

@@ -15,11 +15,11 @@ import pytest
 from tests.support import until
 
 from synergon import Engine, State
-from synergon.node_records import NewNode, ProcessIdentity
-from synergon.peering.http import HEADERS
-from synergon.peering.seal import WINDOW, Envelope, Seal
+from synergon.model.nodes import NewNode, ProcessIdentity
+from synergon.model.tasks import NewTask
+from synergon.peering.http_server import HEADERS
+from synergon.peering.signing import WINDOW, Envelope, Signer
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
-from synergon.records import NewTask
 
 SOON_SECONDS: Final = 0.3
 """A node that believed a message would have acted by then; one that does not is not waited for longer."""
@@ -36,8 +36,8 @@ class Scene:
     calls: list[bytes]
 
     @property
-    def seal(self) -> Seal:
-        return Seal(self.secret, lambda: self.now)
+    def seal(self) -> Signer:
+        return Signer(self.secret, lambda: self.now)
 
     @property
     def honest(self) -> Envelope:
@@ -125,7 +125,7 @@ async def _endless() -> AsyncIterator[bytes]:
 Forgery = Callable[[Scene], Awaitable[int]]
 
 FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
-    "another secret": (401, lambda s: s.send(Seal(b"guess", lambda: s.now).wrap("somebody", s.honest.body))),
+    "another secret": (401, lambda s: s.send(Signer(b"guess", lambda: s.now).wrap("somebody", s.honest.body))),
     "another sender": (401, lambda s: s.send(msgspec.structs.replace(s.honest, peer_id="a-peer"))),
     "another time": (401, lambda s: s.send(msgspec.structs.replace(s.honest, time=str(s.now + 1)))),
     "another nonce": (401, lambda s: s.send(msgspec.structs.replace(s.honest, nonce="0" * 32))),
@@ -143,7 +143,7 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
 
 
 def _at(scene: Scene, shift: int) -> Envelope:
-    return Seal(scene.secret, lambda: scene.now + shift).wrap("somebody", scene.honest.body)
+    return Signer(scene.secret, lambda: scene.now + shift).wrap("somebody", scene.honest.body)
 
 
 def _signed_at(scene: Scene, time: str) -> Envelope:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from tests.support import until
 
-from synergon.clock import SystemClock
-from synergon.peering.hints import Outbox
+from synergon.model.clock import SystemClock
+from synergon.peering.outbox import Outbox
 from synergon.peering.transport import SendError
 from synergon.peering.wire import Message, message
 

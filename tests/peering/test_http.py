@@ -19,9 +19,9 @@ from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
 from synergon.errors import OptionError
-from synergon.peering import http
-from synergon.peering.http import HEADERS, HttpTransport, _bind, _started
-from synergon.peering.seal import WINDOW, Envelope, Seal
+from synergon.peering import http_server
+from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _started
+from synergon.peering.signing import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
 
@@ -41,10 +41,10 @@ async def engine(sqlite_url: str) -> AsyncIterator[Engine]:
 
 
 @pytest.fixture
-async def seal(engine: Engine) -> Seal:
+async def seal(engine: Engine) -> Signer:
     """What a member of the cluster signs with."""
     now = await engine.store.now()
-    return Seal(await engine.store.secret(), lambda: now)
+    return Signer(await engine.store.secret(), lambda: now)
 
 
 async def post(
@@ -83,22 +83,22 @@ def watch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Watch:
 BODY = encode(message(new={"quick": 1}))
 
 
-async def test_a_signed_message_is_heard(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_a_signed_message_is_heard(engine: Engine, seal: Signer, watch: Watch) -> None:
     status, answer = await post(engine, seal.wrap("me", BODY))
     assert status == 200
     assert '"free":64' in answer
     assert [news.new for news in watch.heard] == [{"quick": 1}]
 
 
-async def test_a_wrong_signature_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_a_wrong_signature_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
     now = await engine.store.now()
-    status, why = await post(engine, Seal(b"guessed", lambda: now).wrap("me", BODY))
+    status, why = await post(engine, Signer(b"guessed", lambda: now).wrap("me", BODY))
     assert status == 401
     assert "signature is wrong" in why
     assert watch.heard == watch.sent == []
 
 
-async def test_a_replay_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_a_replay_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
     envelope = seal.wrap("me", BODY)
     assert (await post(engine, envelope))[0] == 200
     assert (await post(engine, envelope))[0] == 401
@@ -109,34 +109,36 @@ async def test_a_replay_is_refused(engine: Engine, seal: Seal, watch: Watch) -> 
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
 async def test_another_time_is_refused(engine: Engine, watch: Watch, shift: int) -> None:
     now = await engine.store.now() + shift
-    status, why = await post(engine, Seal(await engine.store.secret(), lambda: now).wrap("me", BODY))
+    status, why = await post(engine, Signer(await engine.store.secret(), lambda: now).wrap("me", BODY))
     assert status == 401
     assert "by the database's clock" in why
     assert watch.heard == watch.sent == []
 
 
 @pytest.mark.parametrize("header", HEADERS.values())
-async def test_a_message_without_its_headers_is_refused(engine: Engine, seal: Seal, watch: Watch, header: str) -> None:
+async def test_a_message_without_its_headers_is_refused(
+    engine: Engine, seal: Signer, watch: Watch, header: str
+) -> None:
     status, why = await post(engine, seal.wrap("me", BODY), without=header)
     assert status == 401
     assert header in why
     assert watch.heard == watch.sent == []
 
 
-async def test_a_body_over_the_limit_is_refused(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_a_body_over_the_limit_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
     status, why = await post(engine, seal.wrap("me", b" " * SIZE_LIMIT + BODY))
     assert status == 413
     assert str(SIZE_LIMIT) in why
     assert watch.heard == watch.sent == []
 
 
-async def test_only_posts_are_taken(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_only_posts_are_taken(engine: Engine, seal: Signer, watch: Watch) -> None:
     for method in ("GET", "PUT", "DELETE"):
         assert (await post(engine, seal.wrap("me", BODY), method=method))[0] == 405
     assert watch.heard == watch.sent == []
 
 
-async def test_another_version_of_the_protocol_is_refused_clearly(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_another_version_of_the_protocol_is_refused_clearly(engine: Engine, seal: Signer, watch: Watch) -> None:
     status, why = await post(engine, seal.wrap("me", b'{"v":2}'))
     assert status == 409
     assert "speaks version 2" in why
@@ -144,7 +146,7 @@ async def test_another_version_of_the_protocol_is_refused_clearly(engine: Engine
     assert watch.heard == watch.sent == []
 
 
-async def test_an_address_that_a_message_names_is_not_called(engine: Engine, seal: Seal, watch: Watch) -> None:
+async def test_an_address_that_a_message_names_is_not_called(engine: Engine, seal: Signer, watch: Watch) -> None:
     body = b'{"v":1,"hello":{"id":"x","version":"1","address":"http://169.254.169.254/"}}'
     assert (await post(engine, seal.wrap("x", body)))[0] == 200
     assert watch.sent == ["refresh"]  # the node table is asked, and it does not know x
@@ -167,7 +169,7 @@ async def test_an_address_that_cannot_be_bound_is_a_mistake_in_the_settings(sqli
 async def test_a_start_that_is_given_up_leaves_no_socket_behind(steps: int) -> None:
     transport = HttpTransport(("127.0.0.1", 0), None, lambda: "127.0.0.1")
     starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
-    await asyncio.to_thread(http._import_server)  # from here on each turn of the loop is one step of the start
+    await asyncio.to_thread(http_server._import_server)  # from here on each turn of the loop is one step of the start
     for _ in range(steps):
         await asyncio.sleep(0)
     starting.cancel()
@@ -269,7 +271,7 @@ async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
     transport = HttpTransport(None, None, lambda: "")
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError, match=str(status)):
-            await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY))
         await transport.close()
     assert visited == [PATH]
 
@@ -282,12 +284,12 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
 
     transport = HttpTransport(None, None, lambda: "")
     async with served(Starlette(routes=[Mount("/", app)])) as address:
-        assert await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY)) == b"{}"
+        assert await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY)) == b"{}"
         await transport.close()
 
 
 async def test_a_black_hole_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "SEND_SECONDS", 0.2)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.6)
@@ -295,5 +297,5 @@ async def test_a_black_hole_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) ->
     transport = HttpTransport(None, None, lambda: "")
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError):
-            await transport.send(address, Seal(b"s", lambda: 0).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY))
         await transport.close()

@@ -8,10 +8,10 @@ import logging
 from tests.peering.test_directory import node
 from tests.support import PATIENCE_SECONDS, Gate
 
-from synergon.clock import SystemClock
-from synergon.node_records import NodeRecord
+from synergon.model.clock import SystemClock
+from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
-from synergon.peering.post import Post
+from synergon.peering.router import HintRouter
 from synergon.peering.wire import Message, message
 
 
@@ -36,7 +36,7 @@ async def test_work_that_comes_while_the_table_is_read_is_offered_to_who_is_in_i
         is_told.set()
         return message(free=4)
 
-    post = Post(
+    post = HintRouter(
         read_nodes,
         send,
         ("http://",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synergon.peering import watchers
 from synergon.peering.watchers import Watchers
-from synergon.peering.wire import LOOK, NOTHING, merged, message
+from synergon.peering.wire import EMPTY, LOOK, merged, message
 
 
 def test_everybody_who_waits_is_known_until_there_is_no_room() -> None:
@@ -27,5 +27,5 @@ def test_more_than_a_message_can_name_are_found_by_looking() -> None:
 def test_wishes_are_merged_like_everything_else() -> None:
     wish = message(awaited=(1,))
     assert merged(wish, message(awaited=(2, 1))).awaited == (1, 2)
-    assert merged(wish, NOTHING) is wish
-    assert merged(NOTHING, wish) is wish
+    assert merged(wish, EMPTY) is wish
+    assert merged(EMPTY, wish) is wish

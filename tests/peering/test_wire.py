@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from synergon.peering.wire import (
+    EMPTY,
     LOOK,
     MOST_IDS,
-    NOTHING,
     PROTOCOL,
     SIZE_LIMIT,
     WireError,
@@ -42,8 +42,8 @@ def test_merging_drops_nothing() -> None:
 
 def test_merging_with_nothing_changes_nothing() -> None:
     only = message(new={"a": 1}, free=5)
-    assert merged(NOTHING, only) == only
-    assert merged(only, NOTHING) == only
+    assert merged(EMPTY, only) == only
+    assert merged(only, EMPTY) == only
 
 
 def test_too_many_ids_become_the_advice_to_look() -> None:

@@ -149,7 +149,7 @@ async def test_a_node_is_cordoned_uncordoned_and_stopped_from_elsewhere(engine: 
             assert await handle.result(PATIENCE_SECONDS) == "done"
             await other.shut_down(record.id)
             await asyncio.wait_for(node.stopped(), PATIENCE_SECONDS)
-        assert [order.outcome for order in await other.orders()] == ["stops", "takes work again", "cordoned"]
+        assert [order.outcome for order in await other.audit()] == ["stops", "takes work again", "cordoned"]
 
 
 async def test_a_command_that_waits_is_told_by_whoever_takes_its_server_away(engine: Engine, other: Engine) -> None:

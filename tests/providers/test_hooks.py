@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, ended, until
 
 from synergon import Engine, Retry, Server, State, injected
-from synergon.records import Settlement, Succeeded, Verdict
+from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
 
 Heard = list[tuple[Any, ...]]
 
@@ -162,7 +162,7 @@ async def test_an_outcome_that_came_too_late_is_told_to_nobody(engine: Engine) -
         handle = await work.enqueue()
         await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
         claim = node.runner.running[handle.id].claim
-        late = Settlement(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(result=b"null"))
+        late = FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(result=b"null"))
         node._hooks.settled(late, Verdict(claim.id, None))  # what the completer says then
         gate.set()
         await handle.result(PATIENCE_SECONDS)

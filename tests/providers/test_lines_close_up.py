@@ -11,7 +11,7 @@ from tests.support import PATIENCE_SECONDS, make_troubled
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
-from synergon.records import Claim
+from synergon.model.claims import Claim
 
 CUSTOMERS: Final = 8
 ROUNDS: Final = 6

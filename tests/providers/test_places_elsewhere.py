@@ -12,7 +12,7 @@ from tests.node.every_store import every_url as every_url
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Engine, Server, State, Why
-from synergon.node import courtesy
+from synergon.node.claims import courtesy
 
 BACKLOG = 400
 

@@ -157,7 +157,7 @@ async def test_what_is_not_there_cannot_be_changed(engine: Engine) -> None:
             await engine.set_limit("license", 2**40)
         with pytest.raises(OptionError, match="capacity of 'b' must be"):
             await engine.set_servers("gpu", {"b": -1})
-        assert [(order.verb, order.subject, order.outcome) for order in await engine.orders()] == [
+        assert [(order.verb, order.subject, order.outcome) for order in await engine.audit()] == [
             ("cordon", "nobody", "refused: no node of that id"),
             ("set_servers", "cpu", "refused: no provider of that name"),
             ("set_limit", "kind:work", "refused: no limit of that name"),

@@ -11,9 +11,9 @@ from tests.support import PATIENCE_SECONDS, TroubledStore, make_troubled, until
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable
-from synergon.node import courtesy
+from synergon.model.claims import Claim
+from synergon.node.claims import courtesy
 from synergon.node.node import Node
-from synergon.records import Claim
 
 TASKS = 20
 Body = Callable[[int], Coroutine[Any, Any, int]]

@@ -145,9 +145,9 @@ def test_a_kind_of_a_class_has_the_options_of_any_other(engine: Engine) -> None:
     policy, plain = (engine.kinds[kind].policy for kind in ("complete", "draw"))
     assert (policy.queue, policy.priority, policy.timeout, policy.retry) == ("gpu", 3, 2.0, retry)
     assert (policy.max_running, policy.max_running_global, policy.rate) == (4, 7, Rate(10))
-    assert (policy.demand.cost, policy.demand.needs) == ({"gpu": 500_000}, ("zone:eu",))
-    assert (policy.demand.forbids, policy.preemptible) == (("spot",), True)
-    assert (plain.queue, plain.retry.attempts, plain.demand.cost, plain.preemptible) == ("default", 1, {}, False)
+    assert (policy.requirements.cost, policy.requirements.needs) == ({"gpu": 500_000}, ("zone:eu",))
+    assert (policy.requirements.forbids, policy.preemptible) == (("spot",), True)
+    assert (plain.queue, plain.retry.attempts, plain.requirements.cost, plain.preemptible) == ("default", 1, {}, False)
 
 
 async def test_what_a_class_says_of_a_kind_holds_for_its_tasks(engine: Engine) -> None:

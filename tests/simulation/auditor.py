@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.simulation.settling import check_outcome
 
-from synergon.control_records import NewOrder
-from synergon.lifecycle import FINAL, Reason, State, is_legal
-from synergon.node_records import NewNode
+from synergon.model.claims import Claim, ClaimRequest
+from synergon.model.lifecycle import FINAL, Reason, State, is_legal
+from synergon.model.nodes import NewNode
+from synergon.model.operator_actions import NewAction
+from synergon.model.outcomes import Cancelled, FencedOutcome, HandedBack, Succeeded, Verdict
+from synergon.model.tasks import Moved, Reaped
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Cancelled, Claim, ClaimRequest, HandedBack, Moved, Reaped, Settlement, Succeeded, Verdict
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -171,7 +173,7 @@ class Auditor:
     def _check_resume(self, process: Process, args: tuple[Sequence[str]], *_: Any) -> None:
         self.paused.difference_update(args[0])
 
-    def _check_order(self, process: Process, args: tuple[NewOrder], *_: Any) -> None:
+    def _check_order(self, process: Process, args: tuple[NewAction], *_: Any) -> None:
         order = args[0]
         if order.verb == "pause":
             self.paused.add(order.subject)
@@ -209,7 +211,7 @@ class Auditor:
         return [task_id for task_id in ready if self.is_open(self.row(task_id))]
 
     def _first_of(self, eligible: list[int], request: ClaimRequest) -> list[int]:
-        rooms = {room.kind: room.count for room in request.rooms}
+        rooms = {room.kind: room.count for room in request.kinds}
         taken: list[int] = []
         for task_id in eligible:
             kind = self.row(task_id).task.kind
@@ -222,7 +224,7 @@ class Auditor:
         """A node that had no room for more of a kind must come back for them."""
         owed = self.owed.setdefault(process, {})
         kinds = {self.row(task_id).task.kind for task_id in left}
-        for room in request.rooms:
+        for room in request.kinds:
             owed.pop(room.kind, None)
             if room.kind in kinds:
                 owed[room.kind] = self._world.loop.time()
@@ -230,7 +232,7 @@ class Auditor:
     def _check_finish(
         self,
         process: Process,
-        args: tuple[Sequence[Settlement]],
+        args: tuple[Sequence[FencedOutcome]],
         verdicts: list[Verdict],
         changed: dict[int, Seen | None],
         before: dict[int, Seen],
@@ -256,7 +258,7 @@ class Auditor:
             if old is not None and (old.state, old.claim_no) == (State.RUNNING, fence[1]) and fence[0] not in changed:
                 self.fail(fence[0], "a good outcome was refused")
 
-    def _check_outcome(self, settlement: Settlement, old: Seen) -> int:
+    def _check_outcome(self, settlement: FencedOutcome, old: Seen) -> int:
         """How many children it must have brought."""
         new = self.seen[settlement.id]
         wrong = check_outcome(settlement.outcome, old, new)

@@ -14,7 +14,7 @@ from tests.simulation.wire import Wire
 
 from synergon import Engine
 from synergon.errors import StoreUnavailable, TaskDeleted
-from synergon.settings import Settings
+from synergon.options.settings import Settings
 from synergon.task import AnyTask, Call
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from tests.simulation.chaos import Chaos, Fault
 from tests.simulation.wire import address_of
 from tests.simulation.workload import Workload
 
-from synergon.peering.hints import LONGEST_PAUSE_SECONDS
+from synergon.peering.outbox import LONGEST_PAUSE_SECONDS
 from synergon.peering.pipe import Weather
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import msgspec
 
 from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import Control
-from synergon.node.child import ChildAnswer, ChildControl, ChildJob
-from synergon.node.children import ChildDied, ChildKilled, ChildRun
-from synergon.node.executors import Keeper
-from synergon.node.outcomes import describe, find_control
-from synergon.node_records import ProcessIdentity
-from synergon.records import Progress
+from synergon.model.nodes import ProcessIdentity
+from synergon.model.outcomes import Progress
+from synergon.node.attempts.outcomes import describe, find_control
+from synergon.node.processes.child_job import ChildAnswer, ChildControl, ChildJob
+from synergon.node.processes.child_pool import ChildDied, ChildKilled, ChildRun
+from synergon.node.processes.executors import Keeper
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

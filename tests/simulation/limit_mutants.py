@@ -7,11 +7,11 @@ from typing import Final
 
 from tests.simulation.mutants import Mutant, Patch
 
-from synergon.records import Settlement, Verdict
-from synergon.stores.allotting import UNLIMITED, Allotment
-from synergon.stores.memory import attempts, lines
-from synergon.stores.memory.lines import Line, LineName
+from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.memory import attempts, key_queues
+from synergon.stores.memory.key_queues import Line, LineName
 from synergon.stores.memory.tables import Tables
+from synergon.stores.shared_capacity import UNLIMITED, SharedCapacity
 
 
 def line_not_counted_again_after_an_end(patch: Patch) -> None:
@@ -19,7 +19,7 @@ def line_not_counted_again_after_an_end(patch: Patch) -> None:
     finish, balance = attempts.finish, Tables._balance
     is_finishing = False
 
-    def finish_only(tables: Tables, settlements: Sequence[Settlement], now: int) -> list[Verdict]:
+    def finish_only(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
         nonlocal is_finishing
         is_finishing = True
         try:
@@ -37,17 +37,17 @@ def line_not_counted_again_after_an_end(patch: Patch) -> None:
 
 def limit_of_a_line_ignored(patch: Patch) -> None:
     """Whoever is next in a line is let in, full or not."""
-    give_places = lines._give_places
+    give_places = key_queues._give_places
 
     def give_one_more(tables: Tables, line: Line, places: int) -> None:
         give_places(tables, line, places + 1)
 
-    patch.setattr(lines, "_give_places", give_one_more)
+    patch.setattr(key_queues, "_give_places", give_one_more)
 
 
 def shared_limit_ignored(patch: Patch) -> None:
     """A claim takes tasks that have no license."""
-    patch.setattr(Allotment, "_left", lambda self, name: UNLIMITED)
+    patch.setattr(SharedCapacity, "_left", lambda self, name: UNLIMITED)
 
 
 LIMIT_MUTANTS: Final[tuple[Mutant, ...]] = (

@@ -16,8 +16,8 @@ from tests.simulation.workload import Workload
 from tests.simulation.world import World, at_once
 
 from synergon import Context, Engine
-from synergon.lifecycle import State, is_legal
-from synergon.records import ClaimRequest
+from synergon.model.claims import ClaimRequest
+from synergon.model.lifecycle import State, is_legal
 from synergon.task import Call
 
 LICENSES: Final = 2

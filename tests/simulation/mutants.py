@@ -8,24 +8,24 @@ from typing import Any, Final
 
 import pytest
 
+from synergon.client.waiters import Waiters
 from synergon.errors import StoreUnavailable
-from synergon.lifecycle import State
-from synergon.node.admission import Admission
-from synergon.node.attempt import Attempt
-from synergon.node.completer import Completer
-from synergon.node.lease import Lease
-from synergon.node.membership import Membership
-from synergon.node.reaper import Reaper
-from synergon.node.runner import Runner
-from synergon.node.scheduler import Scheduler
-from synergon.node.strays import Strays
-from synergon.records import HandedBack, Retrying, Settlement, Verdict
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import FencedOutcome, HandedBack, Retrying, Verdict
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.runner import Runner
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.scheduler import Scheduler
+from synergon.node.liveness.lease import Lease
+from synergon.node.liveness.lost_claims import LostClaims
+from synergon.node.liveness.membership import Membership
+from synergon.node.liveness.reaper import Reaper
 from synergon.stores.base import LeaseKeeper
 from synergon.stores.memory import attempts, upkeep
-from synergon.stores.memory.lanes import Lane
+from synergon.stores.memory.ready_groups import Lane
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
-from synergon.waiters import Waiters
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -35,10 +35,10 @@ def finish_without_fence(patch: Patch) -> None:
     """Any claim's outcome is taken, as long as the task runs."""
     finish_one = attempts._finish_one
 
-    def finish_any(tables: Tables, settlement: Settlement, now: int) -> Verdict:
+    def finish_any(tables: Tables, settlement: FencedOutcome, now: int) -> Verdict:
         row = tables.rows.get(settlement.id)
         claim_no = settlement.claim_no if row is None else row.claim_no
-        return finish_one(tables, Settlement(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now)
+        return finish_one(tables, FencedOutcome(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now)
 
     patch.setattr(attempts, "_finish_one", finish_any)
 
@@ -79,7 +79,7 @@ def cancel_forgotten_at_retry(patch: Patch) -> None:
     """A body that fails after somebody wanted it cancelled is tried again."""
     settle = attempts._settle
 
-    def forget(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple[int, ...]:
+    def forget(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tuple[int, ...]:
         if isinstance(settlement.outcome, Retrying):
             row.cancel_requested = False
         return settle(tables, row, settlement, now)
@@ -112,7 +112,7 @@ def attempt_charged_at_hand_back(patch: Patch) -> None:
     """A shutdown costs the task an attempt."""
     charge = attempts._charge
 
-    def charge_more(row: Row, settlement: Settlement, now: int) -> None:
+    def charge_more(row: Row, settlement: FencedOutcome, now: int) -> None:
         if not isinstance(settlement.outcome, HandedBack):
             charge(row, settlement, now)
 
@@ -122,7 +122,7 @@ def attempt_charged_at_hand_back(patch: Patch) -> None:
 def outcomes_dropped_in_outages(patch: Patch) -> None:
     """The completer tries once."""
 
-    async def write_once(self: Completer, batch: list[Settlement]) -> list[Verdict]:
+    async def write_once(self: Completer, batch: list[FencedOutcome]) -> list[Verdict]:
         try:
             return await self._store.finish(batch)
         except StoreUnavailable:
@@ -135,7 +135,7 @@ def settlement_applied_twice(patch: Patch) -> None:
     """A settlement that is repeated because its answer was lost counts again."""
     already = attempts._already
 
-    def again(row: Row | None, settlement: Settlement) -> Verdict:
+    def again(row: Row | None, settlement: FencedOutcome) -> Verdict:
         if row is not None and row.settled_no == settlement.claim_no and row.state is State.READY:
             row.give_attempt_back()
         if row is not None and row.settled_no == settlement.claim_no and row.state is State.SCHEDULED:
@@ -192,7 +192,7 @@ def waiters_told_once(patch: Patch) -> None:
 
 def unknown_claims_kept(patch: Patch) -> None:
     """A claim whose answer was lost is forgotten."""
-    patch.setattr(Strays, "doubt", lambda self: None)
+    patch.setattr(LostClaims, "doubt", lambda self: None)
 
 
 def closed_after_joining_again(patch: Patch) -> None:

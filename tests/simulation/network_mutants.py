@@ -8,35 +8,35 @@ from typing import Final
 import msgspec
 from tests.simulation.mutants import Mutant, Patch
 
-from synergon.node.attempt import Stop
-from synergon.node.canceller import Canceller
-from synergon.node.neighbours import Neighbours
+from synergon.client.waiters import Waiters
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.nodes import NodeRecord
+from synergon.node.attempts.attempt import Stop
+from synergon.node.duties.canceller import Canceller
+from synergon.node.hint_sender import HintSender
 from synergon.node.node import Node
-from synergon.node_records import NodeRecord
-from synergon.peering.hints import Outbox
+from synergon.peering.outbox import Outbox
 from synergon.peering.peers import Peers
-from synergon.peering.post import Lane, Post
-from synergon.peering.wire import NOTHING, Message
-from synergon.records import ClaimRequest, Room
-from synergon.waiters import Waiters
+from synergon.peering.router import HintRouter, ReadyGroupName
+from synergon.peering.wire import EMPTY, Message
 
 
 def foreign_kinds_not_told(patch: Patch) -> None:
     """A node tells nobody of tasks of kinds that it does not run itself."""
-    offer = Neighbours.offer
+    offer = HintSender.offer
 
-    def offer_own(self: Neighbours, work: Mapping[Lane, int], *, is_open: bool) -> None:
+    def offer_own(self: HintSender, work: Mapping[ReadyGroupName, int], *, is_open: bool) -> None:
         own = {lane: count for lane, count in work.items() if self._admission.serves(lane[0], lane[1])}
         offer(self, own, is_open=is_open)
 
-    patch.setattr(Neighbours, "offer", offer_own)
+    patch.setattr(HintSender, "offer", offer_own)
 
 
 def producers_tell_nobody(patch: Patch) -> None:
     """Only engines with a node tell of new work."""
     tell_new = Peers.tell_new
 
-    def tell(self: Peers, work: Mapping[Lane, int]) -> None:
+    def tell(self: Peers, work: Mapping[ReadyGroupName, int]) -> None:
         if self.resident is not None:
             tell_new(self, work)
 
@@ -58,7 +58,7 @@ def failing_peer_dropped_for_ever(patch: Patch) -> None:
 def outgoing_lost_on_failure(patch: Patch) -> None:
     """What a failing peer was to hear is told neither to it later nor to others."""
     _forget_at_failures(patch)
-    patch.setattr(Post, "_offer_again", lambda self, unheard, peer_id: None)
+    patch.setattr(HintRouter, "_offer_again", lambda self, unheard, peer_id: None)
 
 
 def _forget_at_failures(patch: Patch) -> None:
@@ -67,14 +67,14 @@ def _forget_at_failures(patch: Patch) -> None:
     async def send_once(self: Outbox, sending: Message) -> None:
         await send_one(self, sending)
         if self._failures:
-            self._waiting = NOTHING
+            self._waiting = EMPTY
 
     patch.setattr(Outbox, "_send_one", send_once)
 
 
 def done_never_sent(patch: Patch) -> None:
     """Ends are told to nobody elsewhere."""
-    patch.setattr(Neighbours, "ended", lambda self, ids: None)
+    patch.setattr(HintSender, "ended", lambda self, ids: None)
 
 
 def done_believed(patch: Patch) -> None:
@@ -104,8 +104,8 @@ def hinted_work_is_taken(patch: Patch) -> None:
     heard = Node.heard
 
     async def take(self: Node, news: Message) -> None:
-        rooms = tuple(Room(kind=kind, count=count) for kind, count in news.new.items() if kind in self._kinds)
-        request = ClaimRequest(node_id=self.id, rooms=rooms, limit=sum(room.count for room in rooms), queues=None)
+        rooms = tuple(KindRequest(kind=kind, count=count) for kind, count in news.new.items() if kind in self._kinds)
+        request = ClaimRequest(node_id=self.id, kinds=rooms, limit=sum(room.count for room in rooms), queues=None)
         self._start(await self._store.claim(request))
 
     def obey(self: Node, news: Message) -> None:
@@ -123,7 +123,7 @@ def new_hints_not_heard(patch: Patch) -> None:
 
 def scheduled_not_told(patch: Patch) -> None:
     """Nobody watches the clock for tasks of a producer."""
-    patch.setattr(Post, "schedule", lambda self, kinds: None)
+    patch.setattr(HintRouter, "schedule", lambda self, kinds: None)
 
 
 def resumed_not_told(patch: Patch) -> None:
@@ -133,23 +133,23 @@ def resumed_not_told(patch: Patch) -> None:
 
 def full_peer_is_enough(patch: Patch) -> None:
     """A peer that says it has no room was told all the same, and nobody else is."""
-    answered = Post._answered
+    answered = HintRouter._answered
 
-    def content(self: Post, peer_id: str, sent: Message, answer: Message) -> None:
+    def content(self: HintRouter, peer_id: str, sent: Message, answer: Message) -> None:
         answered(self, peer_id, msgspec.structs.replace(sent, new={}), answer)
 
-    patch.setattr(Post, "_answered", content)
+    patch.setattr(HintRouter, "_answered", content)
 
 
 def table_read_once(patch: Patch) -> None:
     """Who comes later is never known."""
-    learn = Post.learn
+    learn = HintRouter.learn
 
-    def learn_once(self: Post, nodes: Iterable[NodeRecord]) -> None:
+    def learn_once(self: HintRouter, nodes: Iterable[NodeRecord]) -> None:
         if not self.directory.is_loaded:
             learn(self, nodes)
 
-    patch.setattr(Post, "learn", learn_once)
+    patch.setattr(HintRouter, "learn", learn_once)
 
 
 NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (

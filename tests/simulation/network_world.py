@@ -20,7 +20,7 @@ from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World
 
 from synergon.errors import StoreUnavailable, SynergonError
-from synergon.lifecycle import State
+from synergon.model.lifecycle import State
 from synergon.peering.pipe import PipeNetwork
 from synergon.task import AnyTask
 

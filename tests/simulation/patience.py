@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from synergon.lifecycle import FINAL, State
+from synergon.model.lifecycle import FINAL, State
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

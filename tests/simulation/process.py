@@ -13,16 +13,16 @@ from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
-from synergon.durations import microseconds
+from synergon.client.waiters import Waiters
 from synergon.errors import StoreUnavailable, TaskDeleted
+from synergon.model.nodes import ProcessIdentity
+from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
+from synergon.node.duties.sweep import SHORTEST_SECONDS as SWEEP_SECONDS
 from synergon.node.node import Node
-from synergon.node.pace import SHORTEST_SECONDS as SWEEP_SECONDS
-from synergon.node_records import ProcessIdentity
-from synergon.records import NewTask, Reprioritizing, Rescheduling
-from synergon.settings import Settings
+from synergon.options.durations import microseconds
+from synergon.options.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask, Call
-from synergon.waiters import Waiters
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

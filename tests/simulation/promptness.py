@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from synergon.lifecycle import FINAL, State
-from synergon.node.lease import PARTS
+from synergon.model.lifecycle import FINAL, State
+from synergon.node.liveness.lease import PARTS
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Seen

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from synergon.lifecycle import State
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import (
+    Cancelled,
+    Crashed,
+    Failed,
+    HandedBack,
+    KeyAssigned,
+    Outcome,
+    Retrying,
+    Snoozed,
+    Succeeded,
+)
 from synergon.policies import CRASH_LIMIT
-from synergon.records import Cancelled, Crashed, Failed, HandedBack, Lined, Outcome, Retrying, Snoozed, Succeeded
 
 ITS_TURN: Final = {State.READY, State.WAITING}
 """Without a line it is ready, in one it may have to wait."""
@@ -26,7 +36,7 @@ class Row(Protocol):
 def check_outcome(outcome: Outcome, old: Row, new: Row) -> str | None:
     """What is wrong with the way from `old` to `new`; None: nothing."""
     attempts, crashes = new.attempts - old.attempts, new.crashes - old.crashes
-    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed | Lined)
+    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed | KeyAssigned)
     if attempts != (-1 if is_free else 0):
         return f"{_name(outcome)} changed its attempts by {attempts}"
     if crashes != isinstance(outcome, Crashed):
@@ -46,7 +56,7 @@ def _targets(outcome: Outcome, new: Row) -> set[State]:
             return {State.CANCELLED}
         case Retrying() | Snoozed() | HandedBack():
             return {State.SCHEDULED, *ITS_TURN}
-        case Lined():
+        case KeyAssigned():
             return {State.SCHEDULED, *ITS_TURN}
         case Crashed():
             return {State.FAILED} if new.crashes == CRASH_LIMIT else {State.SCHEDULED, *ITS_TURN}

@@ -11,9 +11,9 @@ import pytest
 from tests.simulation.process import HostClock
 from tests.simulation.virtual_loop import VirtualLoop
 
-from synergon.node.lease import Lease
-from synergon.node.noticeboard import Noticeboard
-from synergon.node_state import NodeState
+from synergon.model.node_status import NodeStatus
+from synergon.node.liveness.lease import Lease
+from synergon.node.liveness.status_publisher import StatusPublisher
 from synergon.stores.base import LeaseKeeper
 
 LEASE_SECONDS = 30.0
@@ -62,7 +62,7 @@ class Fate:
         *,
         has_bodies: bool,
         keeper: LeaseKeeper | None = None,
-        board: Callable[[], Noticeboard] | None = None,
+        board: Callable[[], StatusPublisher] | None = None,
     ) -> None:
         self._board = board
         self._keeper = keeper or SilentKeeper()
@@ -142,9 +142,9 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
     says something at 12 seconds that nobody has asked for then."""
     keeper = ListeningKeeper()
 
-    def hang_up() -> Noticeboard:
+    def hang_up() -> StatusPublisher:
         here = asyncio.get_running_loop()
-        board = Noticeboard(loop or here, NodeState)
+        board = StatusPublisher(loop or here, NodeStatus)
         board.write()  # with the node's row
         here.call_later(12, board.write)
         return board

@@ -11,7 +11,7 @@ from tests.simulation import bodies
 from tests.simulation.bodies import Script
 
 from synergon.errors import SynergonError
-from synergon.lifecycle import State
+from synergon.model.lifecycle import State
 from synergon.task import Call
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
 from tests.simulation.workload import Workload
 
 from synergon.errors import SynergonError
-from synergon.lifecycle import FINAL
+from synergon.model.lifecycle import FINAL
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.tables import Tables
 from synergon.task import AnyTask

@@ -7,33 +7,28 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from synergon.demands import UNIT, demand
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer
-from synergon.node_records import NewNode, ProcessIdentity
-from synergon.records import (
+from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer
+from synergon.model.nodes import NewNode, ProcessIdentity
+from synergon.model.outcomes import (
     Cancelled,
-    Claim,
-    ClaimRequest,
-    Claims,
     Crashed,
     ErrorRecord,
     Failed,
+    FencedOutcome,
     HandedBack,
-    NewTask,
     Outcome,
-    QueueRecord,
     Retrying,
-    Room,
-    Settlement,
     Snoozed,
     Succeeded,
-    TaskQuery,
-    TaskRecord,
     Verdict,
 )
+from synergon.model.process_identity import BOOT_ID
+from synergon.model.requirements import UNIT, make_requirements
+from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
+from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
-from synergon.this_process import BOOT_ID
 
 MILLISECOND: Final = 1000
 HOUR: Final = 3600 * 1_000_000
@@ -97,13 +92,13 @@ class Worker:
         self, *kinds: str, limit: int = 1000, room: int = 1000, queues: Iterable[str] | None = None
     ) -> Claims:
         """Take what there is of these kinds."""
-        rooms = tuple(Room(kind=kind, count=room) for kind in kinds or (KIND,))
+        rooms = tuple(KindRequest(kind=kind, count=room) for kind in kinds or (KIND,))
         wanted = None if queues is None else frozenset(queues)
-        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, queues=wanted))
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=rooms, limit=limit, queues=wanted))
 
-    async def claim_rooms(self, *rooms: Room, limit: int = 1000, **more: Any) -> Claims:
+    async def claim_rooms(self, *rooms: KindRequest, limit: int = 1000, **more: Any) -> Claims:
         """Take what there is for these rooms, by what else the request says of the node."""
-        return await self.store.claim(ClaimRequest(node_id=self.node_id, rooms=rooms, limit=limit, **more))
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=rooms, limit=limit, **more))
 
     async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:
         """The ids of what it could take."""
@@ -124,9 +119,9 @@ class Worker:
         return await self.finish(await self.claim_one(), outcome)
 
 
-def settlement_of(claim: Claim, outcome: Outcome, **more: Any) -> Settlement:
+def settlement_of(claim: Claim, outcome: Outcome, **more: Any) -> FencedOutcome:
     """The outcome, addressed by the claim."""
-    return Settlement(
+    return FencedOutcome(
         id=claim.id,
         claim_no=claim.claim_no,
         outcome=outcome,
@@ -157,8 +152,8 @@ def amounts(**numbers: float) -> dict[str, int]:
 
 
 def demands(needs: str = "", forbids: str = "", **numbers: float) -> str:
-    """The text of a demand: labels with spaces between them, and amounts."""
-    return demand(amounts(**numbers), frozenset(needs.split()), frozenset(forbids.split())).text
+    """The text of requirements: labels with spaces between them, and amounts."""
+    return make_requirements(amounts(**numbers), frozenset(needs.split()), frozenset(forbids.split())).text
 
 
 async def states(store: Store, ids: Iterable[int]) -> list[State | None]:

@@ -11,30 +11,21 @@ from msgspec.structs import replace
 from tests.postgres_server import administer, server_url
 from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, amounts, demands, listed, settlement_of
 
-from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import KeyConflict
-from synergon.lifecycle import FINAL, State
-from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
-from synergon.records import (
-    ClaimRequest,
-    Cutoffs,
-    Look,
-    NewTask,
-    Progress,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Room,
-    Settlement,
-    Succeeded,
-)
-from synergon.stores.endings import NOW
+from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
+from synergon.model.groups import NewGroup
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
+from synergon.model.operator_actions import NewAction
+from synergon.model.outcomes import FencedOutcome, Progress, Report, Succeeded
+from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
+from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.lanes import find_lanes
-from synergon.stores.postgres.seats import claim_seats
+from synergon.stores.postgres.claim_limited import claim_seats
+from synergon.stores.postgres.ready_groups import find_lanes
 
 SUCCEEDED: Final = OUTCOMES["succeeded"]
-EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, orders=-HOUR)
+EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, audit=-HOUR)
 
 
 async def do_everything(store: PostgresStore) -> None:
@@ -51,7 +42,7 @@ async def do_everything(store: PostgresStore) -> None:
         await store.finish([settlement_of(claim, outcome)] * 2)  # the second has been applied already
         await store.delete(await listed(store, kind=KIND, states=frozenset({State.READY})))
     body = await store.begin(10.0)
-    await body.finish(Settlement(id=claims[0].id, claim_no=1, outcome=SUCCEEDED, progress=Progress(fraction=0.5)))
+    await body.finish(FencedOutcome(id=claims[0].id, claim_no=1, outcome=SUCCEEDED, progress=Progress(fraction=0.5)))
     await do_operations(store, claims[1].id)
     keeper = await store.keeper()
     assert await keeper.renew(worker.node_id, HOUR)
@@ -111,8 +102,11 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await add(store, kind="served")
     for target in ("host:1", "host:2"):
         await add(store, kind="stop", is_command=True, provider="gpu", target=target)
-    commands, served = Room(kind="stop", count=1, provider="gpu", is_command=True), Room(kind="served", count=1)
-    claims = await worker.claim_rooms(commands, served, Room(kind="rated", count=1, is_rated=True))
+    commands, served = (
+        KindRequest(kind="stop", count=1, provider="gpu", is_command=True),
+        KindRequest(kind="served", count=1),
+    )
+    claims = await worker.claim_rooms(commands, served, KindRequest(kind="rated", count=1, is_rated=True))
     assert [claim.kind for claim in claims] == ["stop", "rated", "served"]
     failed = settlement_of(claims[0], Succeeded(), server=("gpu", "host:1"), is_server_well=False)
     await store.finish([failed, *(settlement_of(claim, Succeeded()) for claim in claims[1:])])
@@ -136,7 +130,7 @@ async def do_turns(store: PostgresStore, worker: Worker) -> None:
     """A turn has come when its line is next looked at, and nobody has woken it."""
     await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(every=200_000))], [])
     await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
-    (claim,) = await worker.claim_rooms(Room(kind="brisk", count=1, is_rated=True))
+    (claim,) = await worker.claim_rooms(KindRequest(kind="brisk", count=1, is_rated=True))
     await asyncio.sleep(0.25)
     await store.finish([settlement_of(claim, Succeeded())])
 
@@ -146,8 +140,8 @@ async def do_without_for_others(store: PostgresStore, worker: Worker) -> None:
     await store.declare([NewLimit(name="license", value=1)], [])
     await add(store, kind="ours")
     better = await add(store, kind="theirs", priority=1)
-    ours = Room(kind="ours", count=1, limits=("license",))
-    claims = await worker.claim_rooms(ours, rivals=(Look(room=replace(ours, kind="theirs"), limit=1),))
+    ours = KindRequest(kind="ours", count=1, limits=("license",))
+    claims = await worker.claim_rooms(ours, rivals=(CandidateQuery(room=replace(ours, kind="theirs"), limit=1),))
     assert claims.left == ((better, "theirs"),)
 
 
@@ -157,10 +151,10 @@ async def do_groups_and_orders(store: PostgresStore) -> None:
     await add(store, kind="after", after_group=group.id)
     await store.cancel_group(group.id)
     await store.groups([group.id])
-    order = await store.order(NewOrder(verb="stop", subject="limited", who="ada"))
-    assert [record.id for record in await store.orders(node_id="limited")] == [order.id]
-    assert await store.order_done(order.id, "stopped")
-    assert len(await store.orders()) == 1
+    order = await store.act(NewAction(verb="stop", subject="limited", who="ada"))
+    assert [record.id for record in await store.audit(node_id="limited")] == [order.id]
+    assert await store.action_done(order.id, "stopped")
+    assert len(await store.audit()) == 1
 
 
 async def do_endings(store: PostgresStore) -> None:
@@ -187,20 +181,20 @@ async def do_lines_of_callers(store: PostgresStore) -> None:
 async def do_everything_with_demands(store: PostgresStore) -> None:
     """The same for what only some nodes can carry."""
     worker = await Worker.start(store, "carrier")
-    big = await add(store, kind="big", demand=demands(cpu=8))
-    small = await add(store, kind="big", demand=demands(cpu=1))
-    room, totals = Room(kind="big", count=9), amounts(cpu=8)
-    assert [record.id for record in await store.look(Look(room=room, totals=totals))] == [big, small]
+    big = await add(store, kind="big", requirements=demands(cpu=8))
+    small = await add(store, kind="big", requirements=demands(cpu=1))
+    room, totals = KindRequest(kind="big", count=9), amounts(cpu=8)
+    assert [record.id for record in await store.look(CandidateQuery(room=room, totals=totals))] == [big, small]
     assert await store.ahead(small, 10) == 1
     assert (await worker.claim_rooms(room, totals=totals, patience=0, shares=(amounts(cpu=1),))).kept is not None
-    named = Room(kind="big", count=9, only=(small,))
-    claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), kept_for=big)
+    named = KindRequest(kind="big", count=9, only=(small,))
+    claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), reserved_task=big)
     assert [claim.id for claim in claims] == [small]
-    assert (await worker.claim_rooms(room, totals=totals, kept_for=big, keep_for=0)).kept is None
+    assert (await worker.claim_rooms(room, totals=totals, reserved_task=big, reserve_microseconds=0)).kept is None
     assert await store.next_start("rated", "nobody") is None
     await do_waits(store)
     await do_claim_of_a_held_row(store, worker, big)
-    await do_cordon_beside_a_claim(store, ClaimRequest(node_id="carrier", rooms=(room,), limit=1, totals=totals))
+    await do_cordon_beside_a_claim(store, ClaimRequest(node_id="carrier", kinds=(room,), limit=1, totals=totals))
 
 
 async def do_waits(store: PostgresStore) -> None:
@@ -216,7 +210,7 @@ async def do_claim_of_a_held_row(store: PostgresStore, worker: Worker, task_id: 
     connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
     async with connection.transaction():
         await connection.execute(f"SELECT 1 FROM {store.address.schema}.task WHERE id = $1 FOR UPDATE", task_id)
-        room = Room(kind="big", count=9)
+        room = KindRequest(kind="big", count=9)
         assert await worker.claim_rooms(room, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
     await connection.close()
 
@@ -226,7 +220,7 @@ async def do_cordon_beside_a_claim(store: PostgresStore, request: ClaimRequest) 
     request = replace(request, free=request.totals)
     lanes = await store._statement(find_lanes, request)
     assert lanes is not None
-    await store.order(NewOrder(verb="cordon", subject=request.node_id, who="ada"))
+    await store.act(NewAction(verb="cordon", subject=request.node_id, who="ada"))
     claims = await claim_seats(store._write, store._statement, request, lanes, {})
     assert (claims, claims.is_cordoned) == ([], True)
-    await store.order(NewOrder(verb="uncordon", subject=request.node_id, who="ada"))
+    await store.act(NewAction(verb="uncordon", subject=request.node_id, who="ada"))

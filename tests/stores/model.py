@@ -15,24 +15,23 @@ from math import inf
 from tests.stores.model_claim import ModelClaim, ModelClaims
 
 from synergon.errors import KeyConflict, LeaseLost
-from synergon.lifecycle import FINAL, Reason, State, is_legal
-from synergon.policies import CRASH_LIMIT
-from synergon.records import (
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.lifecycle import FINAL, Reason, State, is_legal
+from synergon.model.outcomes import (
     Cancelled,
-    ClaimRequest,
     Crashed,
     Failed,
+    FencedOutcome,
     HandedBack,
-    Lined,
-    NewTask,
+    KeyAssigned,
     Outcome,
     Report,
     Retrying,
-    Room,
-    Settlement,
     Snoozed,
     Succeeded,
 )
+from synergon.model.tasks import NewTask
+from synergon.policies import CRASH_LIMIT
 
 LATER = 3600 * 1_000_000
 """An hour: a moment that does not come while a test runs."""
@@ -51,7 +50,7 @@ class ModelTask:
     group_id: int | None = None
     holds: frozenset[str] = frozenset()
     """The limits that it holds while it runs."""
-    kept_by: str | None = None
+    reserved_by: str | None = None
     """The node that keeps room for it."""
     is_spared: bool = False
     """Whether it has yielded, and may not be asked to again."""
@@ -82,7 +81,7 @@ class ModelTask:
         """Reach a final state."""
         self.move(state)
         self.reason = reason
-        self.kept_by = None
+        self.reserved_by = None
 
     def requeue(self, state: State) -> None:
         """Go on waiting."""
@@ -204,7 +203,7 @@ class Model:
             state = State.READY if task in first else State.WAITING
             if task.state is not state:
                 task.move(state)
-                task.kept_by = None
+                task.reserved_by = None
         return len(were_waiting)
 
     def line_numbers(self, kind: str) -> tuple[int, int]:
@@ -244,7 +243,7 @@ class Model:
             holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
             holder.limit_key = task.limit_key
             holder.attempts = holder.crashes = holder.errors = 0
-            holder.progress = holder.kept_by = None
+            holder.progress = holder.reserved_by = None
             holder.is_spared = False
             self.queues.setdefault(task.queue, False)
         return holder.id, False, holder.state
@@ -263,30 +262,30 @@ class Model:
             task.holds = holds
 
         def may_keep(task_id: int) -> bool:
-            keeper = self.tasks[task_id].kept_by
+            keeper = self.tasks[task_id].reserved_by
             return keeper in (None, request.node_id) or keeper not in self.nodes - self.cordoned
 
-        kept_for = self.tasks.get(request.kept_for or 0)
+        reserved_task = self.tasks.get(request.reserved_task or 0)
 
-        def room_for_kept() -> Room | None:
+        def room_for_kept() -> KindRequest | None:
             """If it may be kept on, and has a place in its limits."""
-            if kept_for is None or request.keep_for <= 0:
+            if reserved_task is None or request.reserve_microseconds <= 0:
                 return None
-            if kept_for not in self.claimable(request.queues) or not may_keep(kept_for.id):
+            if reserved_task not in self.claimable(request.queues) or not may_keep(reserved_task.id):
                 return None
-            rooms = [room for room in request.rooms if room.kind == kept_for.task.kind]
+            rooms = [room for room in request.kinds if room.kind == reserved_task.task.kind]
             return next((room for room in rooms if all(self._places(name) > 0 for name in room.limits)), None)
 
         room = room_for_kept()
         left_to_kept = frozenset[str]() if room is None else frozenset(room.limits)
         claim = ModelClaim(request, self._places, may_keep, left_to_kept)
         claim.choose(self.claimable(request.queues), start)
-        if kept_for is not None and kept_for.kept_by == request.node_id:
-            kept_for.kept_by = None
-        if kept_for is not None and room_for_kept() is not None:
-            claim.claims.kept = kept_for.id
+        if reserved_task is not None and reserved_task.reserved_by == request.node_id:
+            reserved_task.reserved_by = None
+        if reserved_task is not None and room_for_kept() is not None:
+            claim.claims.kept = reserved_task.id
         if claim.claims.kept is not None:
-            self.tasks[claim.claims.kept].kept_by = request.node_id
+            self.tasks[claim.claims.kept].reserved_by = request.node_id
         return claim.claims
 
     def claimable(self, queues: frozenset[str] | None) -> list[ModelTask]:
@@ -327,9 +326,9 @@ class Model:
         task.claim_no += 1
         task.attempts += 1
         task.node_id = node_id
-        task.kept_by = None
+        task.reserved_by = None
 
-    def finish(self, settlement: Settlement, child_ids: Sequence[int]) -> set[State | None]:
+    def finish(self, settlement: FencedOutcome, child_ids: Sequence[int]) -> set[State | None]:
         """Settle one attempt; the verdicts that are right for it."""
         task = self.owned(settlement.id, settlement.claim_no)
         if task is None:
@@ -342,7 +341,7 @@ class Model:
         task.has_moved_since = False
         return {task.state}
 
-    def _already(self, settlement: Settlement) -> set[State | None]:
+    def _already(self, settlement: FencedOutcome) -> set[State | None]:
         task = self.tasks.get(settlement.id)
         if task is None or task.settled_no != settlement.claim_no:
             return {None}
@@ -364,7 +363,7 @@ class Model:
             return
         if isinstance(outcome, Failed | Retrying) or (isinstance(outcome, Cancelled) and outcome.why):
             task.errors += 1
-        if isinstance(outcome, Snoozed | HandedBack | Lined):
+        if isinstance(outcome, Snoozed | HandedBack | KeyAssigned):
             task.attempts -= 1
         if task.cancel_requested or isinstance(outcome, Cancelled):
             task.end(State.CANCELLED, Reason.CANCELLED)
@@ -373,10 +372,10 @@ class Model:
         else:
             is_later = isinstance(outcome, Retrying | Snoozed) and outcome.delay > 0
             task.requeue(State.SCHEDULED if is_later else State.READY)
-            if isinstance(outcome, Lined):
+            if isinstance(outcome, KeyAssigned):
                 task.limit_key = outcome.limit_key
             if isinstance(outcome, HandedBack):
-                task.is_spared |= outcome.spared_for > 0
+                task.is_spared |= outcome.protected_for > 0
 
     def _check_children(self, outcome: Succeeded, child_ids: Sequence[int]) -> None:
         for child, child_id in zip(outcome.children, child_ids, strict=True):
@@ -470,7 +469,7 @@ class Model:
         if task is None or task.state not in (State.SCHEDULED, State.READY):
             return False, task.state if task else None
         task.requeue(State.SCHEDULED if later else State.READY)
-        task.kept_by = None
+        task.reserved_by = None
         return True, task.state
 
     def set_priority(self, task_id: int, priority: int) -> tuple[bool, State | None]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from synergon.demands import PROCESS, SLOT, Demand
-from synergon.records import ClaimRequest, Look, Room
-from synergon.stores.weighing import demand_of
+from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
+from synergon.model.requirements import PROCESS, SLOT, Requirements
+from synergon.stores.node_capacity import requirements_of
 
 if TYPE_CHECKING:
     from tests.stores.model import ModelTask
@@ -25,25 +25,27 @@ class ModelClaims:
     is_cordoned: bool = False
 
 
-def place(room: Room, task: ModelTask) -> Place:
+def place(room: KindRequest, task: ModelTask) -> Place:
     """Smaller goes first."""
     return not room.is_urgent, -task.priority, room.rank, task.id
 
 
-def suits(demand: Demand, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
+def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
     """Whether such a node could ever run it."""
-    has_labels = all(label in labels for label in demand.needs) and not any(label in labels for label in demand.forbids)
-    return has_labels and all(totals.get(name, 0) >= amount for name, amount in demand.cost.items())
+    has_labels = all(label in labels for label in requirements.needs) and not any(
+        label in labels for label in requirements.forbids
+    )
+    return has_labels and all(totals.get(name, 0) >= amount for name, amount in requirements.cost.items())
 
 
-def looked_at(look: Look, tasks: Iterable[ModelTask]) -> list[int]:
+def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
     """What a node sees that looks at these, which it might claim."""
     found = sorted(
         (
             task
             for task in tasks
-            if (task.task.queue, task.task.demand) not in look.without
-            and suits(demand_of(look.room, task.task.demand), look.labels, look.totals)
+            if (task.task.queue, task.task.requirements) not in look.without
+            and suits(requirements_of(look.room, task.task.requirements), look.labels, look.totals)
         ),
         key=lambda task: place(look.room, task),
     )
@@ -63,16 +65,16 @@ class ModelClaim:
         left_to_kept: frozenset[str],
     ) -> None:
         self.request = request
-        self.rooms = {room.kind: room for room in request.rooms}
+        self.rooms = {room.kind: room for room in request.kinds}
         self.claims = ModelClaims()
         self._places = places
         self._may_keep = may_keep
-        self._left = {room.kind: room.count for room in request.rooms}
+        self._left = {room.kind: room.count for room in request.kinds}
         self._slots = request.limit
         self._free = dict(request.free)
         self._held = dict(request.held)
         self._shares = list(request.shares)
-        self._is_patient = request.patience == 0 and request.kept_for is None
+        self._is_patient = request.patience == 0 and request.reserved_task is None
         self._lanes: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
         self._left_to_kept = left_to_kept
@@ -85,55 +87,55 @@ class ModelClaim:
             if self.claims.kept is None and self._takes(task):
                 self.claims.taken.append(task)
                 start(task, frozenset(self.rooms[task.task.kind].limits))
-                if task.id == self.request.kept_for or any(self._places(name) < 1 for name in self._left_to_kept):
+                if task.id == self.request.reserved_task or any(self._places(name) < 1 for name in self._left_to_kept):
                     self._left_to_kept = frozenset()
 
     def _place(self, task: ModelTask) -> tuple[bool, bool, Place]:
         """The one that room is kept for goes first, but for what is urgent."""
         room = self.rooms[task.task.kind]
-        return not room.is_urgent, task.id != self.request.kept_for, place(room, task)
+        return not room.is_urgent, task.id != self.request.reserved_task, place(room, task)
 
     def _takes(self, task: ModelTask) -> bool:
         room = self.rooms[task.task.kind]
-        demand = demand_of(room, task.task.demand)
+        requirements = requirements_of(room, task.task.requirements)
         if self._left[room.kind] <= 0 or (room.only is not None and task.id not in room.only):
             return False
-        if not suits(demand, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
+        if not suits(requirements, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
             return False
-        lacking = {name for name, amount in demand.cost.items() if amount > self._available(name, room, task.id)}
+        lacking = {name for name, amount in requirements.cost.items() if amount > self._available(name, room, task.id)}
         if lacking:
-            self._pass_over(task, demand, lacking)
+            self._pass_over(task, requirements, lacking)
             return False
         if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent and not room.is_resting else 0) <= 0:
             return False
         self._left[room.kind] -= 1
         self._slots -= 1
-        for name, amount in demand.cost.items():
+        for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
-        self._shares.append(demand.cost)
-        if task.id == self.request.kept_for:
+        self._shares.append(requirements.cost)
+        if task.id == self.request.reserved_task:
             self._held = {}
         return True
 
-    def _has_places(self, room: Room, task_id: int) -> bool:
-        is_first = room.is_urgent or task_id == self.request.kept_for
+    def _has_places(self, room: KindRequest, task_id: int) -> bool:
+        is_first = room.is_urgent or task_id == self.request.reserved_task
         return all(self._places(name) > (name in self._left_to_kept and not is_first) for name in room.limits)
 
-    def _available(self, name: str, room: Room, task_id: int) -> int:
+    def _available(self, name: str, room: KindRequest, task_id: int) -> int:
         free = self._free.get(name, 0)
         if room.is_urgent:
             return free + (0 if room.is_resting else self.request.yielding.get(name, 0))
-        is_exempt = room.is_brief or task_id == self.request.kept_for
+        is_exempt = room.is_brief or task_id == self.request.reserved_task
         return free if is_exempt else free - self._held.get(name, 0)
 
-    def _pass_over(self, task: ModelTask, demand: Demand, lacking: set[str]) -> None:
-        """Only the first of those that demand the same may have room kept for it, if it has a child process; and of
+    def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
+        """Only the first of those that have the same requirements may have room kept for it, if it has a child process; and of
         those for which that might be, the first, if others may get what it waits for."""
-        lane, room = (task.task.kind, task.task.queue, task.task.demand), self.rooms[task.task.kind]
+        lane, room = (task.task.kind, task.task.queue, task.task.requirements), self.rooms[task.task.kind]
         is_first = PROCESS not in lacking and lane not in self._lanes
         if is_first and self._is_patient and self._may_keep(task.id):
             holders = [share for share in self._shares if lacking & share.keys()]
-            if room.limits or not all(_covers(share, demand.cost) for share in holders):
+            if room.limits or not all(_covers(share, requirements.cost) for share in holders):
                 self.claims.kept = task.id
             self._is_patient = False
         self._lanes.add(lane)

@@ -15,19 +15,20 @@ from typing import Any, Final
 
 from tests.stores.actions import Worker, settlement_of
 
-from synergon.records import Claim, ClaimRequest, Claims, Look, Room, Settlement, Succeeded
+from synergon.model.claims import CandidateQuery, Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.session import Session
 
 PAUSE_SECONDS: Final = 0.004
 ROOMS: Final = (
-    Room(kind="served", count=5, provider="gpu"),
-    Room(kind="named", count=5, limits=("license",)),
-    Room(kind="lined", count=5),
-    Room(kind="both", count=5, limits=("license",), provider="gpu"),
-    Room(kind="named alike", count=5, limits=("license",)),
-    Room(kind="covered", count=5, provider="web"),
-    Room(kind="covered line", count=5, provider="web"),
+    KindRequest(kind="served", count=5, provider="gpu"),
+    KindRequest(kind="named", count=5, limits=("license",)),
+    KindRequest(kind="lined", count=5),
+    KindRequest(kind="both", count=5, limits=("license",), provider="gpu"),
+    KindRequest(kind="named alike", count=5, limits=("license",)),
+    KindRequest(kind="covered", count=5, provider="web"),
+    KindRequest(kind="covered line", count=5, provider="web"),
 )
 
 
@@ -61,14 +62,14 @@ class SlowStore(PostgresStore):
         return SlowSession(connection, self._profile, self._sql, self._shard)
 
 
-def settled(claim: Claim) -> Settlement:
+def settled(claim: Claim) -> FencedOutcome:
     """A success, of its server too."""
     (provider,) = (room.provider for room in ROOMS if room.kind == claim.kind)
     server = (provider, claim.server) if provider is not None and claim.server is not None else None
     return settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
 
 
-def alike(kind: str) -> list[Room]:
+def alike(kind: str) -> list[KindRequest]:
     """The kinds that take the same places."""
     (one,) = (room for room in ROOMS if room.kind == kind)
     return [room for room in ROOMS if (room.limits, room.provider) == (one.limits, one.provider)]
@@ -94,14 +95,14 @@ async def drain(url: str, node_id: str) -> None:
     await store.close()
 
 
-def _a_few(kind: str) -> list[Room]:
+def _a_few(kind: str) -> list[KindRequest]:
     return [room for room in ROOMS if room.kind == kind or random.random() < 0.1]
 
 
-async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:
+async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[KindRequest]) -> None:
     """From one to the next, until nobody follows, here; others may have better ones."""
-    rivals = tuple(Look(room=room, limit=8) for room in ROOMS if room not in rooms and random.random() < 0.3)
-    request = ClaimRequest(node_id=worker.node_id, rooms=tuple(rooms), limit=8, rivals=rivals)
+    rivals = tuple(CandidateQuery(room=room, limit=8) for room in ROOMS if room not in rooms and random.random() < 0.3)
+    request = ClaimRequest(node_id=worker.node_id, kinds=tuple(rooms), limit=8, rivals=rivals)
     claims: Claims | None = Claims([claim])
     while claims:
         _, claims = await worker.store.pass_on(settled(claims[0]), request)
@@ -110,7 +111,7 @@ async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[Room]) -> None:
 async def pass_all_on(worker: Worker, claims: Sequence[Claim]) -> None:
     """The same for many of a kind's lines; whatever else there is ends."""
     (room,) = alike("lined")
-    request = ClaimRequest(node_id=worker.node_id, rooms=(room,), limit=random.randint(1, 8))
+    request = ClaimRequest(node_id=worker.node_id, kinds=(room,), limit=random.randint(1, 8))
     await worker.store.finish([settled(claim) for claim in claims if claim.kind != room.kind])
     lined = [claim for claim in claims if claim.kind == room.kind]
     while lined:

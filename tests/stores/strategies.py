@@ -8,24 +8,32 @@ from hypothesis import strategies as st
 from tests.stores.actions import ERROR, amounts, demands
 from tests.stores.model import LATER
 
-from synergon.demands import A_PROCESS, NOTHING, PROCESS, SLOT, UNIT, Demand, parse_demand, weighed
-from synergon.lifecycle import Reason
-from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from synergon.records import (
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.lifecycle import Reason
+from synergon.model.outcomes import (
     Cancelled,
-    ClaimRequest,
     Crashed,
     Failed,
     HandedBack,
-    Lined,
-    NewTask,
+    KeyAssigned,
     Outcome,
     Progress,
     Retrying,
-    Room,
     Snoozed,
     Succeeded,
 )
+from synergon.model.requirements import (
+    NO_REQUIREMENTS,
+    ONE_PROCESS,
+    PROCESS,
+    SLOT,
+    UNIT,
+    Requirements,
+    parse_requirements,
+    with_process,
+)
+from synergon.model.tasks import NewTask
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 TEXTS = (
     demands(),
@@ -35,8 +43,12 @@ TEXTS = (
     demands("east", cpu=1),
     demands(forbids="east"),
 )
-COSTLY_PROCESS = weighed(parse_demand(demands(cpu=1)), is_process=True)
-WAYS = (Demand(is_process=True).text, Demand(is_process=False).text, Demand(cost=amounts(cpu=1), is_process=True).text)
+COSTLY_PROCESS = with_process(parse_requirements(demands(cpu=1)), is_process=True)
+WAYS = (
+    Requirements(is_process=True).text,
+    Requirements(is_process=False).text,
+    Requirements(cost=amounts(cpu=1), is_process=True).text,
+)
 """What calls say that are to run in a child process, or not."""
 
 kinds = st.sampled_from(["a", "b"])
@@ -60,7 +72,7 @@ new_tasks = st.builds(
     payload=st.sampled_from([b"1", b"2"]),
     max_attempts=st.sampled_from([None, 1, 5]),
     limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
-    demand=st.sampled_from(["", "", "", "", *TEXTS, demands(cpu=2), *WAYS]),
+    requirements=st.sampled_from(["", "", "", "", *TEXTS, demands(cpu=2), *WAYS]),
 )
 
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
@@ -69,9 +81,9 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Retrying, delay=st.sampled_from([0, LATER]), error=st.just(ERROR)),
     st.builds(Snoozed, delay=st.sampled_from([0, LATER])),
     st.builds(Cancelled, why=st.sampled_from([None, "why"])),
-    st.sampled_from([HandedBack(), HandedBack(spared_for=LATER)]),
+    st.sampled_from([HandedBack(), HandedBack(protected_for=LATER)]),
     st.just(Crashed(error=ERROR)),
-    st.sampled_from([Lined(limit_key="ada"), Lined(limit_key="bob")]),
+    st.sampled_from([KeyAssigned(limit_key="ada"), KeyAssigned(limit_key="bob")]),
 )
 
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])
@@ -105,8 +117,15 @@ machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "rank": st.sampled_from([0, 0, 1]),
-        "demand": st.sampled_from(
-            [NOTHING, NOTHING, A_PROCESS, A_PROCESS, *(parse_demand(text) for text in TEXTS), COSTLY_PROCESS]
+        "requirements": st.sampled_from(
+            [
+                NO_REQUIREMENTS,
+                NO_REQUIREMENTS,
+                ONE_PROCESS,
+                ONE_PROCESS,
+                *(parse_requirements(text) for text in TEXTS),
+                COSTLY_PROCESS,
+            ]
         ),
         "is_urgent": st.sampled_from([False, False, False, True]),
         "is_resting": st.sampled_from([False, False, False, True]),
@@ -121,11 +140,12 @@ def _requests(draw: st.DrawFn) -> ClaimRequest:
     holds = draw(st.sampled_from([{}, {"a": ("kind:a", "both"), "b": ("both",)}]))
     counts = draw(st.dictionaries(kinds, limits, min_size=1))
     rooms = [
-        Room(kind=kind, count=count, limits=holds.get(kind, ()), **draw(details)) for kind, count in counts.items()
+        KindRequest(kind=kind, count=count, limits=holds.get(kind, ()), **draw(details))
+        for kind, count in counts.items()
     ]
     wanted = draw(st.sampled_from([None, None, frozenset({"x"}), frozenset({"x", "y"}), frozenset[str]()]))
     return ClaimRequest(
-        node_id="", rooms=tuple(rooms), limit=draw(limits), queues=wanted, keep_for=LATER, **draw(machines)
+        node_id="", kinds=tuple(rooms), limit=draw(limits), queues=wanted, reserve_microseconds=LATER, **draw(machines)
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.stores.actions import KIND, OUTCOMES, Worker, add, add_in_state, add_many, read, state_of
 
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.records import Moved, NewTask
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.tasks import Moved, NewTask
 from synergon.stores.base import Store
 
 

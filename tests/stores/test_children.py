@@ -16,12 +16,9 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import State
-from synergon.records import (
-    NewTask,
-    OnConflict,
-    Succeeded,
-)
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Succeeded
+from synergon.model.tasks import NewTask, OnConflict
 from synergon.stores.base import Store
 
 

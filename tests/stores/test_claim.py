@@ -23,18 +23,12 @@ from tests.stores.actions import (
 )
 
 from synergon.errors import LeaseLost
-from synergon.lifecycle import State
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Retrying
+from synergon.model.record import from_datetime
+from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from synergon.records import (
-    Claim,
-    ClaimRequest,
-    NewTask,
-    Reprioritizing,
-    Rescheduling,
-    Retrying,
-    Room,
-    from_datetime,
-)
 from synergon.stores.base import Store
 
 # ---------------------------------------------------------------- what a claim does
@@ -223,8 +217,8 @@ async def test_a_limit_of_nothing_takes_nothing(store: Store, worker: Worker) ->
 async def test_no_kind_gets_more_than_its_room(store: Store, worker: Worker) -> None:
     many = await add_many(store, 5, kind="many")
     few = await add_many(store, 5, kind="few")
-    rooms = (Room(kind="many", count=2), Room(kind="few", count=3), Room(kind="none", count=9))
-    claims = await store.claim(ClaimRequest(node_id=worker.node_id, rooms=rooms, limit=100))
+    rooms = (KindRequest(kind="many", count=2), KindRequest(kind="few", count=3), KindRequest(kind="none", count=9))
+    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=rooms, limit=100))
     assert [claim.id for claim in claims] == many[:2] + few[:3]
 
 
@@ -244,14 +238,14 @@ async def test_the_room_of_a_kind_is_shared_by_its_queues(store: Store, worker: 
 async def test_a_full_kind_does_not_hold_up_another(store: Store, worker: Worker) -> None:
     await add_many(store, 3, kind="full", priority=9)
     other = await add(store, kind="other")
-    rooms = (Room(kind="full", count=0), Room(kind="other", count=1))
-    claims = await store.claim(ClaimRequest(node_id=worker.node_id, rooms=rooms, limit=100))
+    rooms = (KindRequest(kind="full", count=0), KindRequest(kind="other", count=1))
+    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=rooms, limit=100))
     assert [claim.id for claim in claims] == [other]
 
 
 async def test_no_rooms_take_nothing(store: Store, worker: Worker) -> None:
     await add(store)
-    assert await store.claim(ClaimRequest(node_id=worker.node_id, rooms=(), limit=5)) == []
+    assert await store.claim(ClaimRequest(node_id=worker.node_id, kinds=(), limit=5)) == []
 
 
 async def test_nothing_there_is_nothing_taken(store: Store, worker: Worker) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, states
 from tests.stores.test_capacity import ids_of, machine, room
 
-from synergon.demands import SLOT
-from synergon.lifecycle import State
+from synergon.model.claims import KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.requirements import SLOT
 from synergon.policies import HIGHEST_PRIORITY
-from synergon.records import Room
 from synergon.stores.base import Store
 
 
@@ -29,15 +29,15 @@ async def test_the_order_is_the_same_whatever_the_rooms_have_beside(store: Store
     await declare_pool(store, a=99)
     command = await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
     plain = await add(store, kind="plain", priority=5)
-    early = await add(store, kind="early", demand=demands(cpu=1))
+    early = await add(store, kind="early", requirements=demands(cpu=1))
     late = await add(store, kind="late")
     urgent = await add(store, kind="urgent", priority=-9)
-    urgent_later = await add(store, kind="urgent", priority=-9, demand=demands(cpu=1))
+    urgent_later = await add(store, kind="urgent", priority=-9, requirements=demands(cpu=1))
     rooms = (
         room("early", rank=1),
         room("late", limits=("license",)),
         room("plain"),
-        Room(kind="stop", count=9, provider="gpu", is_command=True),
+        KindRequest(kind="stop", count=9, provider="gpu", is_command=True),
         room("urgent", is_urgent=True, rank=7),
     )
     claims = await worker.claim_rooms(*rooms, **machine(cpu=2))
@@ -50,15 +50,15 @@ async def test_the_order_is_the_same_whatever_the_rooms_have_beside(store: Store
 async def test_urgent_tasks_are_taken_although_the_node_is_full(store: Store, worker: Worker) -> None:
     plain = await add_many(store, 3, priority=HIGHEST_PRIORITY)
     urgent = await add_many(store, 3, kind="urgent")
-    rooms = (room(), Room(kind="urgent", count=2, is_urgent=True))
+    rooms = (room(), KindRequest(kind="urgent", count=2, is_urgent=True))
     assert ids_of(await worker.claim_rooms(*rooms, limit=0, yielding={SLOT: 2})) == urgent[:2]
     assert ids_of(await worker.claim_rooms(*rooms, limit=2)) == [urgent[2], plain[0]]
     assert ids_of(await worker.claim_rooms(*rooms, limit=1)) == plain[1:2]
 
 
 async def test_urgent_tasks_may_have_what_others_yield_and_no_more(store: Store, worker: Worker) -> None:
-    urgent = await add_many(store, 3, kind="urgent", demand=demands(cpu=2))
-    await add(store, demand=demands(cpu=1))
+    urgent = await add_many(store, 3, kind="urgent", requirements=demands(cpu=2))
+    await add(store, requirements=demands(cpu=1))
     silent = await add(store)
     state: dict[str, Any] = {"totals": amounts(cpu=8), "free": amounts(cpu=1), "yielding": amounts(cpu=4)}
     claims = await worker.claim_rooms(room(), room("urgent", is_urgent=True), **state)
@@ -67,15 +67,15 @@ async def test_urgent_tasks_may_have_what_others_yield_and_no_more(store: Store,
 
 
 async def test_what_others_yield_is_for_nobody_else(store: Store, worker: Worker) -> None:
-    await add(store, demand=demands(cpu=1))
+    await add(store, requirements=demands(cpu=1))
     assert await worker.claim_rooms(room(), totals=amounts(cpu=1), yielding=amounts(cpu=1)) == []
 
 
 async def test_what_others_yield_is_not_for_kinds_that_rest_and_these_take_nothing_from_other_urgent_ones(
     store: Store, worker: Worker
 ) -> None:
-    resting = await add_many(store, 2, kind="resting", priority=5, demand=demands(cpu=1))
-    urgent = await add(store, kind="urgent", demand=demands(cpu=2))
+    resting = await add_many(store, 2, kind="resting", priority=5, requirements=demands(cpu=1))
+    urgent = await add(store, kind="urgent", requirements=demands(cpu=2))
     rooms = (room("resting", is_urgent=True, is_resting=True), room("urgent", is_urgent=True))
     state: dict[str, Any] = {"totals": amounts(cpu=4), "yielding": amounts(cpu=2)}
     claims = await worker.claim_rooms(*rooms, free=amounts(cpu=1), **state)
@@ -108,9 +108,9 @@ async def test_the_named_tasks_are_held_to_everything_else(store: Store, worker:
     closed = await add(store, queue="closed")
     unwanted = await add(store, queue="unwanted")
     expired = await add(store, expires_in=0)
-    far = await add(store, demand=demands("elsewhere"))
-    big = await add(store, demand=demands(cpu=3))
-    small = await add_many(store, 4, demand=demands(cpu=1))
+    far = await add(store, requirements=demands("elsewhere"))
+    big = await add(store, requirements=demands(cpu=3))
+    small = await add_many(store, 4, requirements=demands(cpu=1))
     named = (closed, unwanted, expired, far, big, *small)
     rooms = room(only=named, limits=("license",))
     queues = frozenset({"default", "closed"})

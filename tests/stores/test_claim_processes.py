@@ -8,17 +8,17 @@ import pytest
 from tests.stores.actions import HOUR, Worker, add, add_many, amounts, declare_pool, demands
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.demands import A_PROCESS, PROCESS, SLOT, UNIT, Demand, parse_demand, weighed
-from synergon.records import Room
+from synergon.model.claims import KindRequest
+from synergon.model.requirements import ONE_PROCESS, PROCESS, SLOT, UNIT, Requirements, parse_requirements, with_process
 from synergon.stores.base import Store
 
-IN_CHILD = Demand(is_process=True).text
-NOT_IN_CHILD = Demand(is_process=False).text
+IN_CHILD = Requirements(is_process=True).text
+NOT_IN_CHILD = Requirements(is_process=False).text
 
 
-def child(kind: str, **more: Any) -> Room:
+def child(kind: str, **more: Any) -> KindRequest:
     """For many tasks of a kind whose bodies run in child processes."""
-    return Room(kind=kind, count=1000, demand=A_PROCESS, **more)
+    return KindRequest(kind=kind, count=1000, requirements=ONE_PROCESS, **more)
 
 
 def node(free: int, of: int = 2, cpu: float = 0, **more: Any) -> dict[str, Any]:
@@ -60,23 +60,23 @@ async def test_a_kind_alone_takes_no_more_child_processes_than_are_free(
 
 
 async def test_a_row_that_says_so_takes_a_child_process_whatever_its_kind(store: Store, worker: Worker) -> None:
-    (first, *_), silent = await add_many(store, 3, demand=IN_CHILD), await add(store)
+    (first, *_), silent = await add_many(store, 3, requirements=IN_CHILD), await add(store)
     claims = await worker.claim_rooms(room(), child("a"), patience=HOUR, **node(1))
-    assert [(claim.id, claim.demand) for claim in claims] == [(first, IN_CHILD), (silent, "")]
+    assert [(claim.id, claim.requirements) for claim in claims] == [(first, IN_CHILD), (silent, "")]
     assert claims.unfit == {"work"}
     assert await worker.claim_rooms(room(), child("a"), **node(0)) == []
 
 
 async def test_a_row_that_says_so_takes_none_although_its_kind_does(store: Store, worker: Worker) -> None:
     await add(store, kind="a")
-    beside = await add(store, kind="a", demand=NOT_IN_CHILD)
+    beside = await add(store, kind="a", requirements=NOT_IN_CHILD)
     assert ids_of(await worker.claim_rooms(child("a"), **node(0))) == [beside]
 
 
 async def test_a_row_that_leaves_its_cost_to_the_kind_takes_both(store: Store, worker: Worker) -> None:
-    said = Demand(left_to_kind=("cost", "needs", "forbids"), is_process=True).text
-    task_id = await add(store, demand=said)
-    of_kind = room(demand=demands(cpu=2))
+    said = Requirements(left_to_kind=("cost", "needs", "forbids"), is_process=True).text
+    task_id = await add(store, requirements=said)
+    of_kind = room(requirements=demands(cpu=2))
     for short in (node(1, cpu=1), node(0, cpu=2)):
         assert await worker.claim_rooms(of_kind, **short) == []
     assert ids_of(await worker.claim_rooms(of_kind, **node(1, cpu=2))) == [task_id]
@@ -84,26 +84,26 @@ async def test_a_row_that_leaves_its_cost_to_the_kind_takes_both(store: Store, w
 
 async def test_a_node_without_child_processes_never_takes_what_needs_one(store: Store, worker: Worker) -> None:
     await add(store, kind="a")
-    await add(store, demand=IN_CHILD)
+    await add(store, requirements=IN_CHILD)
     claims = await worker.claim_rooms(child("a"), room(), child("b"), **node(0, of=0))
     assert (ids_of(claims), claims.unfit) == ([], frozenset())
 
 
 async def test_no_room_is_kept_for_a_task_that_lacks_a_child_process(store: Store, worker: Worker) -> None:
-    await add(store, kind="a", demand=demands(cpu=4))
-    await add(store, demand=IN_CHILD)
+    await add(store, kind="a", requirements=demands(cpu=4))
+    await add(store, requirements=IN_CHILD)
     claims = await worker.claim_rooms(child("a"), child("b"), room(), patience=0, **node(0))
     assert (ids_of(claims), claims.kept, claims.unfit) == ([], None, frozenset({"a", "work"}))
 
 
 async def test_room_is_kept_for_a_big_task_with_the_child_process_that_it_takes(store: Store, worker: Worker) -> None:
-    big = await add(store, kind="a", demand=demands(cpu=4))
+    big = await add(store, kind="a", requirements=demands(cpu=4))
     small = await add(store, kind="b")
     rooms = (child("a"), child("b"))
     kept = (await worker.claim_rooms(*rooms, patience=0, shares=(amounts(cpu=1),), **node(1, cpu=2))).kept
     assert kept is not None
-    assert (kept.id, kept.demand) == (big, weighed(parse_demand(demands(cpu=4)), is_process=True))
-    held: dict[str, Any] = {"kept_for": big, "held": kept.demand.cost}
+    assert (kept.id, kept.requirements) == (big, with_process(parse_requirements(demands(cpu=4)), is_process=True))
+    held: dict[str, Any] = {"reserved_task": big, "held": kept.requirements.cost}
     assert await worker.claim_rooms(*rooms, **node(1, cpu=2), **held) == []
     assert ids_of(await worker.claim_rooms(*rooms, **node(2, cpu=4), **held)) == [big, small]
 

@@ -5,23 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.stores.actions import ERROR, Worker, add, add_many, declare_pool, pool, read, states
 
-from synergon.lifecycle import Reason, State
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import Crashed, HandedBack, Outcome, Snoozed, Succeeded
+from synergon.model.tasks import Reprioritizing
 from synergon.policies import HIGHEST_PRIORITY
-from synergon.records import (
-    Claim,
-    ClaimRequest,
-    Crashed,
-    HandedBack,
-    Outcome,
-    Reprioritizing,
-    Room,
-    Snoozed,
-    Succeeded,
-)
 from synergon.stores.base import Store
 
-COMMANDS = Room(kind="gpu.stop", count=100, provider="gpu", is_command=True)
-WORK = Room(kind="work", count=100)
+COMMANDS = KindRequest(kind="gpu.stop", count=100, provider="gpu", is_command=True)
+WORK = KindRequest(kind="work", count=100)
 
 
 async def command(store: Store, target: str | None = None, **more: object) -> int:
@@ -128,7 +120,7 @@ async def test_commands_come_from_every_queue_also_from_paused_ones(store: Store
     await add(store, queue="other")
     wanted = await add(store)
     request = ClaimRequest(
-        node_id=worker.node_id, rooms=(WORK, COMMANDS), limit=100, queues=frozenset({"default", "closed"})
+        node_id=worker.node_id, kinds=(WORK, COMMANDS), limit=100, queues=frozenset({"default", "closed"})
     )
     assert [taken.id for taken in await store.claim(request)] == [*ids, wanted]
 

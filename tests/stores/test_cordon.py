@@ -23,10 +23,12 @@ from tests.stores.actions import (
 )
 from tests.stores.test_capacity import ids_of, machine, room
 
-from synergon.control_records import NewOrder, Verb
 from synergon.errors import LeaseLost
-from synergon.node_records import NodeRecord
-from synergon.records import HandedBack, Room, Succeeded, from_datetime
+from synergon.model.claims import KindRequest
+from synergon.model.nodes import NodeRecord
+from synergon.model.operator_actions import NewAction, Verb
+from synergon.model.outcomes import HandedBack, Succeeded
+from synergon.model.record import from_datetime
 from synergon.stores.base import Store
 
 
@@ -36,7 +38,7 @@ async def node(store: Store, node_id: str = "node-1") -> NodeRecord:
 
 
 async def order(store: Store, verb: Verb, node_id: str = "node-1") -> None:
-    assert not (await store.order(NewOrder(verb=verb, subject=node_id, who="ada"))).is_refused
+    assert not (await store.act(NewAction(verb=verb, subject=node_id, who="ada"))).is_refused
 
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "restart"])
@@ -48,18 +50,18 @@ async def test_from_the_order_on_the_node_gets_nothing_until_it_is_uncordoned(
     await add_many(store, 2)
     (running,) = await worker.claim(limit=1)
     await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
-    big = await add(store, kind="big", demand=demands(cpu=2))
+    big = await add(store, kind="big", requirements=demands(cpu=2))
     before = await store.now()
     await order(store, verb)
     rooms = (
         room(limits=("license",)),
         room("big", is_urgent=True),
-        Room(kind="stop", count=1, provider="gpu", is_command=True),
+        KindRequest(kind="stop", count=1, provider="gpu", is_command=True),
     )
     for asked in (rooms, (room(),)):
         claims = await worker.claim_rooms(*asked, totals=amounts(cpu=2), patience=0, shares=(amounts(cpu=1),))
         assert (ids_of(claims), claims.kept, claims.is_cordoned) == ([], None, True)
-    assert (await read(store, big)).kept_by is None
+    assert (await read(store, big)).reserved_by is None
     row = await node(store)
     assert row.cordoned_at is not None
     assert before <= from_datetime(row.cordoned_at) <= await store.now()
@@ -93,9 +95,9 @@ async def test_a_second_cordon_changes_nothing(store: Store, worker: Worker) -> 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "restart"])
 async def test_nobody_is_cordoned_who_is_not_there(store: Store, worker: Worker, verb: Verb) -> None:
-    refused = await store.order(NewOrder(verb=verb, subject="gone", who="ada"))
+    refused = await store.act(NewAction(verb=verb, subject="gone", who="ada"))
     assert refused.outcome == "refused: no node of that id"
-    assert await store.orders() == [refused]
+    assert await store.audit() == [refused]
     assert not (await worker.claim()).is_cordoned
 
 
@@ -106,10 +108,10 @@ async def test_an_order_to_a_node_whose_lease_is_over_is_refused_and_changes_not
     await store.register(replace(new_node("late", lease=MILLISECOND), is_cordoned=verb == "uncordon"))
     await pass_lease(store, "late")
     before = (await node(store, "late")).cordoned_at
-    refused = await store.order(NewOrder(verb=verb, subject="late", who="ada"))
+    refused = await store.act(NewAction(verb=verb, subject="late", who="ada"))
     assert (refused.outcome, refused.is_refused) == ("refused: its lease is over", True)
     assert (await node(store, "late")).cordoned_at == before
-    assert await store.orders(node_id="late") == []
+    assert await store.audit(node_id="late") == []
     keeper = await store.keeper()
     assert await keeper.renew("late", HOUR)
     await keeper.close()
@@ -121,10 +123,10 @@ async def test_an_order_to_a_node_whose_lease_is_over_is_refused_and_changes_not
 async def test_what_comes_with_its_refusal_is_only_written_down(store: Store, worker: Worker, verb: Verb) -> None:
     task_id = await add(store)
     subject = {"pause": "default", "resume": "default", "cancel": str(task_id)}.get(verb, "node-1")
-    refused = await store.order(NewOrder(verb=verb, subject=subject, who="ada", refusal="its process is gone"))
+    refused = await store.act(NewAction(verb=verb, subject=subject, who="ada", refusal="its process is gone"))
     assert (refused.outcome, refused.is_refused) == ("refused: its process is gone", True)
-    assert await store.orders() == [refused]
-    assert await store.orders(node_id="node-1") == []
+    assert await store.audit() == [refused]
+    assert await store.audit(node_id="node-1") == []
     assert (await node(store)).cordoned_at is None
     assert await worker.claim_ids() == [task_id]
 
@@ -132,10 +134,10 @@ async def test_what_comes_with_its_refusal_is_only_written_down(store: Store, wo
 async def test_orders_to_drain_and_to_restart_wait_for_the_node(store: Store, worker: Worker) -> None:
     for verb in ("drain", "restart"):
         await order(store, verb)
-    waiting = await store.orders(node_id=worker.node_id)
+    waiting = await store.audit(node_id=worker.node_id)
     assert [one.verb for one in waiting] == ["drain", "restart"]
-    assert await store.order_done(waiting[0].id, "drained")
-    assert [one.verb for one in await store.orders(node_id=worker.node_id)] == ["restart"]
+    assert await store.action_done(waiting[0].id, "drained")
+    assert [one.verb for one in await store.audit(node_id=worker.node_id)] == ["restart"]
 
 
 async def test_a_node_may_come_cordoned(store: Store) -> None:
@@ -178,38 +180,38 @@ async def test_others_can_read_what_a_node_says_of_itself_and_how_long_ago(store
 async def test_a_task_that_has_yielded_is_spared_for_a_while(store: Store, worker: Worker) -> None:
     task_id = await add(store)
     claim = await worker.claim_one()
-    assert claim.spared_for == 0
-    await worker.finish(claim, HandedBack(spared_for=HOUR))
+    assert claim.protected_for == 0
+    await worker.finish(claim, HandedBack(protected_for=HOUR))
     assert (await read(store, task_id)).attempts == 0
     claim = await worker.claim_one()
-    assert 0 < claim.spared_for <= HOUR
-    await worker.finish(claim, HandedBack(spared_for=HOUR))
+    assert 0 < claim.protected_for <= HOUR
+    await worker.finish(claim, HandedBack(protected_for=HOUR))
     await declare_limit(store, "license", 1)
     (claim,) = await worker.claim_rooms(room(limits=("license",)))
-    assert 0 < claim.spared_for <= HOUR
+    assert 0 < claim.protected_for <= HOUR
 
 
 async def test_going_back_for_another_reason_does_not_shorten_that(store: Store, worker: Worker) -> None:
     await add(store)
-    await worker.run(HandedBack(spared_for=HOUR))
+    await worker.run(HandedBack(protected_for=HOUR))
     await worker.run(HandedBack())
-    assert (await worker.claim_one()).spared_for > 0
+    assert (await worker.claim_one()).protected_for > 0
 
 
 async def test_it_is_spared_no_longer_than_that(store: Store, worker: Worker) -> None:
     await add(store)
-    await worker.run(HandedBack(spared_for=MILLISECOND))
+    await worker.run(HandedBack(protected_for=MILLISECOND))
     await pass_time(store, MILLISECOND)
-    assert (await worker.claim_one()).spared_for == 0
+    assert (await worker.claim_one()).protected_for == 0
 
 
 async def test_a_task_that_is_run_again_by_hand_or_replaced_is_spared_no_more(store: Store, worker: Worker) -> None:
     task_id = await add(store, key="k")
-    await worker.run(HandedBack(spared_for=HOUR))
+    await worker.run(HandedBack(protected_for=HOUR))
     await worker.run(OUTCOMES["failed"])
     await store.retry([task_id])
     claim = await worker.claim_one()
-    assert claim.spared_for == 0
-    await worker.finish(claim, HandedBack(spared_for=HOUR))
+    assert claim.protected_for == 0
+    await worker.finish(claim, HandedBack(protected_for=HOUR))
     await add(store, key="k", on_conflict="replace")
-    assert (await worker.claim_one()).spared_for == 0
+    assert (await worker.claim_one()).protected_for == 0

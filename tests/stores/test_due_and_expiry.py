@@ -17,8 +17,11 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.records import Claim, Rescheduling, Snoozed, Woken, from_datetime
+from synergon.model.claims import Claim
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.outcomes import Snoozed
+from synergon.model.record import from_datetime
+from synergon.model.tasks import Rescheduling, Woken
 from synergon.stores.base import Store
 
 # ---------------------------------------------------------------- due

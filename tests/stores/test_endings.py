@@ -19,16 +19,16 @@ from tests.stores.actions import (
 )
 
 from synergon.errors import EventsLost, OptionError
-from synergon.event_records import Event
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.records import Cutoffs
-from synergon.stores.base import Endings, Store
-from synergon.stores.endings import NOW
+from synergon.model.events import Event
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.tasks import Cutoffs
+from synergon.stores.base import FinalEvents, Store
+from synergon.stores.final_events import NOW
 
 EVERYTHING = Cutoffs(succeeded=0, failed=0, cancelled=0)
 
 
-async def rest(reading: Endings, limit: int = 1000) -> list[Event]:
+async def rest(reading: FinalEvents, limit: int = 1000) -> list[Event]:
     """All that there is to read now."""
     found: list[Event] = []
     while page := await reading.read(limit):
@@ -37,7 +37,7 @@ async def rest(reading: Endings, limit: int = 1000) -> list[Event]:
     return found
 
 
-async def rest_ids(reading: Endings, limit: int = 1000) -> list[int]:
+async def rest_ids(reading: FinalEvents, limit: int = 1000) -> list[int]:
     return [event.task_id for event in await rest(reading, limit)]
 
 

@@ -24,21 +24,21 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.policies import CRASH_LIMIT
-from synergon.records import (
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.outcomes import (
     Cancelled,
     Crashed,
     ErrorRecord,
     Failed,
-    NewTask,
+    FencedOutcome,
     Retrying,
-    Settlement,
     Snoozed,
     Succeeded,
     Verdict,
-    from_datetime,
 )
+from synergon.model.record import from_datetime
+from synergon.model.tasks import NewTask
+from synergon.policies import CRASH_LIMIT
 from synergon.stores.base import Store
 
 LEADS_TO = {
@@ -243,7 +243,7 @@ async def test_nothing_settled_is_nothing_answered(store: Store) -> None:
 async def test_a_task_that_does_not_run_cannot_be_settled(store: Store, state: State, outcome: str) -> None:
     task_id = await add_in_state(store, state)
     before = await read(store, task_id)
-    stale = Settlement(id=task_id, claim_no=before.claim_no + 1, outcome=OUTCOMES[outcome])
+    stale = FencedOutcome(id=task_id, claim_no=before.claim_no + 1, outcome=OUTCOMES[outcome])
     (verdict,) = await store.finish([stale])
     assert verdict.state is None
     assert await read(store, task_id) == before
@@ -257,14 +257,14 @@ async def test_another_claim_number_settles_nothing(
     task_id = await add(store)
     claim = await worker.claim_one()
     before = await read(store, task_id)
-    stale = Settlement(id=task_id, claim_no=claim.claim_no + difference, outcome=OUTCOMES[outcome])
+    stale = FencedOutcome(id=task_id, claim_no=claim.claim_no + difference, outcome=OUTCOMES[outcome])
     (verdict,) = await store.finish([stale])
     assert verdict.state is None
     assert await read(store, task_id) == before
 
 
 async def test_an_unknown_task_settles_nothing(store: Store) -> None:
-    verdicts = await store.finish([Settlement(id=4711, claim_no=1, outcome=OUTCOMES["succeeded"])])
+    verdicts = await store.finish([FencedOutcome(id=4711, claim_no=1, outcome=OUTCOMES["succeeded"])])
     assert verdicts == [Verdict(id=4711, state=None)]
 
 
@@ -335,8 +335,8 @@ async def test_successes_that_are_settled_together_go_each_by_its_own_claim(
 async def test_a_stale_settlement_does_not_fail_its_neighbours(store: Store, worker: Worker) -> None:
     await add_many(store, 3)
     first, second, third = await worker.claim()
-    stale = Settlement(id=second.id, claim_no=99, outcome=OUTCOMES["succeeded"])
-    unknown = Settlement(id=4711, claim_no=1, outcome=OUTCOMES["succeeded"])
+    stale = FencedOutcome(id=second.id, claim_no=99, outcome=OUTCOMES["succeeded"])
+    unknown = FencedOutcome(id=4711, claim_no=1, outcome=OUTCOMES["succeeded"])
     verdicts = await store.finish(
         [settlement_of(first, OUTCOMES["succeeded"]), stale, unknown, settlement_of(third, OUTCOMES["failed"])]
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.stores.actions import ERROR, HOUR, OUTCOMES, Worker, add, declare_limit, read, state_of, states
 
-from synergon.control_records import GroupRecord, NewGroup, OpenedGroup
 from synergon.errors import KeyConflict
-from synergon.lifecycle import State
-from synergon.records import NewTask, Retrying, Succeeded
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Retrying, Succeeded
+from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
 
 WORK = NewTask(kind="work")

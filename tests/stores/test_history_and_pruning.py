@@ -19,8 +19,8 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import FINAL, State
-from synergon.records import Cutoffs, NewTask
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.base import Store
 
 EVERYTHING = Cutoffs(succeeded=0, failed=0, cancelled=0)

@@ -21,9 +21,10 @@ from tests.stores.actions import (
 )
 
 from synergon.errors import KeyConflict
-from synergon.lifecycle import FINAL, State
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.record import from_datetime, to_datetime
+from synergon.model.tasks import Insertion, NewTask
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from synergon.records import Insertion, NewTask, from_datetime, to_datetime
 from synergon.stores.base import Store
 
 LIVE_STATES = (State.SCHEDULED, State.READY, State.RUNNING)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.simulation.virtual_loop import VirtualLoop
 
 from synergon.errors import DataRefused, NotConnected, StoreError, StoreUnavailable, SynergonError
-from synergon.lifecycle import State
-from synergon.records import Insertion, NewTask
+from synergon.model.lifecycle import State
+from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import insert_batcher
 from synergon.stores.postgres.insert_batcher import InsertBatcher
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, read
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.records import Claims, Room
+from synergon.model.claims import Claims, KindRequest
 from synergon.stores.base import Store
 
 BIG = demands(cpu=8)
@@ -23,10 +23,10 @@ async def share(store: Store, places: int) -> None:
     await declare_pool(store, a=places)
 
 
-async def keeping(worker: Worker, big: int, *rooms: Room, free: float = 3, **more: Any) -> Claims:
+async def keeping(worker: Worker, big: int, *rooms: KindRequest, free: float = 3, **more: Any) -> Claims:
     """What a node of 8 processors takes, of which so many are free, while it keeps room for the task."""
     state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "held": amounts(cpu=free), "patience": 0}
-    return await worker.claim_rooms(*rooms, kept_for=big, **{**state, **more})
+    return await worker.claim_rooms(*rooms, reserved_task=big, **{**state, **more})
 
 
 @pytest.mark.parametrize("needed", [LICENSED, SERVED])
@@ -36,19 +36,19 @@ async def test_the_last_place_is_left_to_the_task(
 ) -> None:
     """Whether others of its kind are asked for, and whether it is offered itself."""
     await share(store, 1)
-    big = await add(store, demand=BIG, provider=needed.get("provider"))
+    big = await add(store, requirements=BIG, provider=needed.get("provider"))
     other = await add(store, kind="other", priority=9, provider=needed.get("provider"))
     rooms = [replace(room(**needed), **of_its_kind), room("other", **needed)]
     claims = await keeping(worker, big, *rooms)
     assert (ids_of(claims), claims.kept and claims.kept.id) == ([], big)
     assert ids_of(await keeping(worker, big, room(**needed), rooms[1], free=8)) == [big]
-    assert (await read(store, other)).kept_by is None
+    assert (await read(store, other)).reserved_by is None
 
 
 @pytest.mark.parametrize("needed", [LICENSED, SERVED])
 async def test_others_have_what_is_left_over(store: Store, worker: Worker, needed: dict[str, Any]) -> None:
     await share(store, 2)
-    big = await add(store, demand=BIG, provider=needed.get("provider"))
+    big = await add(store, requirements=BIG, provider=needed.get("provider"))
     first, _ = await add_many(store, 2, kind="other", priority=9, provider=needed.get("provider"))
     rooms = room(**needed), room("other", **needed)
     claims = await keeping(worker, big, *rooms)
@@ -59,16 +59,16 @@ async def test_others_have_what_is_left_over(store: Store, worker: Worker, neede
 @pytest.mark.parametrize("needed", [LICENSED, SERVED])
 async def test_an_urgent_one_goes_before_the_task(store: Store, worker: Worker, needed: dict[str, Any]) -> None:
     await share(store, 1)
-    big = await add(store, demand=BIG, provider=needed.get("provider"))
+    big = await add(store, requirements=BIG, provider=needed.get("provider"))
     urgent, _ = await add_many(store, 2, kind="other", provider=needed.get("provider"))
     claims = await keeping(worker, big, room(**needed), room("other", is_urgent=True, **needed))
     assert (ids_of(claims), claims.kept) == ([urgent], None)
-    assert (await read(store, big)).kept_by is None
+    assert (await read(store, big)).reserved_by is None
 
 
 async def test_nothing_is_left_to_a_task_that_is_let_go_of_or_gone(store: Store, worker: Worker) -> None:
     await share(store, 2)
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     first, second = await add_many(store, 2, kind="other")
     rooms = room(**LICENSED), room("other", **LICENSED)
     assert ids_of(await keeping(worker, big, *rooms)) == [first]
@@ -78,11 +78,11 @@ async def test_nothing_is_left_to_a_task_that_is_let_go_of_or_gone(store: Store,
 
 async def test_a_place_is_left_to_others_when_the_node_lets_go_of_the_task(store: Store, worker: Worker) -> None:
     await share(store, 1)
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     other = await add(store, kind="other")
     rooms = room(**LICENSED), room("other", **LICENSED)
     assert ids_of(await keeping(worker, big, *rooms)) == []
-    claims = await keeping(worker, big, *rooms, keep_for=0, held={})
+    claims = await keeping(worker, big, *rooms, reserve_microseconds=0, held={})
     assert (ids_of(claims), claims.kept) == ([other], None)
 
 
@@ -92,7 +92,7 @@ async def test_room_is_kept_for_one_of_equals_whose_place_others_may_take(
 ) -> None:
     """It starts when one that costs the same has ended; but only if there is a place for it at that moment, too."""
     await share(store, 1)
-    big = await add(store, demand=BIG, provider=needed.get("provider"))
+    big = await add(store, requirements=BIG, provider=needed.get("provider"))
     state: dict[str, Any] = {"totals": amounts(cpu=8), "free": {}, "patience": 0, "shares": (amounts(cpu=8),)}
     claims = await worker.claim_rooms(room(**needed), **state)
     assert (ids_of(claims), claims.kept and claims.kept.id) == ([], big)

@@ -17,9 +17,9 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import Reason, State
+from synergon.model.lifecycle import Reason, State
+from synergon.model.tasks import NewTask, Reaped
 from synergon.policies import CRASH_LIMIT
-from synergon.records import NewTask, Reaped
 from synergon.stores.base import Store
 
 

@@ -8,18 +8,19 @@ import pytest
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, demands, pass_time, pool
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.limit_records import NewProvider
-from synergon.records import Look, Room, Succeeded
+from synergon.model.claims import CandidateQuery, KindRequest
+from synergon.model.limits import NewProvider
+from synergon.model.outcomes import Succeeded
 from synergon.stores.base import Store
 
 LICENSED: dict[str, Any] = {"limits": ("license",)}
 OURS = room("ours", **LICENSED)
 
 
-def theirs(kind: str = "theirs", **more: Any) -> Look:
+def theirs(kind: str = "theirs", **more: Any) -> CandidateQuery:
     """What another node could take of a kind."""
     named = {name: more.pop(name) for name in ("queues", "labels", "totals", "limit") if name in more}
-    return Look(room=Room(kind=kind, count=1, **(more or LICENSED)), **{"limit": 8, **named})
+    return CandidateQuery(room=KindRequest(kind=kind, count=1, **(more or LICENSED)), **{"limit": 8, **named})
 
 
 async def test_a_better_task_elsewhere_is_left_the_place(store: Store, worker: Worker) -> None:
@@ -84,9 +85,9 @@ async def test_a_task_that_could_not_start_anyway_is_left_nothing(store: Store, 
     await add(store, kind="theirs", priority=1, queue="paused")
     await add(store, kind="theirs", priority=1, queue="unserved")
     await add(store, kind="theirs", priority=1, expires_in=1)
-    await add(store, kind="theirs", priority=1, demand=demands("gpu"))
-    await add(store, kind="theirs", priority=1, demand=demands(cpu=2))
-    await add(store, kind="theirs", priority=1, demand=demands(forbids="spot"))
+    await add(store, kind="theirs", priority=1, requirements=demands("gpu"))
+    await add(store, kind="theirs", priority=1, requirements=demands(cpu=2))
+    await add(store, kind="theirs", priority=1, requirements=demands(forbids="spot"))
     await store.pause(["paused"])
     await pass_time(store, 10)
     node: dict[str, Any] = {"labels": frozenset({"spot"}), "totals": amounts(cpu=1)}
@@ -134,7 +135,7 @@ async def test_a_kind_of_which_no_more_may_run_here_goes_on_elsewhere(store: Sto
     await declare_limit(store, "license", 2)
     await add(store, kind="ours")
     first, second = await add_many(store, 2, kind="few", priority=1)
-    few = Room(kind="few", count=1, **LICENSED)
+    few = KindRequest(kind="few", count=1, **LICENSED)
     claims = await worker.claim_rooms(OURS, few, rivals=(theirs("few"), theirs("ours")))
     assert (ids_of(claims), claims.left) == ([first], ((second, "few"),))
 
@@ -144,7 +145,7 @@ async def test_what_does_not_fit_here_is_left_to_where_it_does(store: Store, wor
     """Whether the row says so, or the kind."""
     await declare_limit(store, "license", 1)
     ours = await add(store, kind="ours")
-    big = await add(store, kind="ours", priority=1, demand=needed)
+    big = await add(store, kind="ours", priority=1, requirements=needed)
     here: dict[str, Any] = {"totals": amounts(cpu=2), "free": amounts(cpu=1)}
     there = theirs("ours", labels=frozenset({"gpu"}), totals=amounts(cpu=2))
     claims = await worker.claim_rooms(OURS, rivals=(there,), **here)
@@ -158,7 +159,7 @@ async def test_what_does_not_fit_by_its_kind_is_left_to_where_it_does(store: Sto
     await add(store, kind="ours")
     big = await add(store, kind="big", priority=1)
     rooms = OURS, room("big", demands("gpu"), **LICENSED)
-    there = Look(room=rooms[1], labels=frozenset({"gpu"}))
+    there = CandidateQuery(room=rooms[1], labels=frozenset({"gpu"}))
     claims = await worker.claim_rooms(*rooms, rivals=(there,))
     assert (ids_of(claims), claims.left) == ([], ((big, "big"),))
 
@@ -224,7 +225,7 @@ async def test_a_command_that_cannot_have_the_server_holds_nobody_back(store: St
     for _ in range(10):
         await order(store, target="http://host/full")
     await order(store, expires_in=1)
-    await order(store, demand=demands("gpu"))
+    await order(store, requirements=demands("gpu"))
     await pass_time(store, 10)
     claims = await worker.claim_rooms(room("ours", **ON_GPU), rivals=(ORDERS,))
     assert (ids_of(claims), claims.left) == ([ours], ())

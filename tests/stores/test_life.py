@@ -9,13 +9,16 @@ import pytest
 from tests.stores.actions import HOUR, KIND, Worker, add, new_node, pass_time, read, state_of
 
 from synergon.errors import NotConnected
-from synergon.records import ClaimRequest, Cutoffs, NewTask, TaskQuery, from_datetime
+from synergon.model.claims import ClaimRequest
+from synergon.model.record import from_datetime
+from synergon.model.task_records import TaskQuery
+from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.base import Store
 
 CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "now": lambda store: store.now(),
     "insert": lambda store: store.insert([NewTask(kind=KIND)]),
-    "claim": lambda store: store.claim(ClaimRequest(node_id="node-1", rooms=(), limit=1)),
+    "claim": lambda store: store.claim(ClaimRequest(node_id="node-1", kinds=(), limit=1)),
     "finish": lambda store: store.finish([]),
     "report": lambda store: store.report([]),
     "cancel_requests": lambda store: store.cancel_requests("node-1"),

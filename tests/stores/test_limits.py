@@ -7,13 +7,14 @@ import asyncio
 import pytest
 from tests.stores.actions import OUTCOMES, Worker, add, add_many, declare_limit
 
-from synergon.limit_records import LimitRecord, NewLimit
-from synergon.records import Room, Succeeded
+from synergon.model.claims import KindRequest
+from synergon.model.limits import LimitRecord, NewLimit
+from synergon.model.outcomes import Succeeded
 from synergon.stores.base import Store
 
 
-def room(*limits: str, kind: str = "work", count: int = 1000) -> Room:
-    return Room(kind=kind, count=count, limits=limits)
+def room(*limits: str, kind: str = "work", count: int = 1000) -> KindRequest:
+    return KindRequest(kind=kind, count=count, limits=limits)
 
 
 async def limit_of(store: Store, name: str) -> LimitRecord:

@@ -21,21 +21,11 @@ from tests.stores.actions import (
     states,
 )
 
-from synergon.lifecycle import Reason, State
-from synergon.limit_records import NewLimit
+from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import NewLimit
+from synergon.model.outcomes import Crashed, HandedBack, KeyAssigned, Outcome, Retrying, Snoozed, Succeeded
+from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
 from synergon.policies import HIGHEST_PRIORITY
-from synergon.records import (
-    Crashed,
-    HandedBack,
-    Lined,
-    NewTask,
-    Outcome,
-    Reprioritizing,
-    Rescheduling,
-    Retrying,
-    Snoozed,
-    Succeeded,
-)
 from synergon.stores.base import Store
 
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
@@ -267,20 +257,20 @@ async def test_a_node_that_knows_the_line_better_sends_the_task_there(store: Sto
     lost = await add(store, priority=1)
     (claim,) = await worker.claim(limit=1)
     assert claim.id == lost
-    verdict = await worker.finish(claim, Lined(limit_key="ada"))
+    verdict = await worker.finish(claim, KeyAssigned(limit_key="ada"))
     assert verdict.state is READY  # it has the better place
     record = await read(store, lost)
     assert (record.limit_key, record.attempts, record.claim_no, record.errors) == ("ada", 0, 1, ())
     other = await add(store, priority=2)
     (claim,) = await worker.claim(limit=1)
     assert claim.id == other
-    assert (await worker.finish(claim, Lined(limit_key="bob"))).state is READY
+    assert (await worker.finish(claim, KeyAssigned(limit_key="bob"))).state is READY
 
 
 async def test_a_task_that_is_lined_from_another_line_frees_that_one(store: Store, worker: Worker) -> None:
     ids = await line(store, 2)
     claim = await worker.claim_one()
-    assert (await worker.finish(claim, Lined(limit_key="bob"))).state is READY
+    assert (await worker.finish(claim, KeyAssigned(limit_key="bob"))).state is READY
     assert await states(store, ids) == [READY, READY]
 
 

@@ -16,8 +16,8 @@ from tests.stores.actions import (
     read,
 )
 
-from synergon.lifecycle import FINAL, LIVE, State
-from synergon.records import TaskPage, TaskQuery
+from synergon.model.lifecycle import FINAL, LIVE, State
+from synergon.model.task_records import TaskPage, TaskQuery
 from synergon.stores.base import Store
 
 # ---------------------------------------------------------------- single tasks

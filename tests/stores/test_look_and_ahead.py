@@ -7,20 +7,20 @@ from typing import Any
 from tests.stores.actions import HOUR, Worker, add, add_in_state, add_many, amounts, declare_limit, demands, states
 from tests.stores.test_capacity import room
 
-from synergon.lifecycle import State
-from synergon.records import Look
+from synergon.model.claims import CandidateQuery
+from synergon.model.lifecycle import State
 from synergon.stores.base import Store
 
 
-async def look(store: Store, demand: str = "", **more: Any) -> list[int]:
-    return [record.id for record in await store.look(Look(room=room(demand=demand), **more))]
+async def look(store: Store, requirements: str = "", **more: Any) -> list[int]:
+    return [record.id for record in await store.look(CandidateQuery(room=room(requirements=requirements), **more))]
 
 
 async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_taken(store: Store, worker: Worker) -> None:
     low = await add(store, priority=-1)
     ids = await add_many(store, 2, queue="x")
-    high = await add(store, priority=1, demand=demands(cpu=1))
-    middle = await add(store, queue="y", demand=demands(cpu=2))
+    high = await add(store, priority=1, requirements=demands(cpu=1))
+    middle = await add(store, queue="y", requirements=demands(cpu=2))
     await add(store, kind="other")
     await add(store, delay=HOUR)
     await add_in_state(store, State.CANCELLED)
@@ -28,7 +28,7 @@ async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_take
     assert await look(store, totals=amounts(cpu=2)) == expected
     assert await states(store, expected) == [State.READY] * 5
     assert await look(store, totals=amounts(cpu=2), limit=3) == expected[:3]
-    records = await store.look(Look(room=room(), totals=amounts(cpu=2)))
+    records = await store.look(CandidateQuery(room=room(), totals=amounts(cpu=2)))
     assert records == await store.get(expected)
     claims = await worker.claim_rooms(room(), totals=amounts(cpu=9), free=amounts(cpu=9))
     assert [claim.id for claim in claims] == expected
@@ -36,15 +36,17 @@ async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_take
 
 async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
     for number in range(30):
-        await add(store, priority=number % 3, queue=f"queue-{number % 2}", demand=("", demands())[number % 5 == 0])
-    everything = await store.look(Look(room=room()))
+        await add(
+            store, priority=number % 3, queue=f"queue-{number % 2}", requirements=("", demands())[number % 5 == 0]
+        )
+    everything = await store.look(CandidateQuery(room=room()))
     assert [(-record.priority, record.id) for record in everything] == sorted(
         (-record.priority, record.id) for record in everything
     )
     assert len(everything) == 30
     seen: list[int] = []
     after: tuple[int, int] | None = None
-    while page := await store.look(Look(room=room(), after=after, limit=7)):
+    while page := await store.look(CandidateQuery(room=room(), after=after, limit=7)):
         seen += [record.id for record in page]
         after = (page[-1].priority, page[-1].id)
     assert seen == [record.id for record in everything]
@@ -52,7 +54,7 @@ async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
 
 async def test_a_look_passes_over_lanes_that_it_is_not_to_see(store: Store) -> None:
     one, two = demands(cpu=1), demands(cpu=2)
-    ids = {(queue, text): await add(store, queue=queue, demand=text) for queue in "xy" for text in ("", one, two)}
+    ids = {(queue, text): await add(store, queue=queue, requirements=text) for queue in "xy" for text in ("", one, two)}
     everything = frozenset(ids)
     for passed in (frozenset({("x", "")}), frozenset({("x", one), ("y", two)}), everything - {("y", one)}, everything):
         expected = [task_id for lane, task_id in ids.items() if lane not in passed]
@@ -60,14 +62,14 @@ async def test_a_look_passes_over_lanes_that_it_is_not_to_see(store: Store) -> N
 
 
 async def test_a_look_leaves_out_what_could_never_run_there(store: Store) -> None:
-    await add_many(store, 1100, demand=demands("elsewhere"), priority=1)
-    await add(store, demand=demands(cpu=9))
-    await add(store, demand=demands(forbids="here"))
-    full = await add(store, demand=demands("here", cpu=8))
+    await add_many(store, 1100, requirements=demands("elsewhere"), priority=1)
+    await add(store, requirements=demands(cpu=9))
+    await add(store, requirements=demands(forbids="here"))
+    full = await add(store, requirements=demands("here", cpu=8))
     silent = await add(store)
     state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=8)}
     assert await look(store, **state) == [full, silent]
-    assert await look(store, demand=demands(cpu=9), **state) == [full]
+    assert await look(store, requirements=demands(cpu=9), **state) == [full]
 
 
 async def test_a_look_leaves_out_paused_and_unwanted_queues_and_expired_tasks(store: Store) -> None:
@@ -89,7 +91,7 @@ async def test_ahead_of_a_ready_task_are_the_ready_ones_of_its_kind_that_go_befo
     running = await add(store)
     await worker.claim(limit=1)
     ids = await add_many(store, 3, queue="x")
-    high = await add(store, priority=1, demand=demands(cpu=1))
+    high = await add(store, priority=1, requirements=demands(cpu=1))
     low = await add(store, priority=-1)
     await add(store, kind="other", priority=9)
     later = await add(store, delay=HOUR, priority=9)

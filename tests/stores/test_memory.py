@@ -27,10 +27,12 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.clock import SystemClock
 from synergon.errors import ConfigurationError
-from synergon.lifecycle import State
-from synergon.records import Cutoffs, NewTask, Reprioritizing, Rescheduling, Retrying, Room
+from synergon.model.claims import KindRequest
+from synergon.model.clock import SystemClock
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Retrying
+from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 
 
@@ -275,14 +277,17 @@ async def test_tasks_that_are_gone_leave_the_indexes(leave: str) -> None:
 async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> None:
     async with opened() as store:
         worker = await Worker.start(store)
-        tasks = [NewTask(kind=KIND, key=str(number), demand=demands(cpu=1 + number)) for number in range(500)]
+        tasks = [NewTask(kind=KIND, key=str(number), requirements=demands(cpu=1 + number)) for number in range(500)]
         ids = [insertion.id for insertion in await store.insert(tasks)]
         assert store._tables is not None
         assert len(store._tables.ready.all_lanes()) == 500
         match leave:
             case "claim":
                 numbers = amounts(cpu=10**6)
-                assert len(await worker.claim_rooms(Room(kind=KIND, count=500), totals=numbers, free=numbers)) == 500
+                assert (
+                    len(await worker.claim_rooms(KindRequest(kind=KIND, count=500), totals=numbers, free=numbers))
+                    == 500
+                )
             case "cancel":
                 await store.cancel(ids)
             case "put off":
@@ -290,7 +295,7 @@ async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> Non
             case _:
                 await store.insert([NewTask(kind=KIND, key=task.key, on_conflict="replace") for task in tasks])
         assert len(store._tables.ready.all_lanes()) == (leave == "replace")
-        assert not store._tables.ready.has_demands(KIND)
+        assert not store._tables.ready.has_requirements(KIND)
 
 
 async def test_a_rebuilt_index_keeps_the_order() -> None:
@@ -309,7 +314,9 @@ async def test_a_claim_costs_the_same_whatever_else_waits() -> None:
         for _ in range(20):
             await add(store)
             started = time.perf_counter()
-            (claim,) = await worker.claim_rooms(Room(kind=KIND, count=9), totals=amounts(cpu=4), free=amounts(cpu=1))
+            (claim,) = await worker.claim_rooms(
+                KindRequest(kind=KIND, count=9), totals=amounts(cpu=4), free=amounts(cpu=1)
+            )
             best = min(best, time.perf_counter() - started)
             await worker.finish(claim, OUTCOMES["succeeded"])
         return best
@@ -321,6 +328,6 @@ async def test_a_claim_costs_the_same_whatever_else_waits() -> None:
         await add_many(store, 20_000, kind="other", priority=9)
         await add_many(store, 20_000, queue="paused", priority=9)
         await add_many(store, 20_000, delay=HOUR)
-        await add_many(store, 20_000, demand=demands("elsewhere"), priority=9)
-        await add_many(store, 20_000, demand=demands(cpu=2), priority=9)
+        await add_many(store, 20_000, requirements=demands("elsewhere"), priority=9)
+        await add_many(store, 20_000, requirements=demands(cpu=2), priority=9)
         assert await seconds_per_claim(store, worker) < 10 * alone + 0.001

@@ -38,30 +38,16 @@ from tests.stores.strategies import (
     some_picks,
 )
 
-from synergon.control_records import NewGroup, NewOrder, Verb
 from synergon.errors import KeyConflict, LeaseLost
-from synergon.lifecycle import FINAL, State
-from synergon.limit_records import LimitRecord, NewLimit
-from synergon.records import (
-    Claim,
-    ClaimRequest,
-    Cutoffs,
-    Look,
-    Moved,
-    NewTask,
-    Outcome,
-    Progress,
-    QueueRecord,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Room,
-    Settlement,
-    Succeeded,
-    TaskQuery,
-    TaskRecord,
-)
-from synergon.stores.weighing import demand_of
+from synergon.model.claims import CandidateQuery, Claim, ClaimRequest, KindRequest
+from synergon.model.groups import NewGroup
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.limits import LimitRecord, NewLimit
+from synergon.model.operator_actions import NewAction, Verb
+from synergon.model.outcomes import FencedOutcome, Outcome, Progress, Report, Succeeded
+from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
+from synergon.model.tasks import Cutoffs, Moved, NewTask, Reprioritizing, Rescheduling
+from synergon.stores.node_capacity import requirements_of
 
 Answer = TypeVar("Answer")
 
@@ -85,7 +71,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.ids: list[int] = [UNKNOWN_ID]
         self.node_ids: list[str] = ["stranger"]
         self.claims: list[Fence] = [(UNKNOWN_ID, 1)]
-        self.settled: dict[Fence, Settlement] = {}
+        self.settled: dict[Fence, FencedOutcome] = {}
         self.keys: dict[Fence, str | None] = {}
         """The line of each claim, as the store told it."""
         self.kept: dict[str, int | None] = {}
@@ -187,18 +173,18 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def claim(self, pick: Pick, request: ClaimRequest, only: list[Pick] | None, remembers: bool) -> None:
         node_id = self.pick_node(pick)
-        kept_for = self.kept.get(node_id) if remembers else None
-        rooms = request.rooms
+        reserved_task = self.kept.get(node_id) if remembers else None
+        rooms = request.kinds
         if only is not None:  # the node has looked at the tasks of one kind
             rooms = (replace(rooms[0], only=tuple(self.pick_ids(only))), *rooms[1:])
-        held = request.held if kept_for is None else self.demanded(kept_for, request)
-        self.claim_both(replace(request, node_id=node_id, rooms=rooms, kept_for=kept_for, held=held))
+        held = request.held if reserved_task is None else self.demanded(reserved_task, request)
+        self.claim_both(replace(request, node_id=node_id, kinds=rooms, reserved_task=reserved_task, held=held))
 
-    def demanded(self, kept_for: int, request: ClaimRequest) -> dict[str, int]:
+    def demanded(self, reserved_task: int, request: ClaimRequest) -> dict[str, int]:
         """No node holds more than the task could use that it holds it for."""
-        task = self.model.tasks.get(kept_for)
-        room = next((room for room in request.rooms if task and room.kind == task.task.kind), None)
-        cost = demand_of(room, task.task.demand).cost if room and task else {}
+        task = self.model.tasks.get(reserved_task)
+        room = next((room for room in request.kinds if task and room.kind == task.task.kind), None)
+        cost = requirements_of(room, task.task.requirements).cost if room and task else {}
         return {name: min(amount, cost.get(name, 0)) for name, amount in request.held.items()}
 
     @precondition(lambda self: self.model.tasks)
@@ -210,17 +196,17 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def work(self, pick: Pick, drawn: list[Outcome], cancels: bool, cpu: int) -> None:
         """Claim whatever there is and settle some of it; somebody may want the first cancelled."""
-        rooms = (Room(kind="a", count=100), Room(kind="b", count=100))
+        rooms = (KindRequest(kind="a", count=100), KindRequest(kind="b", count=100))
         first = len(self.claims)
         state = amounts(cpu=cpu, gpu=cpu)
-        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), rooms=rooms, limit=100, totals=state, free=state))
+        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), kinds=rooms, limit=100, totals=state, free=state))
         if cancels:
             self.cancel([task_id for task_id, _ in self.claims[first : first + 1]], why=None)
         for (task_id, claim_no), outcome in zip(self.claims[first:], drawn, strict=False):
             self.finish_both([self.settlement((task_id, claim_no), outcome)])
 
-    def settlement(self, fence: Fence, outcome: Outcome, progress: Progress | None = None) -> Settlement:
-        return Settlement(
+    def settlement(self, fence: Fence, outcome: Outcome, progress: Progress | None = None) -> FencedOutcome:
+        return FencedOutcome(
             id=fence[0],
             claim_no=fence[1],
             outcome=outcome,
@@ -252,14 +238,14 @@ class StoreMachine(RuleBasedStateMachine):
     def check_claim(self, claim: Claim) -> None:
         known = self.model.tasks[claim.id]
         task = known.task
-        assert (claim.kind, claim.queue, claim.payload, claim.demand) == (
+        assert (claim.kind, claim.queue, claim.payload, claim.requirements) == (
             task.kind,
             task.queue,
             task.payload,
-            task.demand,
+            task.requirements,
         )
         assert claim.max_attempts == task.max_attempts
-        assert (claim.limit_key, claim.spared_for > 0) == (known.limit_key, known.is_spared)
+        assert (claim.limit_key, claim.protected_for > 0) == (known.limit_key, known.is_spared)
 
     @precondition(lambda self: self.model.tasks)
     @rule(kind=kinds, more=details, machine=machines, some=some_picks, limit=limits)
@@ -269,8 +255,10 @@ class StoreMachine(RuleBasedStateMachine):
         cursor = self.model.tasks.get(first)
         after = None if cursor is None else (cursor.priority, cursor.id)
         for behind in (None, after):
-            room = Room(kind=kind, count=1, **more)
-            look = Look(room=room, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit)
+            room = KindRequest(kind=kind, count=1, **more)
+            look = CandidateQuery(
+                room=room, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit
+            )
             mine = [task for task in self.model.claimable(None) if task.task.kind == kind]
             assert [record.id for record in self.run(self.store.look(look))] == looked_at(look, mine)
         if not self.model.expired():  # whether these go before others is nobody's business
@@ -280,14 +268,14 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.claims) > 1)
     @rule(some=st.lists(st.tuples(picks, outcomes, notes), min_size=1, max_size=3))
     def finish(self, some: list[tuple[Pick, Outcome, Progress | None]]) -> None:
-        settlements: dict[Fence, Settlement] = {}
+        settlements: dict[Fence, FencedOutcome] = {}
         for pick, outcome, progress in some:
             fence = self.pick_claim(pick)
             # A claim is settled once; whoever comes again comes with the same.
             settlements[fence] = self.settled.get(fence, self.settlement(fence, outcome, progress))
         self.finish_both(list(settlements.values()))
 
-    def finish_both(self, settlements: list[Settlement]) -> None:
+    def finish_both(self, settlements: list[FencedOutcome]) -> None:
         if len(settlements) > 1:  # children of one may hold a key that another frees, and stores may order that freely
             settlements = [settlement for settlement in settlements if not _has_children(settlement)]
         verdicts = self.run(self.store.finish(settlements))
@@ -328,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, verb=st.sampled_from(["cordon", "drain", "restart", "uncordon", "uncordon", "uncordon"]))
     def tell_node(self, pick: Pick, verb: Verb) -> None:
         node_id = self.pick_node(pick)
-        order = self.run(self.store.order(NewOrder(verb=verb, subject=node_id, who="ada")))
+        order = self.run(self.store.act(NewAction(verb=verb, subject=node_id, who="ada")))
         assert order.is_refused is not self.model.order(verb, node_id)
 
     @rule(pick=picks, leaves=st.booleans())
@@ -474,7 +462,7 @@ def _pick(pick: Pick, alive: Sequence[Answer], all_ever: Sequence[Answer]) -> An
     return candidates[-1 - index % len(candidates)]
 
 
-def _has_children(settlement: Settlement) -> bool:
+def _has_children(settlement: FencedOutcome) -> bool:
     return isinstance(settlement.outcome, Succeeded) and bool(settlement.outcome.children)
 
 
@@ -491,8 +479,8 @@ def _of_record(record: TaskRecord) -> dict[str, Any]:
         "key": record.key,
         "limit_key": record.limit_key,
         "group_id": record.group_id,
-        "demand": record.demand,
-        "kept_by": record.kept_by if record.state is State.READY else None,
+        "requirements": record.requirements,
+        "reserved_by": record.reserved_by if record.state is State.READY else None,
         "payload": bytes(record.payload),
         "state": record.state,
         "reason": record.reason,
@@ -518,8 +506,8 @@ def _of_model(task: ModelTask) -> dict[str, Any]:
         "key": task.task.key,
         "limit_key": task.limit_key,
         "group_id": task.group_id,
-        "demand": task.task.demand,
-        "kept_by": task.kept_by if task.state is State.READY else None,
+        "requirements": task.task.requirements,
+        "reserved_by": task.reserved_by if task.state is State.READY else None,
         "payload": task.task.payload,
         "state": task.state,
         "reason": task.reason,

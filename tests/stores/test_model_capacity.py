@@ -13,8 +13,10 @@ from tests.stores.model import LATER
 from tests.stores.strategies import COSTLY_PROCESS, TEXTS, WAYS, details, machines, queues, requests, shares, some_picks
 from tests.stores.test_model import DistributedMachine, MemoryMachine, PostgresMachine, SqliteMachine, StoreMachine
 
-from synergon.demands import A_PROCESS, NOTHING, PROCESS, UNIT
-from synergon.records import ClaimRequest, HandedBack, NewTask, Room, Succeeded
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.outcomes import HandedBack, Succeeded
+from synergon.model.requirements import NO_REQUIREMENTS, ONE_PROCESS, PROCESS, UNIT
+from synergon.model.tasks import NewTask
 
 IS_LONG = bool(os.environ.get("SYNERGON_LONG"))
 
@@ -23,22 +25,25 @@ plain_tasks = st.builds(
     kind=st.sampled_from("aab"),
     queue=queues,
     priority=st.sampled_from([0, 0, 0, 1]),
-    demand=st.sampled_from([*TEXTS, demands(cpu=2), demands(cpu=2), "", "", *WAYS]),
+    requirements=st.sampled_from([*TEXTS, demands(cpu=2), demands(cpu=2), "", "", *WAYS]),
     key=st.sampled_from([None, None, None, "k"]),
     on_conflict=st.just("replace"),
 )
 alive = st.tuples(st.just(True), st.integers(0, 5))
-ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(spared_for=LATER)])
+ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(protected_for=LATER)])
 full_requests = st.builds(
     lambda free, rank, patience, limit, processes, of_a, of_b, shares: ClaimRequest(
         node_id="",
-        rooms=(Room(kind="a", count=9, rank=rank, demand=of_a), Room(kind="b", count=9, demand=of_b)),
+        kinds=(
+            KindRequest(kind="a", count=9, rank=rank, requirements=of_a),
+            KindRequest(kind="b", count=9, requirements=of_b),
+        ),
         limit=limit,
         totals=amounts(cpu=4, gpu=1) | {PROCESS: 2 * UNIT},
         free=amounts(cpu=free, gpu=1) | {PROCESS: processes * UNIT},
         held=amounts(cpu=min(free, 2)),
         patience=patience,
-        keep_for=LATER,
+        reserve_microseconds=LATER,
         shares=shares,
     ),
     free=st.sampled_from([0, 1, 2, 4]),
@@ -46,8 +51,8 @@ full_requests = st.builds(
     patience=st.sampled_from([0, 0, None]),
     limit=st.sampled_from([9, 9, 2, 1, 0]),
     processes=st.sampled_from([2, 1, 0]),
-    of_a=st.sampled_from([NOTHING, A_PROCESS]),
-    of_b=st.sampled_from([NOTHING, A_PROCESS, COSTLY_PROCESS]),
+    of_a=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS]),
+    of_b=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS, COSTLY_PROCESS]),
     shares=shares,
 )
 """Of a node that is often too full for the bigger tasks, and keeps what it has for the one that it was told."""

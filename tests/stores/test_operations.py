@@ -23,9 +23,10 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.lifecycle import FINAL, MOVES, State, is_legal
+from synergon.model.lifecycle import FINAL, MOVES, State, is_legal
+from synergon.model.record import from_datetime, to_datetime
+from synergon.model.tasks import Moved, NewTask, Reprioritizing, Rescheduling, Woken
 from synergon.policies import CRASH_LIMIT, HIGHEST_PRIORITY, LOWEST_PRIORITY
-from synergon.records import Moved, NewTask, Reprioritizing, Rescheduling, Woken, from_datetime, to_datetime
 from synergon.stores.base import Store
 
 Operation = Callable[[Store, int], Awaitable[list[Moved]]]

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from tests.stores.actions import HOUR, MILLISECOND, Worker, add, declare_limit, declare_pool, pass_time, state_of
 
-from synergon.control_records import NewOrder, OrderRecord, Verb
-from synergon.lifecycle import State
-from synergon.records import Cutoffs, from_datetime
+from synergon.model.lifecycle import State
+from synergon.model.operator_actions import AuditRecord, NewAction, Verb
+from synergon.model.record import from_datetime
+from synergon.model.tasks import Cutoffs
 from synergon.stores.base import Store
 
 
-async def order(store: Store, verb: Verb, subject: str, value: Any = None) -> OrderRecord:
-    return await store.order(NewOrder(verb=verb, subject=subject, value=value, who="ada"))
+async def order(store: Store, verb: Verb, subject: str, value: Any = None) -> AuditRecord:
+    return await store.act(NewAction(verb=verb, subject=subject, value=value, who="ada"))
 
 
 async def test_an_order_is_done_and_written_down_with_who_when_what_and_outcome(store: Store) -> None:
@@ -24,9 +25,9 @@ async def test_an_order_is_done_and_written_down_with_who_when_what_and_outcome(
     (queue,) = await store.queues()
     assert queue.is_paused
     assert (given.verb, given.subject, given.who, given.outcome) == ("pause", "mail", "ada", "paused")
-    assert before <= from_datetime(given.ordered_at) <= after
-    assert given.done_at == given.ordered_at
-    assert await store.orders() == [given]
+    assert before <= from_datetime(given.requested_at) <= after
+    assert given.done_at == given.requested_at
+    assert await store.audit() == [given]
 
 
 async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> None:
@@ -60,7 +61,7 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         "ended before",
         "cancel requested",
     ]
-    assert [given.outcome for given in await store.orders()] == outcomes[::-1]
+    assert [given.outcome for given in await store.audit()] == outcomes[::-1]
     assert [(limit.name, limit.value) for limit in await store.limits()] == [("license", None)]
     assert [(one.address, one.capacity) for one in await store.servers()] == [("b", 2), ("https://c.example", None)]
     assert await state_of(store, task_id) is State.CANCELLED
@@ -90,10 +91,10 @@ async def test_an_order_that_makes_no_sense_is_refused_and_that_is_written_down(
     assert refused.is_refused
     assert (refused.outcome or "").startswith("refused: ")
     assert why in (refused.outcome or "")
-    assert refused.done_at == refused.ordered_at
-    assert await store.orders() == [refused]
-    assert await store.orders(node_id=subject) == []
-    assert not await store.order_done(refused.id, "done all the same")
+    assert refused.done_at == refused.requested_at
+    assert await store.audit() == [refused]
+    assert await store.audit(node_id=subject) == []
+    assert not await store.action_done(refused.id, "done all the same")
     assert [limit.value for limit in await store.limits()] == [1]
     assert [one.address for one in await store.servers()] == ["a"]
 
@@ -104,20 +105,20 @@ async def test_a_node_carries_out_its_orders_once_oldest_first(store: Store, wor
     await order(store, "stop", "other")
     await order(store, "pause", worker.node_id)  # a queue may be named like a node
     assert [one.outcome for one in given] == [None] * 3
-    assert await store.orders(node_id=worker.node_id) == given
-    assert await store.orders(limit=1, node_id=worker.node_id) == given[:1]
-    assert await store.order_done(given[0].id, "cordoned")
-    assert not await store.order_done(given[0].id, "cordoned again")
-    assert not await store.order_done(given[2].id + 4711, "cordoned")
-    assert await store.orders(node_id=worker.node_id) == given[1:]
-    (done,) = [one for one in await store.orders() if one.id == given[0].id]
+    assert await store.audit(node_id=worker.node_id) == given
+    assert await store.audit(limit=1, node_id=worker.node_id) == given[:1]
+    assert await store.action_done(given[0].id, "cordoned")
+    assert not await store.action_done(given[0].id, "cordoned again")
+    assert not await store.action_done(given[2].id + 4711, "cordoned")
+    assert await store.audit(node_id=worker.node_id) == given[1:]
+    (done,) = [one for one in await store.audit() if one.id == given[0].id]
     assert done.outcome == "cordoned"
     assert done.done_at is not None
 
 
 async def test_orders_are_told_newest_first_and_no_more_than_asked(store: Store) -> None:
     given = [await order(store, "pause", f"queue-{number}") for number in range(5)]
-    assert await store.orders(limit=3) == given[:1:-1]
+    assert await store.audit(limit=3) == given[:1:-1]
     assert [one.id for one in given] == sorted({one.id for one in given})
 
 
@@ -126,9 +127,9 @@ async def test_old_orders_are_forgotten_oldest_first_in_batches(store: Store, wo
     waiting = await order(store, "stop", worker.node_id)
     await pass_time(store, MILLISECOND)
     await store.prune(Cutoffs(), 1000)
-    await store.prune(Cutoffs(orders=HOUR), 1000)
-    assert await store.orders() == [waiting, *given[::-1]]
-    await store.prune(Cutoffs(orders=0), 2)
-    assert await store.orders() == [waiting, given[2]]
-    await store.prune(Cutoffs(orders=0), 1000)
-    assert await store.orders() == await store.orders(node_id=worker.node_id) == []
+    await store.prune(Cutoffs(audit=HOUR), 1000)
+    assert await store.audit() == [waiting, *given[::-1]]
+    await store.prune(Cutoffs(audit=0), 2)
+    assert await store.audit() == [waiting, given[2]]
+    await store.prune(Cutoffs(audit=0), 1000)
+    assert await store.audit() == await store.audit(node_id=worker.node_id) == []

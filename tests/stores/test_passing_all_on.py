@@ -16,12 +16,14 @@ from tests.stores.relay import LINED
 from tests.stores.test_cordon import order
 from tests.support import until
 
-from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewRate
-from synergon.records import Claim, ClaimRequest, Claims, NewTask, Room, Settlement, Succeeded, Verdict
+from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit, NewRate
+from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
+from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.closing_up import _close_up
+from synergon.stores.postgres.finish_keyed import _close_up
 
 LINES: Final = ("a", "b", "c")
 WANTED: Final = replace(LINED, count=100)
@@ -44,11 +46,11 @@ class Crowd:
         worker = await Worker.start(store)
         return cls(store, worker, await worker.claim_rooms(WANTED), ids)
 
-    def settlements(self, claims: list[Claim] | None = None) -> list[Settlement]:
+    def settlements(self, claims: list[Claim] | None = None) -> list[FencedOutcome]:
         return [settlement_of(claim, Succeeded()) for claim in (self.claims if claims is None else claims)]
 
     async def pass_on(
-        self, claims: list[Claim] | None = None, *rooms: Room, **more: Any
+        self, claims: list[Claim] | None = None, *rooms: KindRequest, **more: Any
     ) -> tuple[list[Verdict], Claims] | None:
         fields = {"node_id": self.worker.node_id, "rooms": rooms or (WANTED,), "limit": 100, **more}
         return await self.store.pass_all_on(self.settlements(claims), ClaimRequest(**fields))
@@ -90,16 +92,18 @@ async def test_whoever_is_ready_and_has_a_better_place_in_the_order_goes_first(p
     assert await states(passing, [*others, later]) == [State.READY] * 6
 
 
-@pytest.mark.parametrize("what", ["demand", "ready demand", "another queue", "expired", "no lease", "cordoned"])
+@pytest.mark.parametrize(
+    "what", ["requirements", "ready requirements", "another queue", "expired", "no lease", "cordoned"]
+)
 async def test_where_something_has_to_be_weighed_those_who_follow_are_ready(passing: Store, what: str) -> None:
     crowd = await Crowd.begin(passing, number=2)
     fields: dict[str, dict[str, Any]] = {
-        "demand": {"demand": demands(cpu=1)},
+        "requirements": {"requirements": demands(cpu=1)},
         "another queue": {"queue": "another"},
         "expired": {"expires_in": 1},
     }
-    if what == "ready demand":
-        await add(passing, kind="lined", limit_key="d", demand=demands(cpu=1))
+    if what == "ready requirements":
+        await add(passing, kind="lined", limit_key="d", requirements=demands(cpu=1))
     follower = await add(passing, kind="lined", limit_key="a", **fields.get(what, {}))
     if what == "no lease":
         await passing.unregister(crowd.worker.node_id)
@@ -152,7 +156,7 @@ async def test_lines_with_a_rate_are_put_in_order(passing: Store) -> None:
 async def test_it_is_not_for_other_places_or_several_kinds(passing: Store) -> None:
     crowd = await Crowd.begin(passing)
     await declare_limit(passing, "key:other", 2)
-    other = Room(kind="other", count=5)
+    other = KindRequest(kind="other", count=5)
     await add_many(passing, 2, kind="other", limit_key="a")
     claims = [*crowd.claims, *await crowd.worker.claim_rooms(other)]
     assert await crowd.pass_on(claims) is None
@@ -243,7 +247,7 @@ async def test_batches_of_several_kinds_wait_for_each_other_in_order(passing: St
     crowd = await Crowd.begin(passing)
     await declare_limit(passing, "key:other", 2)
     await add_many(passing, 2, kind="other", limit_key="a")
-    claims = [*crowd.claims, *await crowd.worker.claim_rooms(Room(kind="other", count=5))]
+    claims = [*crowd.claims, *await crowd.worker.claim_rooms(KindRequest(kind="other", count=5))]
     async with holding("SELECT 1 FROM {schema}.turn WHERE name LIKE 'key:lined%' FOR UPDATE"):
         finishing = asyncio.create_task(passing.finish(crowd.settlements(claims)))
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

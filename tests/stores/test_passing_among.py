@@ -21,10 +21,11 @@ from tests.stores.actions import (
 )
 from tests.stores.relay import LICENSED, LINED_AND_LICENSED, LINED_AND_SERVED, SERVED, Relay
 
-from synergon.demands import parse_demand
-from synergon.lifecycle import State
-from synergon.limit_records import NewProvider, NewServer
-from synergon.records import Look, Room, Verdict
+from synergon.model.claims import CandidateQuery, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewProvider, NewServer
+from synergon.model.outcomes import Verdict
+from synergon.model.requirements import parse_requirements
 from synergon.stores.base import Store
 
 OTHER: Final = replace(LICENSED, kind="other")
@@ -52,10 +53,10 @@ async def test_of_kinds_that_take_the_same_places_the_first_task_has_it(passing:
         replace(OTHER, provider="gpu"),
         replace(OTHER, is_urgent=True),
         replace(OTHER, is_rated=True),
-        replace(OTHER, demand=parse_demand(demands(cpu=1))),
+        replace(OTHER, requirements=parse_requirements(demands(cpu=1))),
     ],
 )
-async def test_a_kind_that_needs_something_else_as_well_is_weighed(passing: Store, other: Room) -> None:
+async def test_a_kind_that_needs_something_else_as_well_is_weighed(passing: Store, other: KindRequest) -> None:
     relay = await Relay.begin(passing, LICENSED)
     await declare_limit(passing, "more", 1)
     better = await add(passing, kind="other", priority=1)
@@ -65,7 +66,7 @@ async def test_a_kind_that_needs_something_else_as_well_is_weighed(passing: Stor
 
 async def test_one_of_another_kind_that_demands_something_of_its_own_is_weighed(passing: Store) -> None:
     relay = await Relay.begin(passing, LICENSED)
-    heavy = await add(passing, kind="other", priority=1, demand=demands(cpu=1))
+    heavy = await add(passing, kind="other", priority=1, requirements=demands(cpu=1))
     passed = await relay.next(LICENSED, OTHER, totals=amounts(cpu=1), free=amounts(cpu=1))
     assert passed == ([heavy], False)
 
@@ -80,17 +81,17 @@ async def test_a_limit_that_was_lowered_is_not_used_by_another_kind(passing: Sto
 # ---------------------------------------------------------------- kinds of other nodes
 
 
-def theirs(room: Room = LICENSED, **more: Any) -> dict[str, Any]:
+def theirs(room: KindRequest = LICENSED, **more: Any) -> dict[str, Any]:
     """What another node could take of a kind."""
     queues = more.pop("queues", None)
-    return {"rivals": (Look(room=replace(room, kind="theirs", **more), queues=queues, limit=8),)}
+    return {"rivals": (CandidateQuery(room=replace(room, kind="theirs", **more), queues=queues, limit=8),)}
 
 
 SHARED: Final = pytest.mark.parametrize("room", [LICENSED, SERVED, LINED_AND_SERVED, LINED_AND_LICENSED])
 
 
 @SHARED
-async def test_while_others_have_nothing_better_the_place_is_passed_on(passing: Store, room: Room) -> None:
+async def test_while_others_have_nothing_better_the_place_is_passed_on(passing: Store, room: KindRequest) -> None:
     relay = await Relay.begin(passing, room)
     await add(passing, kind="theirs")
     await add(passing, kind="theirs", priority=1, queue="paused")
@@ -101,7 +102,9 @@ async def test_while_others_have_nothing_better_the_place_is_passed_on(passing: 
 
 
 @SHARED
-async def test_a_better_task_of_another_node_is_left_the_place_in_the_same_step(passing: Store, room: Room) -> None:
+async def test_a_better_task_of_another_node_is_left_the_place_in_the_same_step(
+    passing: Store, room: KindRequest
+) -> None:
     relay = await Relay.begin(passing, room)
     better = await add(passing, kind="theirs", priority=1)
     verdict, claims = await relay.pass_on(**theirs(room))
@@ -128,7 +131,7 @@ async def test_the_older_of_equals_is_before_it_and_then_the_end_of_a_pipeline(p
     "look",
     [
         theirs(limits=("license", "full")),
-        theirs(demand=parse_demand(demands("gpu"))),
+        theirs(requirements=parse_requirements(demands("gpu"))),
         theirs(queues=frozenset({"another"})),
         theirs(is_urgent=True),
     ],
@@ -147,7 +150,7 @@ async def test_whether_others_could_take_more_than_the_place_is_weighed(passing:
 async def test_what_is_urgent_is_before_it_whatever_its_priority(passing: Store, is_here: bool) -> None:
     relay = await Relay.begin(passing, LICENSED)
     urgent = replace(OTHER, is_urgent=True)
-    rooms, rivals = ((LICENSED, urgent), ()) if is_here else ((LICENSED,), (Look(room=urgent, limit=8),))
+    rooms, rivals = ((LICENSED, urgent), ()) if is_here else ((LICENSED,), (CandidateQuery(room=urgent, limit=8),))
     _, claims = await relay.pass_on(*rooms, rivals=rivals)
     assert claims is not None
     assert [claim.id for claim in claims] == relay.ids[1:2], "at once: nothing of it is there"
@@ -158,7 +161,7 @@ async def test_what_is_urgent_is_before_it_whatever_its_priority(passing: Store,
 
 async def test_a_task_of_others_that_demands_something_of_its_own_is_weighed(passing: Store) -> None:
     relay = await Relay.begin(passing, LICENSED)
-    await add(passing, kind="theirs", priority=1, demand=demands("gpu"))
+    await add(passing, kind="theirs", priority=1, requirements=demands("gpu"))
     assert await relay.next(**theirs()) == (relay.ids[1:2], False)
 
 
@@ -171,7 +174,7 @@ async def test_whoever_did_not_come_is_not_left_the_place_again(passing: Store) 
 async def test_a_queue_that_only_others_serve_has_better_ones(passing: Store) -> None:
     relay = await Relay.begin(passing, LICENSED)
     night = await add(passing, kind="licensed", queue="night", priority=1)
-    rivals = (Look(room=LICENSED, limit=8),)
+    rivals = (CandidateQuery(room=LICENSED, limit=8),)
     _, claims = await relay.pass_on(queues=frozenset({"default"}), rivals=rivals)
     assert claims is not None
     assert claims.left == ((night, "licensed"),)
@@ -179,7 +182,9 @@ async def test_a_queue_that_only_others_serve_has_better_ones(passing: Store) ->
 
 async def test_a_command_that_only_another_node_knows_goes_before(passing: Store) -> None:
     relay = await Relay.begin(passing, SERVED)
-    orders = Look(room=Room(kind="order", count=1, provider="gpu", is_command=True), queues=frozenset(), limit=8)
+    orders = CandidateQuery(
+        room=KindRequest(kind="order", count=1, provider="gpu", is_command=True), queues=frozenset(), limit=8
+    )
     command = await add(passing, kind="order", is_command=True, provider="gpu")
     _, claims = await relay.pass_on(rivals=(orders,))
     assert claims is None
@@ -192,7 +197,7 @@ async def test_a_command_that_only_another_node_knows_goes_before(passing: Store
 
 @pytest.mark.parametrize(("room", "more"), [(LICENSED, {"a": 1}), (SERVED, {"a": 2}), (SERVED, {"a": 1, "b": 1})])
 async def test_where_there_are_several_places_it_is_weighed_who_has_which(
-    passing: Store, room: Room, more: dict[str, int]
+    passing: Store, room: KindRequest, more: dict[str, int]
 ) -> None:
     """Whoever ends at the same moment might leave its place to the same task."""
     relay = await Relay.begin(passing, room)
@@ -207,7 +212,7 @@ async def test_where_there_are_several_places_it_is_weighed_who_has_which(
 
 
 @BOTH
-async def test_one_of_another_line_that_is_before_it_has_its_place(passing: Store, room: Room) -> None:
+async def test_one_of_another_line_that_is_before_it_has_its_place(passing: Store, room: KindRequest) -> None:
     relay = await Relay.begin(passing, room)
     other = await add(passing, kind="lined", limit_key="other", priority=1)
     verdict, claims = await relay.pass_on()
@@ -217,7 +222,7 @@ async def test_one_of_another_line_that_is_before_it_has_its_place(passing: Stor
 
 
 @BOTH
-async def test_where_there_is_room_for_the_next_of_its_own_line_it_is_told(passing: Store, room: Room) -> None:
+async def test_where_there_is_room_for_the_next_of_its_own_line_it_is_told(passing: Store, room: KindRequest) -> None:
     relay = await Relay.begin(passing, room)
     await passing.set_servers("gpu", pool(a=2))
     await passing.set_limit("license", 2)
@@ -237,7 +242,7 @@ async def test_the_next_of_the_line_that_is_for_another_server_is_ready(passing:
 
 
 @BOTH
-async def test_a_line_that_was_lowered_promotes_nobody(passing: Store, room: Room) -> None:
+async def test_a_line_that_was_lowered_promotes_nobody(passing: Store, room: KindRequest) -> None:
     relay = await Relay.begin(passing, room)
     await passing.set_limit("key:lined", 0)
     other = await add(passing, kind="licensed")
@@ -254,7 +259,7 @@ def below(*paths: str) -> list[NewServer]:
 
 
 async def begin_below(
-    store: Store, *paths: str, prefix: str = "http://host", most: int = 1, room: Room = SERVED
+    store: Store, *paths: str, prefix: str = "http://host", most: int = 1, room: KindRequest = SERVED
 ) -> Relay:
     """One task runs on one of these servers, and a limit covers them."""
     relay = await Relay.begin(store, SERVED, number=20)
@@ -277,7 +282,7 @@ async def test_a_limit_that_covers_the_server_has_a_say(passing: Store, prefix: 
     assert len(await relay.worker.claim_rooms(SERVED)) == 1
 
 
-WEB: Final = Room(kind="web", count=3, provider="web")
+WEB: Final = KindRequest(kind="web", count=3, provider="web")
 
 
 async def test_where_nobody_has_looked_at_tasks_of_another_provider_they_are_weighed(passing: Store) -> None:
@@ -291,7 +296,7 @@ async def test_tasks_of_another_provider_below_the_same_limit_may_be_before_it(p
     """Here or on another node."""
     relay = await begin_below(passing, "one")
     await passing.declare([], [NewProvider(name="web", servers=tuple(below("web")))])
-    asked: dict[str, Any] = {} if is_here else {"rivals": (Look(room=WEB, limit=8),)}
+    asked: dict[str, Any] = {} if is_here else {"rivals": (CandidateQuery(room=WEB, limit=8),)}
     rooms = (SERVED, WEB) if is_here else (SERVED,)
     await add(passing, kind="web", priority=-1, provider="web")
     _, claims = await relay.pass_on(*rooms, **asked)

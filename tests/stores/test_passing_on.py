@@ -22,13 +22,15 @@ from tests.stores.actions import (
 )
 from tests.stores.relay import LICENSED, LINED, ROOMS, SERVED, Relay
 
-from synergon.control_records import NewOrder
-from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewRate
-from synergon.records import Claim, NewTask, Retrying, Room, Succeeded, Verdict
+from synergon.model.claims import Claim, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit, NewRate
+from synergon.model.operator_actions import NewAction
+from synergon.model.outcomes import Retrying, Succeeded, Verdict
+from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
 
-COMMANDS: Final = Room(kind="stop", count=1, provider="gpu", is_command=True)
+COMMANDS: Final = KindRequest(kind="stop", count=1, provider="gpu", is_command=True)
 
 
 @pytest.mark.parametrize("sort", ROOMS)
@@ -86,7 +88,7 @@ async def pause_the_queue(relay: Relay) -> None:
 
 
 async def cordon_the_node(relay: Relay) -> None:
-    await relay.store.order(NewOrder(verb="cordon", subject=relay.worker.node_id, who="ada"))
+    await relay.store.act(NewAction(verb="cordon", subject=relay.worker.node_id, who="ada"))
 
 
 async def cancel_the_others(relay: Relay) -> None:
@@ -117,7 +119,9 @@ async def test_queues_that_the_node_does_not_serve_are_left_alone(passing: Store
 @pytest.mark.parametrize("sort", ROOMS)
 async def test_what_demands_something_of_its_own_is_weighed(passing: Store, sort: str) -> None:
     relay = await Relay.begin(passing, ROOMS[sort])
-    heavy = await add(passing, kind=relay.room.kind, priority=1, demand=demands(cpu=1), limit_key=relay.claim.limit_key)
+    heavy = await add(
+        passing, kind=relay.room.kind, priority=1, requirements=demands(cpu=1), limit_key=relay.claim.limit_key
+    )
     cpu = {"cpu": 10**6}
     assert await relay.next(totals=cpu, free=cpu) == ([heavy], False)
 

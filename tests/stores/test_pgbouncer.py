@@ -49,7 +49,7 @@ def unopened(url: str) -> Store:
 @pytest.fixture
 async def orders(url: str) -> AsyncIterator[str]:
     """A table of the user's own."""
-    table = f"{SCHEMA}.orders"
+    table = f"{SCHEMA}.audit"
     administer(f"CREATE TABLE {table} (name text)")
     yield table
     administer(f"DROP TABLE {table}")
@@ -58,7 +58,7 @@ async def orders(url: str) -> AsyncIterator[str]:
 async def test_a_node_works_keeps_its_lease_and_does_not_listen(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.lease.PARTS", 30)  # renewed every second
+    monkeypatch.setattr("synergon.node.liveness.lease.PARTS", 30)  # renewed every second
     engine = Engine(url, sweep=3600, concurrency=50)
     way = Renewals(engine)
 

@@ -20,7 +20,6 @@ from tests.stores.actions import HOUR, OUTCOMES, Worker, add, listed, settlement
 from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
 
 from synergon import Engine
-from synergon.control_records import NewGroup, NewOrder
 from synergon.errors import (
     ConfigurationError,
     DataRefused,
@@ -29,9 +28,12 @@ from synergon.errors import (
     StoreError,
     StoreUnavailable,
 )
-from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewProvider, NewRate, NewServer
-from synergon.records import Cutoffs, NewTask, Room
+from synergon.model.claims import KindRequest
+from synergon.model.groups import NewGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
+from synergon.model.operator_actions import NewAction
+from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
@@ -205,12 +207,12 @@ async def use_limits(store: PostgresStore) -> None:
     """What a producer may do with limits, and what only a worker does."""
     await declare_all(store)
     worker = Worker(store, "node-1")
-    room = Room(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
+    room = KindRequest(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
     (claim,) = await worker.claim_rooms(room)
     assert claim.server == "a"
     await store.finish([settlement_of(claim, SUCCEEDED, server=("gpu", "a"), is_server_well=False)])
     await store.set_limit("license", 2)
-    await store.order(NewOrder(verb="set_servers", subject="gpu", value=[["b", 1]], who="ada"))
+    await store.act(NewAction(verb="set_servers", subject="gpu", value=[["b", 1]], who="ada"))
     await store.prune(Cutoffs(succeeded=0, failed=0, cancelled=0), 10)
 
 

@@ -1,4 +1,4 @@
-"""Claims by demand on PostgreSQL: what does not fit is not read, and what happens at once happens in some order."""
+"""Claims by requirements on PostgreSQL: what does not fit is not read, and concurrent claims are serializable."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[PostgresStore]:
 
 
 def fill(schema: str) -> None:
-    """Ready tasks of many kinds, in two queues, of each demand as many as of the others."""
+    """Ready tasks of many kinds, in two queues, of each requirements as many as of the others."""
     texts = ", ".join(f"'{text}'" for text in DEMANDS)
     administer(
-        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, demand) "
+        f"INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, enqueued_at, requirements) "
         f"SELECT 'kind-' || number % {KINDS}, 'queue-' || number / {KINDS} % {QUEUES}, 'ready', number % 3, now(), "
         f"'{{}}', now(), (ARRAY[{texts}])[1 + number / {KINDS * QUEUES} % {len(DEMANDS)}] "
         f"FROM generate_series(0, {ROWS} - 1) AS number"
@@ -98,12 +98,12 @@ async def test_a_claim_reads_what_it_may_take_and_one_of_what_does_not_fit(
 async def finds_its_own(store: PostgresStore) -> None:
     """Among many that are for others, a node gets what is for it."""
     worker = await Worker.start(store)
-    wanted = await add(store, kind="kind-7", priority=9, demand=demands("here", cpu=1))
+    wanted = await add(store, kind="kind-7", priority=9, requirements=demands("here", cpu=1))
     rooms = tuple(room(f"kind-{number}") for number in range(KINDS))
     state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=1), "free": amounts(cpu=1)}
     claims = await worker.claim_rooms(*rooms, limit=4, **state)
     assert claims[0].id == wanted
-    assert [claim.demand for claim in claims[1:]] == [""] * 3
+    assert [claim.requirements for claim in claims[1:]] == [""] * 3
 
 
 # ---------------------------------------------------------------- at once
@@ -111,8 +111,8 @@ async def finds_its_own(store: PostgresStore) -> None:
 
 async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> None:
     workers = [await Worker.start(store, f"node-{number}") for number in range(8)]
-    big = await add(store, demand=demands(cpu=8))
-    small = await add_many(store, 30, demand=demands(cpu=1))
+    big = await add(store, requirements=demands(cpu=8))
+    small = await add_many(store, 30, requirements=demands(cpu=1))
     state: dict[str, Any] = {
         "totals": amounts(cpu=8),
         "free": amounts(cpu=2),
@@ -130,10 +130,10 @@ async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> Non
     assert sorted(taken) == small[:14]
 
 
-@pytest.mark.parametrize("demand", ["", demands()], ids=["the short way", "the long way"])
-async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: PostgresStore, demand: str) -> None:
+@pytest.mark.parametrize("requirements", ["", demands()], ids=["the short way", "the long way"])
+async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: PostgresStore, requirements: str) -> None:
     worker = await Worker.start(store)
-    await add(store, demand=demand)
+    await add(store, requirements=requirements)
     sql = store.address.profile.statements(store.address.schema)
     connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
     async with connection.transaction():

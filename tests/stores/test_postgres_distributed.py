@@ -41,13 +41,11 @@ from tests.stores.actions import (
 from tests.stores.everything import do_everything, do_everything_with_demands, do_everything_with_limits
 
 from synergon.errors import ConfigurationError, SchemaError, StoreError
-from synergon.lifecycle import State
-from synergon.records import (
-    ClaimRequest,
-    Cutoffs,
-    Room,
-)
-from synergon.stores.postgres import PostgresStore, contest
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.tasks import Cutoffs
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.distributed import claim
 from synergon.stores.postgres.profile import DISTRIBUTED, PROFILES, STANDARD
 
 ROOT: Final = Path(__file__).parents[2]
@@ -73,8 +71,8 @@ async def store() -> AsyncIterator[PostgresStore]:
 
 
 def request(node_id: str, limit: int, *kinds: str) -> ClaimRequest:
-    rooms = tuple(Room(kind=kind, count=limit) for kind in kinds or (KIND,))
-    return ClaimRequest(node_id=node_id, rooms=rooms, limit=limit)
+    rooms = tuple(KindRequest(kind=kind, count=limit) for kind in kinds or (KIND,))
+    return ClaimRequest(node_id=node_id, kinds=rooms, limit=limit)
 
 
 # ---------------------------------------------------------------- the URL and the schema
@@ -247,7 +245,7 @@ def interrupted(store: PostgresStore, between: Interlude) -> Callable[..., Any]:
 
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
         answer = await store._statement(work, *arguments)
-        if work is contest._look and interludes:
+        if work is claim._look and interludes:
             await interludes.pop()()
         return answer
 
@@ -261,7 +259,7 @@ async def test_a_claimer_that_lost_everything_it_saw_takes_what_comes_next(store
     async def others_are_quicker() -> None:
         assert await quick.claim_ids(limit=10) == ids[:10]
 
-    claims, _ = await contest.claim_by_contest(interrupted(store, others_are_quicker), request(slow.node_id, 10))
+    claims, _ = await claim.claim_by_contest(interrupted(store, others_are_quicker), request(slow.node_id, 10))
     assert [claim.id for claim in claims] == ids[10:]
 
 
@@ -273,9 +271,9 @@ async def test_a_claimer_that_lost_a_part_fills_up_and_keeps_to_its_rooms(store:
     async def others_are_quicker() -> None:
         assert await quick.claim_ids(limit=3) == ids[:3]
 
-    rooms = (Room(kind=KIND, count=5), Room(kind="other", count=2))
-    wanted = ClaimRequest(node_id=slow.node_id, rooms=rooms, limit=100)
-    claims, _ = await contest.claim_by_contest(interrupted(store, others_are_quicker), wanted)
+    rooms = (KindRequest(kind=KIND, count=5), KindRequest(kind="other", count=2))
+    wanted = ClaimRequest(node_id=slow.node_id, kinds=rooms, limit=100)
+    claims, _ = await claim.claim_by_contest(interrupted(store, others_are_quicker), wanted)
     assert [claim.id for claim in claims] == ids[3:8] + others[:2]
 
 
@@ -286,7 +284,7 @@ async def test_what_changed_since_the_look_is_asked_again(store: PostgresStore) 
     async def pause() -> None:
         await store.pause(["x"])
 
-    claims, _ = await contest.claim_by_contest(interrupted(store, pause), request(worker.node_id, 10))
+    claims, _ = await claim.claim_by_contest(interrupted(store, pause), request(worker.node_id, 10))
     assert claims == []
 
 
@@ -297,15 +295,15 @@ async def test_what_is_taken_is_not_lost_when_a_later_look_fails(store: Postgres
 
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal looks
-        looks += work is contest._look
+        looks += work is claim._look
         if looks == 2:
             raise StoreError("away")
         answer = await store._statement(work, *arguments)
-        if work is contest._look:
+        if work is claim._look:
             await quick.claim_ids(limit=1)
         return answer
 
-    claims, _ = await contest.claim_by_contest(run, request(slow.node_id, 5))
+    claims, _ = await claim.claim_by_contest(run, request(slow.node_id, 5))
     assert [claim.id for claim in claims] == ids[1:5]
 
 
@@ -342,9 +340,9 @@ async def test_a_claim_gives_up_when_everything_is_held(store: PostgresStore) ->
         return await store._statement(work, *arguments)
 
     async with held(*ids), asyncio.timeout(PATIENCE_SECONDS):
-        claims, _ = await contest.claim_by_contest(run, request(worker.node_id, 500))
+        claims, _ = await claim.claim_by_contest(run, request(worker.node_id, 500))
         assert claims == []
-    assert tries < 3 * contest.MOST_REFUSALS
+    assert tries < 3 * claim.MOST_REFUSALS
     assert await worker.claim_ids() == ids
 
 

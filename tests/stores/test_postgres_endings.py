@@ -16,9 +16,10 @@ from tests.stores.actions import HOUR, Worker, add_many
 from tests.stores.test_endings import EVERYTHING, rest, rest_ids
 
 from synergon.errors import EventsLost, OptionError
-from synergon.lifecycle import FINAL
-from synergon.records import Cutoffs, Succeeded
-from synergon.stores.endings import NOW
+from synergon.model.lifecycle import FINAL
+from synergon.model.outcomes import Succeeded
+from synergon.model.tasks import Cutoffs
+from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD
 

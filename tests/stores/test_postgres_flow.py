@@ -12,11 +12,11 @@ from tests.stores.actions import Worker, add_many, amounts, demands
 from tests.stores.test_capacity import ids_of, room
 from tests.stores.test_postgres_round_trips import WEIGHED, said, written_down
 
-from synergon.control_records import NewOrder
 from synergon.errors import LeaseLost
-from synergon.records import Claims
+from synergon.model.claims import Claims
+from synergon.model.operator_actions import NewAction
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.claimer import MANY
+from synergon.stores.postgres.claim import MANY
 
 __all__ = ["said"]
 
@@ -104,7 +104,7 @@ async def test_one_kind_is_asked_for_shortly_however_few_there_are(
     late, (first, second, third) = await add_many(store, 2, queue="mail"), await add_many(store, 3, priority=1)
     claims, asked = await flow.claim(limit=1)
     assert (ids_of(claims), asked) == ([first], ["claim_kind"])
-    assert {(claim.claim_no, claim.attempts, claim.spared_for) for claim in claims} == {(1, 1, 0)}
+    assert {(claim.claim_no, claim.attempts, claim.protected_for) for claim in claims} == {(1, 1, 0)}
     claims = await worker.claim_rooms(type(room())(kind="work", count=2), limit=9, **STATE)
     assert ids_of(claims) == [second, third]
     claims, asked = await flow.claim(limit=9)
@@ -132,7 +132,7 @@ async def test_a_task_that_demands_something_is_weighed(
     store: PostgresStore, flow: Flow, kinds: tuple[str, ...]
 ) -> None:
     plain = await add_many(store, 3)
-    (first,) = await add_many(store, 1, demand=demands(cpu=1), priority=1)
+    (first,) = await add_many(store, 1, requirements=demands(cpu=1), priority=1)
     claims, asked = await flow.claim(*kinds)
     assert (ids_of(claims), asked) == ([first, *plain], [shorter(kinds), "claim", "lanes", *WEIGHED])
 
@@ -142,7 +142,7 @@ async def test_a_node_that_is_cordoned_meanwhile_gets_nothing_and_learns_why(
     store: PostgresStore, worker: Worker, flow: Flow, kinds: tuple[str, ...]
 ) -> None:
     await add_many(store, 3)
-    await store.order(NewOrder(verb="cordon", subject=worker.node_id, who="ada"))
+    await store.act(NewAction(verb="cordon", subject=worker.node_id, who="ada"))
     claims, asked = await flow.claim(*kinds)
     assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, [shorter(kinds), "claim"])
 

@@ -22,13 +22,14 @@ from tests.stores.actions import KIND, add, demands, listed, read, states
 from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
-from synergon.control_records import NewGroup
 from synergon.errors import KeyConflict, NotConnected, OptionError
-from synergon.lifecycle import State
-from synergon.records import NewTask, from_datetime
+from synergon.model.groups import NewGroup
+from synergon.model.lifecycle import State
+from synergon.model.record import from_datetime
+from synergon.model.tasks import NewTask
 from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.caller_transaction import kinds_of, payload_of
 from synergon.stores.postgres.drivers import in_style
-from synergon.stores.postgres.joining import kinds_of, payload_of
 
 Opened = tuple[Any, Callable[[], Awaitable[None]]]
 """A connection with a transaction, and how the caller commits it."""
@@ -146,7 +147,7 @@ RICH = NewTask(
     max_attempts=3,
     tags=("a", "b"),
     meta=b'{"x": 1}',
-    demand=demands("zone:eu", cpu=0.5),
+    requirements=demands("zone:eu", cpu=0.5),
 )
 
 
@@ -185,7 +186,7 @@ async def test_the_task_is_there_when_the_caller_commits(store: PostgresStore, o
     assert (record.state, record.queue, record.priority) == (State.SCHEDULED, RICH.queue, RICH.priority)
     assert (record.run_at.year, record.max_attempts, record.tags, record.meta) == (2100, 3, ("a", "b"), {"x": 1})
     assert bytes(record.payload) == RICH.payload
-    assert record.demand == RICH.demand
+    assert record.requirements == RICH.requirements
 
 
 @every_driver
@@ -203,7 +204,7 @@ async def test_nothing_is_there_when_the_caller_goes_away(store: PostgresStore, 
 async def test_keys_are_met_inside_the_callers_transaction(store: PostgresStore, opened: Any) -> None:
     keyed = NewTask(kind=KIND, key="a")
     replacing = NewTask(
-        kind=KIND, key="a", on_conflict="replace", payload=b'"new"', tags=("t",), delay=1, demand=demands()
+        kind=KIND, key="a", on_conflict="replace", payload=b'"new"', tags=("t",), delay=1, requirements=demands()
     )
     async with opened() as (connection, commit):
         (first,) = await store.insert_on(connection, [keyed])
@@ -216,7 +217,7 @@ async def test_keys_are_met_inside_the_callers_transaction(store: PostgresStore,
     assert [first.created, again.created, replaced.created] == [True, False, False]
     assert await listed(store) == [first.id]
     record = await read(store, first.id)
-    assert (bytes(record.payload), record.demand) == (b'"new"', demands())
+    assert (bytes(record.payload), record.requirements) == (b'"new"', demands())
 
 
 @every_synchronous_driver

@@ -25,10 +25,12 @@ from tests.stores.actions import (
 )
 from tests.stores.slow_postgres import ROOMS, SlowStore, alike, is_done, pass_on, settled
 
-from synergon.lifecycle import FINAL, State
-from synergon.limit_records import NewLimit, NewProvider, NewServer
-from synergon.records import NewTask, Reprioritizing, Room, TaskQuery
-from synergon.stores.postgres import PostgresStore, inserting
+from synergon.model.claims import KindRequest
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.limits import NewLimit, NewProvider, NewServer
+from synergon.model.task_records import TaskQuery
+from synergon.model.tasks import NewTask, Reprioritizing
+from synergon.stores.postgres import PostgresStore, insert
 
 PROCESSES: Final = 4
 PLACES: Final = 2
@@ -219,8 +221,8 @@ async def test_a_command_that_comes_while_a_claim_waits_for_its_servers_goes_fir
     await transaction.start()
     await mine.fetch(f"SELECT 1 FROM {store.address.schema}.server FOR UPDATE")
     worker = await Worker.start(store)
-    commands = Room(kind="stop", count=1, provider="gpu", is_command=True)
-    claiming = asyncio.create_task(worker.claim_rooms(commands, Room(kind="served", count=9, provider="gpu")))
+    commands = KindRequest(kind="stop", count=1, provider="gpu", is_command=True)
+    claiming = asyncio.create_task(worker.claim_rooms(commands, KindRequest(kind="served", count=9, provider="gpu")))
     await until(somebody_waits)
     command = await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
     await transaction.commit()
@@ -284,7 +286,7 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
 
 def _lined_columns(kind: str) -> list[list[Any]]:
     tasks = [NewTask(kind=kind, limit_key="ada") for _ in range(3)]
-    return [*inserting._columns(tasks), *inserting._bonds(tasks)]
+    return [*insert._columns(tasks), *insert._bonds(tasks)]
 
 
 async def somebody_waits() -> bool:

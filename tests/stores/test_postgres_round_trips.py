@@ -11,7 +11,8 @@ from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.records import Claim, ClaimRequest, Look, Room, Succeeded
+from synergon.model.claims import CandidateQuery, Claim, ClaimRequest, KindRequest
+from synergon.model.outcomes import Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
@@ -57,7 +58,7 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
         return ids_of(claims), list(said)
 
     assert await claim() == (plain[:1], ["claim_kind"])
-    first, second = await add_many(store, 2, demand=demands(cpu=1), priority=1)
+    first, second = await add_many(store, 2, requirements=demands(cpu=1), priority=1)
     assert await claim() == ([first], ["claim_kind", "claim", "lanes", *WEIGHED])
     assert await claim() == ([second], ["lanes", *WEIGHED])
     assert await claim(9) == (plain[1:], ["lanes", "claim_kind"])
@@ -65,11 +66,11 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
 
 
 ROOMS: Final = {
-    "nothing": Room(kind="free", count=1),
-    "a limit": Room(kind="licensed", count=1, limits=("license",)),
-    "a server": Room(kind="served", count=1, provider="gpu"),
-    "a line": Room(kind="lined", count=1),
-    "a line and a server": Room(kind="lined", count=1, provider="gpu"),
+    "nothing": KindRequest(kind="free", count=1),
+    "a limit": KindRequest(kind="licensed", count=1, limits=("license",)),
+    "a server": KindRequest(kind="served", count=1, provider="gpu"),
+    "a line": KindRequest(kind="lined", count=1),
+    "a line and a server": KindRequest(kind="lined", count=1, provider="gpu"),
 }
 SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
@@ -107,8 +108,8 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
 LICENSED: Final = ROOMS["a limit"]
 OTHERS: Final = {
     "the same": (LICENSED, []),
-    "something else": (Room(kind="stranger", count=1, limits=("another",)), []),
-    "what shares a limit": (Room(kind="stranger", count=1, limits=("license",)), ["ready_elsewhere"]),
+    "something else": (KindRequest(kind="stranger", count=1, limits=("another",)), []),
+    "what shares a limit": (KindRequest(kind="stranger", count=1, limits=("license",)), ["ready_elsewhere"]),
 }
 
 
@@ -122,14 +123,16 @@ async def test_only_what_others_alone_could_take_is_asked_for_besides(said: list
     there, besides = OTHERS[what]
     await written_down()
     said.clear()
-    claims = await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=LICENSED), Look(room=there)))
+    claims = await worker.claim_rooms(
+        LICENSED, limit=1, rivals=(CandidateQuery(room=LICENSED), CandidateQuery(room=there))
+    )
     await written_down()
     assert (ids_of(claims), said) == (
         [first],
         ["lanes", "BEGIN", "lock_limits", "ready", *besides, "take_seats", "COMMIT"],
     )
     said.clear()
-    assert not await worker.claim_rooms(LICENSED, limit=1, rivals=(Look(room=there),))
+    assert not await worker.claim_rooms(LICENSED, limit=1, rivals=(CandidateQuery(room=there),))
     await written_down()
     assert "demands" not in said, "where there is no place, there is none to leave"
     await store.close()
@@ -157,7 +160,7 @@ async def test_a_place_is_passed_on_in_one_statement(said: list[str], shared: st
     settlement = settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
     await written_down()
     said.clear()
-    _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, rooms=(ROOMS[shared],), limit=1))
+    _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, kinds=(ROOMS[shared],), limit=1))
     await written_down()
     assert (len(claims or ()), said) == (1, [PASSED[shared]])
     await store.close()

@@ -28,8 +28,8 @@ from synergon.errors import (
     StoreError,
     StoreUnavailable,
 )
-from synergon.lifecycle import State
-from synergon.records import NewTask
+from synergon.model.lifecycle import State
+from synergon.model.tasks import NewTask
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.connection import connect
 

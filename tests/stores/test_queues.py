@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tests.stores.actions import HOUR, OUTCOMES, Worker, add, add_many
 
-from synergon.lifecycle import State
-from synergon.records import Cutoffs, NewTask, QueueRecord, Succeeded, from_datetime
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Succeeded
+from synergon.model.record import from_datetime
+from synergon.model.task_records import QueueRecord
+from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.base import Store
 
 

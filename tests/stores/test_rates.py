@@ -16,11 +16,14 @@ from tests.stores.actions import (
     states,
 )
 
-from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewRate
-from synergon.records import EPOCH, Claim, Cutoffs, HandedBack, Rescheduling, Room, Succeeded, from_datetime
+from synergon.model.claims import Claim, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit, NewRate
+from synergon.model.outcomes import HandedBack, Succeeded
+from synergon.model.record import EPOCH, from_datetime
+from synergon.model.tasks import Cutoffs, Rescheduling
 from synergon.stores.base import Store
-from synergon.stores.rates import turn
+from synergon.stores.rates import next_start
 
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
 
@@ -30,7 +33,7 @@ async def declare_rate(store: Store, every: int, burst: int = 1, value: int | No
 
 
 async def claim(worker: Worker, limit: int = 1000) -> list[Claim]:
-    return await worker.claim_rooms(Room(kind="work", count=1000, is_rated=True), limit=limit)
+    return await worker.claim_rooms(KindRequest(kind="work", count=1000, is_rated=True), limit=limit)
 
 
 async def run_at(store: Store, task_id: int) -> int:
@@ -63,7 +66,7 @@ async def test_what_a_rate_remembers_tells_a_turn_from_a_moment_that_somebody_ch
     await claim(worker)
     next_at = await store.next_start("work", "ada")
     assert next_at is not None
-    assert await run_at(store, ids[3]) == turn(NewRate(every=HOUR, burst=3), next_at, 0)
+    assert await run_at(store, ids[3]) == next_start(NewRate(every=HOUR, burst=3), next_at, 0)
     assert await run_at(store, later) > await run_at(store, ids[3])
     assert await store.next_start("work", "bob") is None
     assert await store.next_start("other", "ada") is None

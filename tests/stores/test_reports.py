@@ -10,13 +10,8 @@ from tests.stores.actions import (
     read,
 )
 
-from synergon.records import (
-    Claim,
-    Progress,
-    Report,
-    Settlement,
-    Succeeded,
-)
+from synergon.model.claims import Claim
+from synergon.model.outcomes import FencedOutcome, Progress, Report, Succeeded
 from synergon.stores.base import Store
 
 
@@ -94,12 +89,16 @@ async def test_a_report_without_news_still_tells_whether_the_claim_holds(store: 
 async def test_the_last_progress_comes_with_the_settlement(store: Store, worker: Worker, outcome: str) -> None:
     claim = await _one_running(store, worker)
     progress = Progress(fraction=1.0, message="done")
-    await store.finish([Settlement(id=claim.id, claim_no=claim.claim_no, outcome=OUTCOMES[outcome], progress=progress)])
+    await store.finish(
+        [FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=OUTCOMES[outcome], progress=progress)]
+    )
     assert (await read(store, claim.id)).progress == progress
 
 
 async def test_a_stale_settlement_brings_no_progress(store: Store, worker: Worker) -> None:
     claim = await _one_running(store, worker)
-    stale = Settlement(id=claim.id, claim_no=claim.claim_no + 1, outcome=Succeeded(), progress=Progress(fraction=1.0))
+    stale = FencedOutcome(
+        id=claim.id, claim_no=claim.claim_no + 1, outcome=Succeeded(), progress=Progress(fraction=1.0)
+    )
     await store.finish([stale])
     assert (await read(store, claim.id)).progress is None

@@ -21,9 +21,11 @@ from tests.stores.actions import (
 )
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.control_records import NewOrder
-from synergon.demands import parse_demand
-from synergon.records import Claims, HandedBack, Kept, Rescheduling, Succeeded
+from synergon.model.claims import Claims, ReservedTask
+from synergon.model.operator_actions import NewAction
+from synergon.model.outcomes import HandedBack, Succeeded
+from synergon.model.requirements import parse_requirements
+from synergon.model.tasks import Rescheduling
 from synergon.stores.base import Store
 
 BIG, SMALL = demands(cpu=8), demands(cpu=1)
@@ -40,48 +42,48 @@ async def keep(worker: Worker, free: float = 3, **more: Any) -> Claims:
 async def test_room_is_kept_for_the_first_that_does_not_fit_and_nothing_behind_it_is_taken(
     store: Store, worker: Worker
 ) -> None:
-    before = await add(store, demand=SMALL)
-    big = await add(store, demand=BIG)
-    behind = await add(store, demand=SMALL)
+    before = await add(store, requirements=SMALL)
+    big = await add(store, requirements=BIG)
+    behind = await add(store, requirements=SMALL)
     claims = await keep(worker)
     assert ids_of(claims) == [before]
-    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
-    assert (await read(store, big)).kept_by == worker.node_id
-    assert (await read(store, behind)).kept_by is None
+    assert claims.kept == ReservedTask(id=big, kind="work", requirements=parse_requirements(BIG))
+    assert (await read(store, big)).reserved_by == worker.node_id
+    assert (await read(store, behind)).reserved_by is None
 
 
 async def test_the_demand_of_what_is_kept_is_the_room_s_where_the_row_says_nothing(
     store: Store, worker: Worker
 ) -> None:
     task_id = await add(store)
-    claims = await keep(worker, rooms=(room(demand=BIG),))
-    assert claims.kept == Kept(id=task_id, kind="work", demand=parse_demand(BIG))
+    claims = await keep(worker, kinds=(room(requirements=BIG),))
+    assert claims.kept == ReservedTask(id=task_id, kind="work", requirements=parse_requirements(BIG))
 
 
 async def test_nobody_keeps_room_before_the_task_was_due_for_long_enough(store: Store, worker: Worker) -> None:
     now = await store.now()
-    new = await add(store, demand=BIG)
-    small = await add(store, demand=SMALL)
+    new = await add(store, requirements=BIG)
+    small = await add(store, requirements=SMALL)
     claims = await keep(worker, patience=HOUR)
     assert (ids_of(claims), claims.kept) == ([small], None)
-    old = await add(store, demand=demands(cpu=7), run_at=now - 2 * HOUR)
+    old = await add(store, requirements=demands(cpu=7), run_at=now - 2 * HOUR)
     claims = await keep(worker, patience=HOUR)
     assert claims.kept is not None
     assert claims.kept.id == old
-    assert (await read(store, new)).kept_by is None
+    assert (await read(store, new)).reserved_by is None
 
 
 async def test_a_node_without_patience_keeps_no_room(store: Store, worker: Worker) -> None:
-    await add(store, demand=BIG)
-    small = await add(store, demand=SMALL)
+    await add(store, requirements=BIG)
+    small = await add(store, requirements=SMALL)
     claims = await keep(worker, patience=None)
     assert (ids_of(claims), claims.kept) == ([small], None)
 
 
 async def test_no_room_is_kept_for_what_could_never_run_here(store: Store, worker: Worker) -> None:
-    await add(store, demand=demands(cpu=9))
-    await add(store, demand=demands("elsewhere", cpu=8))
-    small = await add(store, demand=SMALL)
+    await add(store, requirements=demands(cpu=9))
+    await add(store, requirements=demands("elsewhere", cpu=8))
+    small = await add(store, requirements=SMALL)
     claims = await keep(worker)
     assert (ids_of(claims), claims.kept) == ([small], None)
 
@@ -89,37 +91,37 @@ async def test_no_room_is_kept_for_what_could_never_run_here(store: Store, worke
 async def test_no_room_is_kept_for_what_a_limit_or_a_pause_holds_up(store: Store, worker: Worker) -> None:
     await declare_limit(store, "license", 0)
     await store.pause(["closed"])
-    await add(store, kind="held", demand=BIG)
-    await add(store, queue="closed", demand=BIG)
-    await add(store, expires_in=0, demand=BIG)
-    small = await add(store, demand=SMALL)
-    claims = await keep(worker, rooms=(room("held", limits=("license",)), room()))
+    await add(store, kind="held", requirements=BIG)
+    await add(store, queue="closed", requirements=BIG)
+    await add(store, expires_in=0, requirements=BIG)
+    small = await add(store, requirements=SMALL)
+    claims = await keep(worker, kinds=(room("held", limits=("license",)), room()))
     assert (ids_of(claims), claims.kept) == ([small], None)
 
 
 async def test_room_is_kept_for_a_task_whose_limit_has_a_place(store: Store, worker: Worker) -> None:
     await declare_limit(store, "license", 1)
-    big = await add(store, demand=BIG)
-    await add(store, demand=SMALL)
-    claims = await keep(worker, rooms=(room(limits=("license",)),))
+    big = await add(store, requirements=BIG)
+    await add(store, requirements=SMALL)
+    claims = await keep(worker, kinds=(room(limits=("license",)),))
     assert ids_of(claims) == []
     assert claims.kept is not None
     assert claims.kept.id == big
 
 
 async def test_only_one_of_three_nodes_keeps_room_and_the_others_go_on(store: Store) -> None:
-    big = await add(store, demand=BIG)
-    small = await add_many(store, 4, demand=SMALL)
+    big = await add(store, requirements=BIG)
+    small = await add_many(store, 4, requirements=SMALL)
     workers = [await Worker.start(store, f"node-{number}") for number in range(3)]
     claims = [await keep(worker, limit=2) for worker in workers]
     assert [one.kept is not None for one in claims] == [True, False, False]
     assert [ids_of(one) for one in claims] == [[], small[:2], small[2:]]
-    assert (await read(store, big)).kept_by == "node-0"
+    assert (await read(store, big)).reserved_by == "node-0"
 
 
 async def test_the_next_of_another_demand_is_kept_by_the_next_node(store: Store, worker: Worker) -> None:
-    await add(store, demand=BIG)
-    next_big = await add(store, demand=demands(cpu=7))
+    await add(store, requirements=BIG)
+    next_big = await add(store, requirements=demands(cpu=7))
     await keep(worker)
     claims = await keep(await Worker.start(store, "other"))
     assert claims.kept is not None
@@ -127,93 +129,93 @@ async def test_the_next_of_another_demand_is_kept_by_the_next_node(store: Store,
 
 
 async def test_while_room_is_kept_others_get_what_is_not_held(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
-    small = await add_many(store, 4, demand=SMALL)
+    big = await add(store, requirements=BIG)
+    small = await add_many(store, 4, requirements=SMALL)
     await keep(worker)
-    claims = await keep(worker, free=5, kept_for=big, held=amounts(cpu=3))
+    claims = await keep(worker, free=5, reserved_task=big, held=amounts(cpu=3))
     assert ids_of(claims) == small[:2]
-    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+    assert claims.kept == ReservedTask(id=big, kind="work", requirements=parse_requirements(BIG))
 
 
 async def test_brief_and_urgent_tasks_may_use_the_room_until_then(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
-    await add_many(store, 2, demand=SMALL)
-    brief = await add(store, kind="brief", demand=demands(cpu=2))
-    urgent = await add(store, kind="urgent", demand=demands(cpu=2))
+    big = await add(store, requirements=BIG)
+    await add_many(store, 2, requirements=SMALL)
+    brief = await add(store, kind="brief", requirements=demands(cpu=2))
+    urgent = await add(store, kind="urgent", requirements=demands(cpu=2))
     await keep(worker)
     rooms = (room(), room("brief", is_brief=True), room("urgent", is_urgent=True))
-    claims = await keep(worker, free=4, kept_for=big, held=amounts(cpu=4), rooms=rooms)
+    claims = await keep(worker, free=4, reserved_task=big, held=amounts(cpu=4), kinds=rooms)
     assert ids_of(claims) == [urgent, brief]
 
 
 async def test_what_is_held_is_there_for_the_one_it_is_held_for(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=demands(cpu=7))
-    small = await add_many(store, 3, demand=SMALL)
+    big = await add(store, requirements=demands(cpu=7))
+    small = await add_many(store, 3, requirements=SMALL)
     await keep(worker)
-    claims = await keep(worker, free=8, kept_for=big, held=amounts(cpu=7))
+    claims = await keep(worker, free=8, reserved_task=big, held=amounts(cpu=7))
     assert ids_of(claims) == [big, small[0]]
     assert claims.kept is None
-    assert (await read(store, big)).kept_by is None
+    assert (await read(store, big)).reserved_by is None
 
 
 async def test_a_better_one_of_its_kind_does_not_hide_the_one_that_room_is_kept_for(
     store: Store, worker: Worker
 ) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(worker)
-    await add(store, demand=BIG, priority=1)
-    claims = await keep(worker, free=8, kept_for=big, held=amounts(cpu=8))
+    await add(store, requirements=BIG, priority=1)
+    claims = await keep(worker, free=8, reserved_task=big, held=amounts(cpu=8))
     assert ids_of(claims) == [big]
 
 
 async def test_a_node_keeps_room_for_one_task_at_a_time(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(worker)
-    better = await add(store, demand=demands(cpu=7), priority=1)
-    claims = await keep(worker, kept_for=big, held=amounts(cpu=3))
+    better = await add(store, requirements=demands(cpu=7), priority=1)
+    claims = await keep(worker, reserved_task=big, held=amounts(cpu=3))
     assert claims.kept is not None
     assert claims.kept.id == big
-    assert (await read(store, better)).kept_by is None
+    assert (await read(store, better)).reserved_by is None
 
 
 async def test_a_task_that_another_node_keeps_room_for_goes_to_whoever_has_room(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(worker)
     other = await Worker.start(store, "other")
     (claim,) = await keep(other, free=8)
     assert claim.id == big
-    assert (await read(store, big)).kept_by is None
-    claims = await keep(worker, kept_for=big, held=amounts(cpu=3))
+    assert (await read(store, big)).reserved_by is None
+    claims = await keep(worker, reserved_task=big, held=amounts(cpu=3))
     assert (ids_of(claims), claims.kept) == ([], None)
     await other.finish(claim, HandedBack())
     assert (await keep(other)).kept is not None
 
 
 async def test_room_is_kept_until_its_time_is_over(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     other = await Worker.start(store, "other")
-    assert (await keep(worker, keep_for=MILLISECOND)).kept is not None
+    assert (await keep(worker, reserve_microseconds=MILLISECOND)).kept is not None
     await pass_time(store, MILLISECOND)
     assert (await keep(other)).kept is not None
-    assert (await read(store, big)).kept_by == "other"
-    assert (await keep(worker, kept_for=big, held=amounts(cpu=3))).kept is None
-    assert (await read(store, big)).kept_by == "other"
+    assert (await read(store, big)).reserved_by == "other"
+    assert (await keep(worker, reserved_task=big, held=amounts(cpu=3))).kept is None
+    assert (await read(store, big)).reserved_by == "other"
 
 
 async def test_its_time_is_renewed_by_every_claim(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     other = await Worker.start(store, "other")
-    await keep(worker, keep_for=MILLISECOND)
-    assert (await keep(worker, kept_for=big, keep_for=HOUR)).kept is not None
+    await keep(worker, reserve_microseconds=MILLISECOND)
+    assert (await keep(worker, reserved_task=big, reserve_microseconds=HOUR)).kept is not None
     await pass_time(store, MILLISECOND)
     assert (await keep(other)).kept is None
 
 
 async def test_a_claim_that_looks_at_no_kind_of_demand_renews_too(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await add(store, kind="plain")
-    await keep(worker, keep_for=MILLISECOND)
-    claims = await keep(worker, rooms=(room("plain"), room()), kept_for=big, keep_for=HOUR)
+    await keep(worker, reserve_microseconds=MILLISECOND)
+    claims = await keep(worker, kinds=(room("plain"), room()), reserved_task=big, reserve_microseconds=HOUR)
     assert len(claims) == 1
     assert claims.kept is not None
     await pass_time(store, MILLISECOND)
@@ -221,42 +223,42 @@ async def test_a_claim_that_looks_at_no_kind_of_demand_renews_too(store: Store, 
 
 
 async def test_a_node_that_forgot_may_choose_the_same_again(store: Store, worker: Worker) -> None:
-    await add(store, demand=BIG)
+    await add(store, requirements=BIG)
     assert (await keep(worker)).kept == (await keep(worker)).kept is not None
 
 
 async def test_a_node_that_is_gone_keeps_no_room(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     lost = await Worker.start(store, "lost")
     await keep(lost)
     await store.unregister("lost")
     assert (await keep(worker)).kept is not None
-    assert (await read(store, big)).kept_by == worker.node_id
+    assert (await read(store, big)).reserved_by == worker.node_id
 
 
 async def test_a_node_that_is_cordoned_keeps_no_room(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(await Worker.start(store, "cordoned"))
-    await store.order(NewOrder(verb="cordon", subject="cordoned", who="ada"))
+    await store.act(NewAction(verb="cordon", subject="cordoned", who="ada"))
     assert (await keep(worker)).kept is not None
-    assert (await read(store, big)).kept_by == worker.node_id
+    assert (await read(store, big)).reserved_by == worker.node_id
 
 
 async def test_a_task_that_replaces_another_starts_with_no_room_kept_for_it(store: Store, worker: Worker) -> None:
-    big = await add(store, key="k", demand=BIG)
+    big = await add(store, key="k", requirements=BIG)
     await keep(worker)
-    await add(store, key="k", demand=BIG, on_conflict="replace")
-    assert (await read(store, big)).kept_by is None
+    await add(store, key="k", requirements=BIG, on_conflict="replace")
+    assert (await read(store, big)).reserved_by is None
     await keep(worker)
     await store.cancel([big])
     await store.retry([big])
-    assert (await read(store, big)).kept_by is None
+    assert (await read(store, big)).reserved_by is None
 
 
 @pytest.mark.parametrize("how", ["cancelled", "taken", "paused", "put off", "unasked"])
 async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Store, worker: Worker, how: str) -> None:
-    big = await add(store, demand=BIG, queue="mail")
-    await add(store, demand=SMALL)
+    big = await add(store, requirements=BIG, queue="mail")
+    await add(store, requirements=SMALL)
     await keep(worker)
     match how:
         case "cancelled":
@@ -268,27 +270,29 @@ async def test_room_is_not_kept_for_a_task_that_cannot_come_any_more(store: Stor
         case "put off":
             await store.reschedule([Rescheduling(id=big, delay=HOUR)])
     rooms = (room("other"),) if how == "unasked" else (room(),)
-    assert (await keep(worker, rooms=rooms, kept_for=big, held=amounts(cpu=3))).kept is None
-    assert (await read(store, big)).kept_by is None
+    assert (await keep(worker, kinds=rooms, reserved_task=big, held=amounts(cpu=3))).kept is None
+    assert (await read(store, big)).reserved_by is None
 
 
 @pytest.mark.parametrize("count", [100, 0])
 async def test_room_is_not_kept_for_a_task_whose_limit_is_full_by_now(store: Store, worker: Worker, count: int) -> None:
     await declare_limit(store, "license", 1)
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     limited = room(limits=("license",))
-    assert (await keep(worker, rooms=(limited,))).kept is not None
+    assert (await keep(worker, kinds=(limited,))).kept is not None
     user = await add(store, kind="user")
     other = await Worker.start(store, "other")
     (claim,) = await other.claim_rooms(room("user", limits=("license",)))
     assert claim.id == user
-    small = await add(store, kind="small", demand=SMALL)
-    claims = await keep(worker, rooms=(replace(limited, count=count), room("small")), kept_for=big, held=amounts(cpu=2))
+    small = await add(store, kind="small", requirements=SMALL)
+    claims = await keep(
+        worker, kinds=(replace(limited, count=count), room("small")), reserved_task=big, held=amounts(cpu=2)
+    )
     assert (ids_of(claims), claims.kept) == ([small], None)
-    assert (await read(store, big)).kept_by is None
-    assert (await keep(worker, rooms=(limited,))).kept is None
+    assert (await read(store, big)).reserved_by is None
+    assert (await keep(worker, kinds=(limited,))).kept is None
     await other.finish(claim, Succeeded())
-    assert (await keep(worker, rooms=(limited,))).kept is not None
+    assert (await keep(worker, kinds=(limited,))).kept is not None
 
 
 @pytest.mark.parametrize("count", [100, 0])
@@ -296,42 +300,42 @@ async def test_room_is_not_kept_for_a_task_whose_server_is_closed_by_now(
     store: Store, worker: Worker, count: int
 ) -> None:
     await declare_pool(store, a=1, b=1)
-    big = await add(store, demand=BIG, provider="gpu", target="a")
+    big = await add(store, requirements=BIG, provider="gpu", target="a")
     served = room(provider="gpu")
-    still: dict[str, Any] = {"rooms": (replace(served, count=count),), "kept_for": big, "held": amounts(cpu=3)}
-    assert (await keep(worker, rooms=(served,))).kept is not None
+    still: dict[str, Any] = {"rooms": (replace(served, count=count),), "reserved_task": big, "held": amounts(cpu=3)}
+    assert (await keep(worker, kinds=(served,))).kept is not None
     assert (await keep(worker, **still)).kept is not None
     await declare_pool(store, a=0, b=1)
     assert (await keep(worker, **still)).kept is None
-    assert (await read(store, big)).kept_by is None
-    assert (await keep(worker, rooms=(served,))).kept is None
+    assert (await read(store, big)).reserved_by is None
+    assert (await keep(worker, kinds=(served,))).kept is None
 
 
 async def test_a_node_says_that_it_keeps_room_no_longer(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
-    small = await add(store, demand=SMALL)
+    big = await add(store, requirements=BIG)
+    small = await add(store, requirements=SMALL)
     other = await Worker.start(store, "other")
     await keep(worker)
-    claims = await keep(worker, kept_for=big, keep_for=0)
+    claims = await keep(worker, reserved_task=big, reserve_microseconds=0)
     assert (ids_of(claims), claims.kept) == ([small], None)
-    assert (await read(store, big)).kept_by is None
+    assert (await read(store, big)).reserved_by is None
     assert (await keep(other)).kept is not None
-    await keep(worker, kept_for=big, keep_for=0)
-    assert (await read(store, big)).kept_by == "other"
+    await keep(worker, reserved_task=big, reserve_microseconds=0)
+    assert (await read(store, big)).reserved_by == "other"
 
 
 async def test_room_is_kept_although_better_ones_have_taken_all_slots(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
-    small = await add_many(store, 2, demand=SMALL, priority=1)
+    big = await add(store, requirements=BIG)
+    small = await add_many(store, 2, requirements=SMALL, priority=1)
     claims = await keep(worker, limit=1)
     assert ids_of(claims) == small[:1]
-    assert claims.kept == Kept(id=big, kind="work", demand=parse_demand(BIG))
+    assert claims.kept == ReservedTask(id=big, kind="work", requirements=parse_requirements(BIG))
 
 
 async def test_room_is_kept_for_the_next_of_the_lane_of_which_the_last_slot_was_taken(
     store: Store, worker: Worker
 ) -> None:
-    first, second, _ = await add_many(store, 3, demand=demands(cpu=2))
+    first, second, _ = await add_many(store, 3, requirements=demands(cpu=2))
     claims = await keep(worker, limit=1)
     assert ids_of(claims) == [first]
     assert claims.kept is not None
@@ -340,12 +344,12 @@ async def test_room_is_kept_for_the_next_of_the_lane_of_which_the_last_slot_was_
 
 async def test_room_is_kept_for_none_of_a_backlog_of_equals(store: Store, worker: Worker) -> None:
     """Each of them starts when one that runs has ended: nobody can get the room before it."""
-    backlog = await add_many(store, 20, demand=demands(cpu=2))
+    backlog = await add_many(store, 20, requirements=demands(cpu=2))
     claims = await keep(worker, free=8, shares=())
     for number in range(4, 20):
         assert (ids_of(claims)[-1:], claims.kept) == ([backlog[number - 1]], None)
         claims = await keep(worker, free=2, shares=(amounts(cpu=2),))
-    assert {(await read(store, task_id)).kept_by for task_id in backlog} == {None}
+    assert {(await read(store, task_id)).reserved_by for task_id in backlog} == {None}
 
 
 @pytest.mark.parametrize(
@@ -363,7 +367,7 @@ async def test_room_is_kept_for_none_of_a_backlog_of_equals(store: Store, worker
 async def test_room_is_kept_if_what_the_task_waits_for_comes_back_bit_by_bit(
     store: Store, worker: Worker, shares: list[dict[str, float]], is_kept: bool
 ) -> None:
-    task_id = await add(store, demand=demands(cpu=4, ram=2))
+    task_id = await add(store, requirements=demands(cpu=4, ram=2))
     claims = await worker.claim_rooms(
         room(),
         totals=amounts(cpu=16, ram=8, license=1),
@@ -375,7 +379,7 @@ async def test_room_is_kept_if_what_the_task_waits_for_comes_back_bit_by_bit(
 
 
 async def test_what_is_taken_in_the_same_claim_may_overtake_the_next(store: Store, worker: Worker) -> None:
-    first, second = await add(store, demand=demands(cpu=1)), await add(store, demand=demands(cpu=8))
+    first, second = await add(store, requirements=demands(cpu=1)), await add(store, requirements=demands(cpu=8))
     claims = await keep(worker, free=8, shares=())
     assert (ids_of(claims), claims.kept and claims.kept.id) == ([first], second)
 
@@ -384,8 +388,8 @@ async def test_a_task_for_which_no_room_is_kept_is_not_made_to_wait_for_one_behi
     store: Store, worker: Worker
 ) -> None:
     """All that runs is as big as the first, and smaller than the second: kept for that, it would be kept from both."""
-    first, second = await add(store, demand=demands(cpu=4)), await add(store, demand=BIG)
-    small = await add(store, demand=SMALL)
+    first, second = await add(store, requirements=demands(cpu=4)), await add(store, requirements=BIG)
+    small = await add(store, requirements=SMALL)
     claims = await keep(worker, shares=(amounts(cpu=4),))
     assert (ids_of(claims), claims.kept) == ([small], None)
     await store.cancel([first])
@@ -398,35 +402,35 @@ async def test_one_that_could_not_start_anyway_does_not_stand_in_the_way_of_the_
     store: Store, worker: Worker
 ) -> None:
     await declare_limit(store, "license", 0)
-    await add(store, kind="held", demand=demands(cpu=4))
-    big = await add(store, demand=BIG)
+    await add(store, kind="held", requirements=demands(cpu=4))
+    big = await add(store, requirements=BIG)
     rooms = (room("held", limits=("license",)), room())
-    claims = await keep(worker, rooms=rooms, shares=(amounts(cpu=4),))
+    claims = await keep(worker, kinds=rooms, shares=(amounts(cpu=4),))
     assert claims.kept is not None
     assert claims.kept.id == big
 
 
 async def test_no_room_is_kept_for_what_fits_and_has_no_slot(store: Store, worker: Worker) -> None:
-    first, _ = await add_many(store, 2, demand=SMALL)
+    first, _ = await add_many(store, 2, requirements=SMALL)
     await add(store, kind="plain")
-    claims = await keep(worker, limit=1, rooms=(room(), room("plain")))
+    claims = await keep(worker, limit=1, kinds=(room(), room("plain")))
     assert (ids_of(claims), claims.kept) == ([first], None)
 
 
 async def test_the_one_that_room_is_kept_for_has_the_last_slot(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(worker)
     better = await add(store, kind="plain", priority=9)
-    asked: dict[str, Any] = {"rooms": (room("plain"), room()), "kept_for": big, "held": amounts(cpu=8)}
+    asked: dict[str, Any] = {"rooms": (room("plain"), room()), "reserved_task": big, "held": amounts(cpu=8)}
     assert ids_of(await keep(worker, free=8, limit=1, **asked)) == [big]
     assert ids_of(await keep(worker, free=0, limit=1, **asked)) == [better]
 
 
 async def test_what_is_urgent_goes_before_the_one_that_room_is_kept_for(store: Store, worker: Worker) -> None:
-    big = await add(store, demand=BIG)
+    big = await add(store, requirements=BIG)
     await keep(worker)
     urgent = await add(store, kind="urgent")
     rooms = (room("urgent", is_urgent=True), room())
-    claims = await keep(worker, free=8, limit=1, rooms=rooms, kept_for=big, held=amounts(cpu=8))
+    claims = await keep(worker, free=8, limit=1, kinds=rooms, reserved_task=big, held=amounts(cpu=8))
     assert ids_of(claims) == [urgent]
     assert claims.kept is not None

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.stores.actions import Worker
 
-from synergon.records import NewTask
+from synergon.model.tasks import NewTask
 from synergon.stores import open_store
 from synergon.stores.base import Store
 

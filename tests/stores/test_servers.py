@@ -20,12 +20,14 @@ from tests.stores.actions import (
     settlement_of,
 )
 
-from synergon.lifecycle import Reason
-from synergon.limit_records import NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.records import Claim, Failed, HandedBack, Outcome, Retrying, Room, Succeeded, from_datetime
+from synergon.model.claims import Claim, KindRequest
+from synergon.model.lifecycle import Reason
+from synergon.model.limits import NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.outcomes import Failed, HandedBack, Outcome, Retrying, Succeeded
+from synergon.model.record import from_datetime
 from synergon.stores.base import Store
 
-ROOM = Room(kind="work", count=1000, provider="gpu")
+ROOM = KindRequest(kind="work", count=1000, provider="gpu")
 FAILED = Failed(reason=Reason.ERROR, error=ERROR)
 
 
@@ -113,7 +115,7 @@ async def test_kinds_share_the_servers_of_a_provider(store: Store, worker: Worke
     await declare_pool(store, a=2, b=1)
     await add_many(store, 5, kind="one")
     await add_many(store, 5, kind="two", priority=1)
-    rooms = [Room(kind=kind, count=10, provider="gpu") for kind in ("one", "two")]
+    rooms = [KindRequest(kind=kind, count=10, provider="gpu") for kind in ("one", "two")]
     assert [claim.kind for claim in await worker.claim_rooms(*rooms)] == ["two"] * 3
 
 
@@ -131,9 +133,11 @@ async def test_an_empty_pool_and_an_unknown_provider_give_nothing_and_hold_nobod
     await declare_pool(store)
     await add_many(store, 3)
     free = await add(store, kind="free")
-    claims = await worker.claim_rooms(ROOM, Room(kind="free", count=9), Room(kind="work", count=9, provider="gpu"))
+    claims = await worker.claim_rooms(
+        ROOM, KindRequest(kind="free", count=9), KindRequest(kind="work", count=9, provider="gpu")
+    )
     assert [claim.id for claim in claims] == [free]
-    assert await worker.claim_rooms(Room(kind="work", count=9, provider="nobody")) == []
+    assert await worker.claim_rooms(KindRequest(kind="work", count=9, provider="nobody")) == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +173,7 @@ async def test_a_name_that_is_held_and_covers_the_server_too_counts_once(store: 
     await declare_limit(store, "a", 2)
     await declare_pool(store, a=9)
     await add_many(store, 5)
-    room = Room(kind="work", count=9, limits=("a",), provider="gpu")
+    room = KindRequest(kind="work", count=9, limits=("a",), provider="gpu")
     assert len(await worker.claim_rooms(room)) == 2
     assert await worker.claim_rooms(room) == []
     (limit,) = await store.limits()
@@ -180,7 +184,7 @@ async def test_a_limit_of_the_kind_and_the_servers_hold_together(store: Store, w
     await declare_limit(store, "kind:work", 3)
     await declare_pool(store, a=2, b=2)
     await add_many(store, 9)
-    room = Room(kind="work", count=9, limits=("kind:work",), provider="gpu")
+    room = KindRequest(kind="work", count=9, limits=("kind:work",), provider="gpu")
     claims = await worker.claim_rooms(room)
     assert len(claims) == 3
     await worker.finish(claims[0], HandedBack())
@@ -276,7 +280,7 @@ async def test_two_providers_may_name_the_same_address_without_sharing_it(store:
     await store.declare([], [NewProvider(name=name, servers=pool(a=1)) for name in ("gpu", "other")])
     await add_many(store, 3)
     await add_many(store, 3, kind="other")
-    rooms = [ROOM, Room(kind="other", count=9, provider="other")]
+    rooms = [ROOM, KindRequest(kind="other", count=9, provider="other")]
     assert Counter(claim.kind for claim in await worker.claim_rooms(*rooms)) == {"work": 1, "other": 1}
     assert [(one.provider, one.in_use) for one in await store.servers()] == [("gpu", 1), ("other", 1)]
 

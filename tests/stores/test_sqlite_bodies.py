@@ -13,7 +13,7 @@ import pytest
 from tests.support import PATIENCE_SECONDS
 
 from synergon.stores.sqlite import SqliteStore
-from synergon.stores.sqlite.body import SqliteBodyTransaction
+from synergon.stores.sqlite.task_transaction import SqliteTaskTransaction
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_body_whose_transaction_was_rolled_back_writes_nothing_on_its_own(path
     with closing(sqlite3.connect(path, factory=Racing, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("CREATE TABLE orders (name TEXT)")
         connection.execute("BEGIN IMMEDIATE")
-        SqliteBodyTransaction(connection, path, 0.01, was_ended.set)
+        SqliteTaskTransaction(connection, path, 0.01, was_ended.set)
         assert was_ended.wait(PATIENCE_SECONDS)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT name FROM orders").fetchall() == []
@@ -63,7 +63,7 @@ def test_a_transaction_is_rolled_back_whatever_its_body_does_meanwhile(path: Pat
         connection.execute("INSERT INTO orders VALUES ('before')")
         numbers = connection.execute(ENDLESS)
         assert numbers.fetchone() == (1,)
-        body = SqliteBodyTransaction(connection, path, 0.01, was_ended.set)
+        body = SqliteTaskTransaction(connection, path, 0.01, was_ended.set)
         if does == "reads on":
             while not was_ended.is_set():
                 with suppress(sqlite3.OperationalError):  # interrupted, if the rollback had to wait

@@ -13,12 +13,12 @@ import pytest
 from tests.stores.actions import amounts, demands, new_node
 from tests.stores.conftest import make_folder
 
-from synergon.demands import parse_demand
-from synergon.records import ClaimRequest, Claims, Look, Room
-from synergon.stores.sql import statements
-from synergon.stores.sqlite import looking, nodes, schema
-from synergon.stores.sqlite.claiming import claim
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest
+from synergon.model.requirements import parse_requirements
+from synergon.stores.sqlite import candidates, nodes, schema
+from synergon.stores.sqlite.claim import claim
 from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.statements import statements
 
 SQL: Final = statements("sqlite")
 ROWS: Final = 100_000
@@ -28,8 +28,8 @@ FIT: Final = demands("here", cpu=1)
 UNFIT: Final = (demands("elsewhere"), demands(cpu=99), demands(cpu=3), demands(forbids="here"))
 """It lacks a label, is too small, has no room now, has a label that is not wanted."""
 
-LANE: Final = "synergon_task_ready (kind=? AND queue=? AND demand=?)"
-WORK: Final = Room(kind="work", count=100)
+LANE: Final = "synergon_task_ready (kind=? AND queue=? AND requirements=?)"
+WORK: Final = KindRequest(kind="work", count=100)
 NODE: Final[dict[str, Any]] = {
     "node_id": "node",
     "limit": 100,
@@ -45,7 +45,7 @@ class Lot(NamedTuple):
 
     size: int
     kind: str = "work"
-    demand: str = ""
+    requirements: str = ""
     priority: int = 0
     queue: str = "default"
 
@@ -64,8 +64,8 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
             for lot in lots:
                 connection.execute(
                     "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :size) "
-                    "INSERT INTO synergon_task (kind, queue, state, priority, run_at, payload, enqueued_at, demand) "
-                    "SELECT :kind, :queue, 'ready', :priority, :now, '{}', :now, :demand FROM number",
+                    "INSERT INTO synergon_task (kind, queue, state, priority, run_at, payload, enqueued_at, requirements) "
+                    "SELECT :kind, :queue, 'ready', :priority, :now, '{}', :now, :requirements FROM number",
                     lot._asdict() | {"now": NOW},
                 )
             connection.execute("COMMIT")
@@ -75,15 +75,17 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[sqlite3.Connection]:
     """A hundred thousand tasks that do not fit, all of them before three that do."""
-    unfit = [Lot(ROWS // len(UNFIT), demand=demand, priority=1) for demand in UNFIT]
-    with file_with([*unfit, Lot(3, demand=FIT)]) as connection:
+    unfit = [Lot(ROWS // len(UNFIT), requirements=requirements, priority=1) for requirements in UNFIT]
+    with file_with([*unfit, Lot(3, requirements=FIT)]) as connection:
         yield connection
 
 
 @pytest.fixture(scope="module")
 def few() -> Iterator[sqlite3.Connection]:
     """The same with one of each."""
-    with file_with([*(Lot(1, demand=demand, priority=1) for demand in UNFIT), Lot(3, demand=FIT)]) as connection:
+    with file_with(
+        [*(Lot(1, requirements=requirements, priority=1) for requirements in UNFIT), Lot(3, requirements=FIT)]
+    ) as connection:
         yield connection
 
 
@@ -117,9 +119,9 @@ def measure(connection: sqlite3.Connection, work: Callable[[Transaction], Any]) 
     return Measured(answer, steps, len(texts))
 
 
-def claims(connection: sqlite3.Connection, *rooms: Room, **more: Any) -> Measured:
+def claims(connection: sqlite3.Connection, *rooms: KindRequest, **more: Any) -> Measured:
     """A claim of the node."""
-    request = ClaimRequest(rooms=rooms, **{**NODE, **more})
+    request = ClaimRequest(kinds=rooms, **{**NODE, **more})
     return measure(connection, lambda transaction: claim(transaction, request))
 
 
@@ -136,34 +138,34 @@ def test_a_node_that_can_run_one_of_many_demands_looks_at_nothing_else(
 ) -> None:
     beside_many, beside_few = (claims(one, WORK, patience=patience) for one in (crowd, few))
     if patience is None:
-        assert [one.demand for one in beside_many.answer] == [FIT, FIT]
+        assert [one.requirements for one in beside_many.answer] == [FIT, FIT]
     else:
-        assert beside_many.answer.kept.demand == parse_demand(UNFIT[2])
+        assert beside_many.answer.kept.requirements == parse_requirements(UNFIT[2])
     assert beside_many.statements == beside_few.statements
     assert beside_many.steps <= beside_few.steps * 1.1
 
 
 def test_a_look_passes_over_what_could_never_run_here(crowd: sqlite3.Connection, few: sqlite3.Connection) -> None:
-    later = Look(room=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
-    beside_many, beside_few = (measure(one, partial(looking.look, look=later)) for one in (crowd, few))
-    assert [record.demand for record in beside_many.answer] == [FIT] * 3
+    later = CandidateQuery(room=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
+    beside_many, beside_few = (measure(one, partial(candidates.look, look=later)) for one in (crowd, few))
+    assert [record.requirements for record in beside_many.answer] == [FIT] * 3
     assert beside_many.steps <= beside_few.steps * 1.1
 
 
 def test_ten_thousand_that_were_looked_at_do_not_slow_the_look_at_the_next(crowd: sqlite3.Connection) -> None:
-    (first,) = crowd.execute("SELECT min(id) FROM synergon_task WHERE demand = ?", (UNFIT[2],)).fetchone()
+    (first,) = crowd.execute("SELECT min(id) FROM synergon_task WHERE requirements = ?", (UNFIT[2],)).fetchone()
     looks = [
-        Look(room=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, first + seen), limit=10)
+        CandidateQuery(room=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, first + seen), limit=10)
         for seen in (10, 10_000)
     ]
-    early, late = (measure(crowd, partial(looking.look, look=one)) for one in looks)
+    early, late = (measure(crowd, partial(candidates.look, look=one)) for one in looks)
     assert [record.id for record in late.answer] == [first + 10_000 + number for number in range(1, 11)]
     assert late.steps <= early.steps * 1.1
 
 
 def test_what_goes_before_a_task_is_not_counted_past_the_limit(crowd: sqlite3.Connection) -> None:
     (last,) = crowd.execute("SELECT max(id) FROM synergon_task").fetchone()
-    counted = measure(crowd, lambda transaction: looking.ahead(transaction, last, 1000))
+    counted = measure(crowd, lambda transaction: candidates.ahead(transaction, last, 1000))
     assert counted.answer == 1000
     assert counted.steps < 20 * 1000 * len(UNFIT)
 
@@ -179,11 +181,11 @@ def kinds() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("more", [{}, {"limits": ("license",)}, {"demand": parse_demand(FIT)}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"limits": ("license",)}, {"requirements": parse_requirements(FIT)}], ids=str)
 def test_two_hundred_kinds_of_which_one_has_tasks_cost_as_much_as_one(
     kinds: sqlite3.Connection, more: dict[str, Any]
 ) -> None:
-    rooms = [Room(kind=f"kind-{number}", count=2, **more) for number in range(200)]
+    rooms = [KindRequest(kind=f"kind-{number}", count=2, **more) for number in range(200)]
     of_all, of_one = claims(kinds, *rooms), claims(kinds, rooms[77])
     assert kinds_of(of_all.answer) == kinds_of(of_one.answer) == ["kind-77"] * 2
     assert of_all.statements <= of_one.statements + 2
@@ -192,7 +194,7 @@ def test_two_hundred_kinds_of_which_one_has_tasks_cost_as_much_as_one(
 
 def test_every_kind_that_has_tasks_is_found(kinds: sqlite3.Connection) -> None:
     names = ["other-299", "kind-0", "other-3", "aaa", "kind-77", "zzz", "other-30"]
-    found = claims(kinds, *(Room(kind=name, count=1) for name in names))
+    found = claims(kinds, *(KindRequest(kind=name, count=1) for name in names))
     assert sorted(kinds_of(found.answer)) == ["kind-77", "other-299", "other-3", "other-30"]
 
 
@@ -231,9 +233,9 @@ def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
 
 def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection) -> None:
     place = {"kind": "work", "priority": 0, "id": 1, "limit": 1000}
-    first, second = plan(planner, "ahead_in_lane", queue="default", demand=FIT, **place)
-    assert "INDEX synergon_task_ready (kind=? AND queue=? AND demand=? AND priority>?)" in first
-    assert "INDEX synergon_task_ready (kind=? AND queue=? AND demand=? AND priority=? AND id<?)" in second
+    first, second = plan(planner, "ahead_in_lane", queue="default", requirements=FIT, **place)
+    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority>?)" in first
+    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND id<?)" in second
     first, second = plan(planner, "ahead_in_line", state="waiting", limit_key="key", **place)
     assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority>?)" in first
     assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority=? AND id<?)" in second

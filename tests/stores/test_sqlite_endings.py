@@ -15,10 +15,10 @@ from tests.stores.actions import add_many
 from tests.stores.conftest import make_folder
 from tests.stores.test_endings import rest_ids
 
-from synergon.lifecycle import FINAL
-from synergon.stores.sql import statements
+from synergon.model.lifecycle import FINAL
 from synergon.stores.sqlite import SqliteStore, schema
 from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.statements import statements
 
 ROOT = Path(__file__).parents[2]
 

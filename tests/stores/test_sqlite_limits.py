@@ -13,10 +13,12 @@ import pytest
 from tests.stores.actions import HOUR, Worker, add, add_many, check_lines, declare_limit, states
 from tests.stores.conftest import make_folder
 
-from synergon.control_records import NewGroup
-from synergon.lifecycle import State
-from synergon.limit_records import NewLimit, NewRate
-from synergon.records import Cutoffs, NewTask, Room, Settlement, Succeeded
+from synergon.model.claims import KindRequest
+from synergon.model.groups import NewGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit, NewRate
+from synergon.model.outcomes import FencedOutcome, Succeeded
+from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.sqlite import SqliteStore
 
 PROCESSES: Final = 3
@@ -35,7 +37,7 @@ async def store() -> AsyncIterator[SqliteStore]:
         await opened.close()
 
 
-async def _drain(url: str, node_id: str, room: Room) -> None:
+async def _drain(url: str, node_id: str, room: KindRequest) -> None:
     """Take what there is and finish it one by one, until nothing is left."""
     store = SqliteStore(url)
     await store.open()
@@ -69,7 +71,7 @@ def largest_crowd(store: SqliteStore) -> int:
     return int(size)
 
 
-def drain(url: str, node_id: str, room: Room) -> None:
+def drain(url: str, node_id: str, room: KindRequest) -> None:
     """A process of its own."""
     asyncio.run(_drain(url, node_id, room))
 
@@ -82,7 +84,7 @@ async def test_processes_that_share_a_file_never_take_more_than_there_is_room_fo
     await declare_limit(store, limit, PLACES)
     watch(store)
     await add_many(store, TASKS, limit_key="ada" if is_line else None)
-    room = Room(kind="work", count=50, limits=() if is_line else (limit,))
+    room = KindRequest(kind="work", count=50, limits=() if is_line else (limit,))
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         draining = [loop.run_in_executor(pool, drain, store.url, f"node-{number}", room) for number in range(PROCESSES)]
@@ -129,7 +131,7 @@ async def test_more_lines_than_fit_into_one_statement_are_put_in_order(store: Sq
     worker = await Worker.start(store)
     claims = await worker.claim()
     assert len(claims) == 700
-    await store.finish([Settlement(id=one.id, claim_no=one.claim_no, outcome=Succeeded()) for one in claims])
+    await store.finish([FencedOutcome(id=one.id, claim_no=one.claim_no, outcome=Succeeded()) for one in claims])
     assert await states(store, [entry.id for entry in inserted[700:]]) == [State.READY] * 700
 
 
@@ -139,7 +141,7 @@ async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: S
     worker = await Worker.start(store)
     await add(store, limit_key="ada")
     await add(store, kind="quick", limit_key="ada")
-    await worker.claim_rooms(*(Room(kind=kind, count=1, is_rated=True) for kind in ("work", "quick")))
+    await worker.claim_rooms(*(KindRequest(kind=kind, count=1, is_rated=True) for kind in ("work", "quick")))
     await asyncio.sleep(0.01)
     await store.prune(Cutoffs(), 100)
     with sqlite3.connect(store.path) as connection:
@@ -156,8 +158,8 @@ async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: S
         "after_group = 1",
         "is_command = 2",
         "state = 'running', node_id = 'node', slot = 1",
-        "state = 'running', node_id = 'node', kept_by = 'node', kept_until = 1",
-        "kept_by = 'node'",
+        "state = 'running', node_id = 'node', reserved_by = 'node', reserved_until = 1",
+        "reserved_by = 'node'",
         "state = 'lost'",
     ],
 )

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 from tests.stores.conftest import make_folder
 
-from synergon.stores.sql import statements
 from synergon.stores.sqlite import schema
+from synergon.stores.statements import statements
 
 SQL: Final = statements("sqlite")
 ROWS: Final = 100_000
@@ -100,7 +100,7 @@ def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Co
 
 def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(planner: sqlite3.Connection) -> None:
     (step,) = plan(planner, "ready", "work", "default", "", NOW, 500)
-    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=? AND demand=?)"
+    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=? AND requirements=?)"
     assert plan(planner, "take_seats", "node", NOW, "[]") == [BY_ID]
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.stores.actions import PATIENCE_SECONDS, add
 
 from synergon.errors import StoreError
-from synergon.records import NewTask
+from synergon.model.tasks import NewTask
 from synergon.stores.sqlite import SqliteStore
 
 

@@ -28,9 +28,10 @@ from tests.stores.actions import (
 from tests.stores.callers import Caller, caller_of, write
 
 from synergon.errors import KeyConflict, NotAvailable, OptionError, StoreError
-from synergon.lifecycle import State
-from synergon.records import NewTask, Succeeded
-from synergon.stores.base import BodyTransaction, Store
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Succeeded
+from synergon.model.tasks import NewTask
+from synergon.stores.base import Store, TaskTransaction
 from synergon.stores.memory import MemoryStore
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
@@ -109,9 +110,11 @@ async def test_ids_of_a_joined_transaction_are_unique(transactional: Store, call
 async def test_a_joined_task_says_what_it_demands(transactional: Store, caller: Caller) -> None:
     asked = [demands("east", cpu=2), ""]
     await caller.do("BEGIN")
-    inserted = await transactional.insert_on(caller.connection, [NewTask(kind=KIND, demand=text) for text in asked])
+    inserted = await transactional.insert_on(
+        caller.connection, [NewTask(kind=KIND, requirements=text) for text in asked]
+    )
     await caller.do("COMMIT")
-    assert [(await read(transactional, entry.id)).demand for entry in inserted] == asked
+    assert [(await read(transactional, entry.id)).requirements for entry in inserted] == asked
 
 
 async def test_a_key_conflict_is_seen_inside_the_callers_transaction(transactional: Store, caller: Caller) -> None:
@@ -154,7 +157,7 @@ async def test_a_connection_to_something_else_is_refused(transactional: Store, t
 
 
 @pytest.fixture
-async def body(transactional: Store, caller: Caller) -> AsyncIterator[BodyTransaction]:
+async def body(transactional: Store, caller: Caller) -> AsyncIterator[TaskTransaction]:
     """A transaction in which the body has written a word."""
     await Worker.start(transactional)
     await add(transactional)
@@ -174,7 +177,7 @@ async def claimed(transactional: Store) -> Any:
 
 
 async def test_what_the_body_wrote_its_children_and_its_success_are_one_commit(
-    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
+    transactional: Store, claimed: Any, body: TaskTransaction, caller: Caller
 ) -> None:
     assert await caller.words() == []
     verdict = await body.finish(settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),))))
@@ -185,7 +188,7 @@ async def test_what_the_body_wrote_its_children_and_its_success_are_one_commit(
 
 
 async def test_a_rollback_undoes_what_the_body_wrote(
-    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
+    transactional: Store, claimed: Any, body: TaskTransaction, caller: Caller
 ) -> None:
     await body.rollback()
     await body.rollback()
@@ -194,7 +197,7 @@ async def test_a_rollback_undoes_what_the_body_wrote(
 
 
 async def test_a_rollback_after_the_finish_does_nothing(
-    transactional: Store, claimed: Any, body: BodyTransaction, caller: Caller
+    transactional: Store, claimed: Any, body: TaskTransaction, caller: Caller
 ) -> None:
     await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
     await body.rollback()
@@ -224,7 +227,7 @@ async def test_what_somebody_wants_cancelled_rolls_everything_back(
     assert await state_of(transactional, claimed.id) is State.RUNNING, "its outcome takes the usual way"
 
 
-async def _is_over(body: BodyTransaction) -> bool:
+async def _is_over(body: TaskTransaction) -> bool:
     """Whether the connection has stopped taking statements."""
     try:
         answer = body.connection.execute("SELECT 1")

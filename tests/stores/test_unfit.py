@@ -7,16 +7,16 @@ from typing import Any
 from tests.stores.actions import Worker, add, amounts, demands
 from tests.stores.test_capacity import ids_of, machine, room
 
-from synergon.demands import UNIT, Demand, parse_demand
-from synergon.records import Room
+from synergon.model.claims import KindRequest
+from synergon.model.requirements import UNIT, Requirements, parse_requirements
 from synergon.stores.base import Store
 
 
 async def test_a_claim_names_the_kinds_of_which_something_fits_later(store: Store, worker: Worker) -> None:
-    await add(store, kind="late", demand=demands(cpu=2))
-    await add(store, kind="never", demand=demands(cpu=9))
-    await add(store, kind="labelled", demand=demands("moon", cpu=2))
-    fits = await add(store, kind="fits", demand=demands(cpu=1))
+    await add(store, kind="late", requirements=demands(cpu=2))
+    await add(store, kind="never", requirements=demands(cpu=9))
+    await add(store, kind="labelled", requirements=demands("moon", cpu=2))
+    fits = await add(store, kind="fits", requirements=demands(cpu=1))
     rooms = [room(kind) for kind in ("late", "never", "labelled", "fits", "empty")]
     claims = await worker.claim_rooms(*rooms, labels=frozenset(), totals=amounts(cpu=4), free=amounts(cpu=1))
     assert ids_of(claims) == [fits]
@@ -25,32 +25,32 @@ async def test_a_claim_names_the_kinds_of_which_something_fits_later(store: Stor
 
 
 async def test_what_does_not_fit_because_room_is_kept_for_another_fits_later(store: Store, worker: Worker) -> None:
-    big = await add(store, kind="big", demand=demands(cpu=4))
-    await add(store, kind="small", demand=demands(cpu=1))
+    big = await add(store, kind="big", requirements=demands(cpu=4))
+    await add(store, kind="small", requirements=demands(cpu=1))
     rooms = [room("big"), room("small")]
     full: dict[str, Any] = {"totals": amounts(cpu=4), "free": amounts(cpu=3), "shares": (amounts(cpu=1),)}
     first = await worker.claim_rooms(*rooms, patience=0, **full)
     assert first.kept is not None
     assert first.kept.id == big
-    second = await worker.claim_rooms(*rooms, kept_for=big, held=amounts(cpu=4), **full)
+    second = await worker.claim_rooms(*rooms, reserved_task=big, held=amounts(cpu=4), **full)
     assert ids_of(second) == []
     assert "small" in second.unfit
 
 
 async def test_what_a_row_leaves_to_its_kind_is_weighed_by_the_kind(store: Store, worker: Worker) -> None:
-    said = Demand(needs=("eu",), left_to_kind=("cost", "forbids")).text
-    task_id = await add(store, demand=said)
+    said = Requirements(needs=("eu",), left_to_kind=("cost", "forbids")).text
+    task_id = await add(store, requirements=said)
     of_kind = room("work", demands(cpu=2))
     assert ids_of(await worker.claim_rooms(of_kind, **machine("eu", cpu=1))) == []
     assert ids_of(await worker.claim_rooms(of_kind, **machine("us", cpu=2))) == []
     (claim,) = await worker.claim_rooms(of_kind, **machine("eu", cpu=2))
-    assert (claim.id, claim.demand) == (task_id, said)
+    assert (claim.id, claim.requirements) == (task_id, said)
 
 
 async def test_who_may_run_for_longer_than_its_kind_fills_no_gap(store: Store, worker: Worker) -> None:
-    await add(store, demand=Demand(cost={"cpu": UNIT}, is_long=True).text)
-    brief = await add(store, demand=demands(cpu=1))
-    room = Room(kind="work", count=9, is_brief=True)
+    await add(store, requirements=Requirements(cost={"cpu": UNIT}, is_long=True).text)
+    brief = await add(store, requirements=demands(cpu=1))
+    room = KindRequest(kind="work", count=9, is_brief=True)
     claims = await worker.claim_rooms(room, held=amounts(cpu=4), **machine(cpu=4))
     assert ids_of(claims) == [brief]
-    assert parse_demand(claims[0].demand) == Demand(cost={"cpu": UNIT})
+    assert parse_requirements(claims[0].requirements) == Requirements(cost={"cpu": UNIT})

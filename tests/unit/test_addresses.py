@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from synergon import Engine
-from synergon.addresses import covers, normal_address, normal_prefix, prefixes_of
 from synergon.errors import OptionError
+from synergon.options.addresses import covers, normal_address, normal_prefix, prefixes_of
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from synergon.node.courtesy import KIND_REST_PARTS, MOMENT_SECONDS, REST_PARTS, SWEEP_SECONDS, Courtesy
-from synergon.node.rivals import heeded, looks_of
-from synergon.node_records import NodeRecord, ProcessIdentity
-from synergon.node_state import KindState, NodeState, encode_state
-from synergon.records import Claim, ClaimRequest, Claims, Room
+from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.node_status import KindStatus, NodeStatus, encode_status
+from synergon.model.nodes import NodeRecord, ProcessIdentity
+from synergon.node.claims.courtesy import KIND_REST_PARTS, MOMENT_SECONDS, REST_PARTS, SWEEP_SECONDS, Courtesy
+from synergon.node.claims.rivals import heeded, looks_of
 from synergon.stores.leaving import strangers
 
 PROCESS = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
-LICENSE = KindState(limits=("license",))
-POOL = KindState(provider="pool")
-OWN = {"licensed": LICENSE, "served": POOL, "free": KindState()}
+LICENSE = KindStatus(limits=("license",))
+POOL = KindStatus(provider="pool")
+OWN = {"licensed": LICENSE, "served": POOL, "free": KindStatus()}
 
 
-def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = None, **kinds: KindState) -> NodeRecord:
-    state = NodeState(is_said=True, kinds=kinds, **(said or {}))
+def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = None, **kinds: KindStatus) -> NodeRecord:
+    state = NodeStatus(is_said=True, kinds=kinds, **(said or {}))
     return NodeRecord(
         id="other",
         name="other",
@@ -35,13 +35,15 @@ def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = No
         address=None,
         registered_at=datetime.now(UTC),
         lease_left=30.0,
-        published=Raw(encode_state(state)),
+        published=Raw(encode_status(state)),
     )
 
 
 def request(*kinds: str, queues: frozenset[str] | None = None) -> ClaimRequest:
-    rooms = tuple(Room(kind=kind, count=5, limits=OWN[kind].limits, provider=OWN[kind].provider) for kind in kinds)
-    return ClaimRequest(node_id="here", rooms=rooms, limit=5, queues=queues)
+    rooms = tuple(
+        KindRequest(kind=kind, count=5, limits=OWN[kind].limits, provider=OWN[kind].provider) for kind in kinds
+    )
+    return ClaimRequest(node_id="here", kinds=rooms, limit=5, queues=queues)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +52,11 @@ def request(*kinds: str, queues: frozenset[str] | None = None) -> ClaimRequest:
         (node(licensed=LICENSE, served=POOL), None, set()),
         (node(stranger=LICENSE), None, {"licensed"}),
         (node(stranger=POOL), None, {"served"}),
-        (node(stranger=KindState(limits=("another",))), None, set()),
-        (node(stranger=KindState(limits=("another",), provider="third")), None, {"served"}),
-        (node(stranger=KindState(provider="pool", is_command=True)), None, {"served"}),
-        (node(("mail",), served=POOL, stranger=KindState(provider="pool", is_command=True)), None, {"served"}),
-        (node(("mail",), stranger=KindState(provider="pool", is_command=True)), frozenset({"more"}), {"served"}),
+        (node(stranger=KindStatus(limits=("another",))), None, set()),
+        (node(stranger=KindStatus(limits=("another",), provider="third")), None, {"served"}),
+        (node(stranger=KindStatus(provider="pool", is_command=True)), None, {"served"}),
+        (node(("mail",), served=POOL, stranger=KindStatus(provider="pool", is_command=True)), None, {"served"}),
+        (node(("mail",), stranger=KindStatus(provider="pool", is_command=True)), frozenset({"more"}), {"served"}),
         (node(("mail",), licensed=LICENSE), None, set()),
         (node(("mail",), licensed=LICENSE), frozenset({"mail", "more"}), set()),
         (node(("mail",), licensed=LICENSE), frozenset({"more"}), {"licensed"}),
@@ -62,8 +64,8 @@ def request(*kinds: str, queues: frozenset[str] | None = None) -> ClaimRequest:
         (node(said={"is_cordoned": True}, stranger=LICENSE), None, set()),
         (node(said={"is_stopping": True}, stranger=LICENSE), None, set()),
         (node(said={"leaving": "drain"}, stranger=LICENSE), None, set()),
-        (node(said={"running": {"few": 1}}, few=KindState(limits=("license",), max_running=1)), None, set()),
-        (node(said={"running": {"few": 1}}, few=KindState(limits=("license",), max_running=2)), None, {"licensed"}),
+        (node(said={"running": {"few": 1}}, few=KindStatus(limits=("license",), max_running=1)), None, set()),
+        (node(said={"running": {"few": 1}}, few=KindStatus(limits=("license",), max_running=2)), None, {"licensed"}),
     ],
 )
 def test_others_want_places_for_kinds_and_queues_that_are_not_ours(
@@ -74,14 +76,14 @@ def test_others_want_places_for_kinds_and_queues_that_are_not_ours(
     for kind in OWN:
         asked = request(kind, queues=ours)
         rivals = heeded(looks, asked, OWN, has_room=lambda _: True, unheeded=())
-        asked = ClaimRequest(node_id="here", rooms=asked.rooms, limit=5, queues=ours, rivals=rivals)
-        if strangers(asked, asked.rooms):
+        asked = ClaimRequest(node_id="here", kinds=asked.kinds, limit=5, queues=ours, rivals=rivals)
+        if strangers(asked, asked.kinds):
             found.add(kind)
     assert found == wanted
 
 
 def test_a_command_that_is_known_here_too_is_nobody_elses_whatever_queues_are_served() -> None:
-    order = KindState(provider="pool", is_command=True)
+    order = KindStatus(provider="pool", is_command=True)
     own = OWN | {"order": order}
     (look,) = looks_of([node(("mail",), order=order)], own)
     asked = request("served", queues=frozenset({"more"}))
@@ -99,7 +101,7 @@ def test_a_kind_of_ours_concerns_a_request_if_it_asks_for_it_or_there_is_no_room
     assert kinds(request("licensed"), True) == ["licensed", "stranger"]
     assert kinds(request("served"), True) == ["stranger"]
     assert kinds(request("served"), False) == ["licensed", "stranger"]
-    assert kinds(request("served"), False, licensed=KindState(limits=("license",), is_asking=True)) == ["stranger"]
+    assert kinds(request("served"), False, licensed=KindStatus(limits=("license",), is_asking=True)) == ["stranger"]
     assert kinds(request("free"), False) == []
 
 

@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergon import Engine, OptionError, Resources
-from synergon.demands import NOTHING, UNIT, Demand, completed, demand, parse_demand
-from synergon.lacking import demand_words, lacking
-from synergon.pipelines import ranks
+from synergon.explain.requirement_text import requirements_in_words, why_never
+from synergon.model.requirements import (
+    NO_REQUIREMENTS,
+    UNIT,
+    Requirements,
+    is_suitable,
+    make_requirements,
+    parse_requirements,
+    with_kind_defaults,
+)
+from synergon.options.pipelines import ranks
 from synergon.policies import Retention
-from synergon.stores.weighing import is_suitable
 
 LABELS = st.frozensets(st.sampled_from(["a", "b", "c"]))
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "ram", "x"]), st.integers(0, 4))
@@ -133,30 +140,32 @@ def test_what_the_kind_needs_a_call_may_not_forbid(engine: Engine) -> None:
 def test_a_task_that_demands_nothing_says_nothing(engine: Engine) -> None:
     greet = engine.task(name="greet")(body)
     for call in (greet.call(), greet.with_options(needs=()).call(), greet.with_options(timeout=5).call()):
-        assert call.to_new_task().demand == ""
-    assert engine.call("elsewhere").to_new_task().demand == ""
+        assert call.to_new_task().requirements == ""
+    assert engine.call("elsewhere").to_new_task().requirements == ""
 
 
 def test_the_words_of_the_call_replace_those_of_the_kind_one_by_one(engine: Engine) -> None:
     train = engine.task(name="train", cost=Resources(gpu=1), needs={"b", "a"}, timeout=60)(body)
     of_kind = '{"cost":{"gpu":1000000},"needs":["a","b"]}'
-    assert train.call().to_new_task().demand == of_kind
-    assert train.with_options(priority=1).call().to_new_task().demand == of_kind
-    assert train.with_options(timeout=60).call().to_new_task().demand == of_kind
+    assert train.call().to_new_task().requirements == of_kind
+    assert train.with_options(priority=1).call().to_new_task().requirements == of_kind
+    assert train.with_options(timeout=60).call().to_new_task().requirements == of_kind
     cheaper = train.with_options(cost=Resources(cpu=1)).call().to_new_task()
-    assert parse_demand(cheaper.demand) == Demand(cost={"cpu": UNIT}, needs=("a", "b"))
-    assert train.with_options(cost=Resources(), needs=()).call().to_new_task().demand == "{}"
-    assert parse_demand(train.with_options(timeout=61).call().to_new_task().demand).is_long
-    assert parse_demand(train.with_options(timeout=None).call().to_new_task().demand).is_long
+    assert parse_requirements(cheaper.requirements) == Requirements(cost={"cpu": UNIT}, needs=("a", "b"))
+    assert train.with_options(cost=Resources(), needs=()).call().to_new_task().requirements == "{}"
+    assert parse_requirements(train.with_options(timeout=61).call().to_new_task().requirements).is_long
+    assert parse_requirements(train.with_options(timeout=None).call().to_new_task().requirements).is_long
 
 
 def test_a_call_by_name_leaves_the_rest_to_the_kind(engine: Engine) -> None:
-    said = parse_demand(engine.call("elsewhere").with_options(needs={"zone:eu"}).to_new_task().demand)
+    said = parse_requirements(engine.call("elsewhere").with_options(needs={"zone:eu"}).to_new_task().requirements)
     assert said.left_to_kind == ("cost", "forbids")
-    of_kind = Demand(cost={"gpu": UNIT}, needs=("zone:us",), forbids=("spot",))
-    assert completed(said, of_kind) == Demand(cost={"gpu": UNIT}, needs=("zone:eu",), forbids=("spot",))
-    longer = parse_demand(engine.call("elsewhere").with_options(timeout=5).to_new_task().demand)
-    assert completed(longer, of_kind) == Demand(cost={"gpu": UNIT}, needs=("zone:us",), forbids=("spot",), is_long=True)
+    of_kind = Requirements(cost={"gpu": UNIT}, needs=("zone:us",), forbids=("spot",))
+    assert with_kind_defaults(said, of_kind) == Requirements(cost={"gpu": UNIT}, needs=("zone:eu",), forbids=("spot",))
+    longer = parse_requirements(engine.call("elsewhere").with_options(timeout=5).to_new_task().requirements)
+    assert with_kind_defaults(longer, of_kind) == Requirements(
+        cost={"gpu": UNIT}, needs=("zone:us",), forbids=("spot",), is_long=True
+    )
 
 
 # ---------------------------------------------------------------- pipelines
@@ -223,13 +232,15 @@ def test_a_single_call_has_no_place_in_a_pipeline(engine: Engine) -> None:
 def test_a_node_lacks_something_exactly_if_it_does_not_suit(
     cost: dict[str, int], needs: frozenset[str], forbids: frozenset[str], labels: frozenset[str], totals: dict[str, int]
 ) -> None:
-    wanted = demand(cost, needs, forbids)
-    assert bool(lacking(wanted, labels, totals)) != is_suitable(wanted, labels, totals)
+    wanted = make_requirements(cost, needs, forbids)
+    assert bool(why_never(wanted, labels, totals)) != is_suitable(wanted, labels, totals)
 
 
 def test_demands_are_said_as_people_write_them() -> None:
-    wanted = demand({"gpu": UNIT // 2, "ram": 3 * 2**29, "cpu": 2 * UNIT}, frozenset({"zone:eu"}), frozenset({"spot"}))
-    assert demand_words(wanted) == "cpu 2, gpu 0.5, ram 1.5 GiB, needs zone:eu, forbids spot"
-    assert demand_words(NOTHING) == "nothing"
-    found = lacking(wanted, frozenset({"spot"}), {"cpu": UNIT, "ram": 2**40})
+    wanted = make_requirements(
+        {"gpu": UNIT // 2, "ram": 3 * 2**29, "cpu": 2 * UNIT}, frozenset({"zone:eu"}), frozenset({"spot"})
+    )
+    assert requirements_in_words(wanted) == "cpu 2, gpu 0.5, ram 1.5 GiB, needs zone:eu, forbids spot"
+    assert requirements_in_words(NO_REQUIREMENTS) == "nothing"
+    found = why_never(wanted, frozenset({"spot"}), {"cpu": UNIT, "ram": 2**40})
     assert found == ["lacks the label zone:eu", "has the label spot", "has cpu 1 in all", "has gpu 0 in all"]

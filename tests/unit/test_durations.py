@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergon import OptionError
-from synergon.durations import LONGEST_SECONDS, microseconds, seconds
+from synergon.options.durations import LONGEST_SECONDS, microseconds, seconds
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from synergon.demands import UNIT
-from synergon.node import machine
+from synergon.model.requirements import UNIT
+from synergon.node.capacity import machine
 
 
 def write(root: Path, path: str, text: str) -> None:

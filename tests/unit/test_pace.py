@@ -6,12 +6,12 @@ import asyncio
 
 from tests.support import PATIENCE_SECONDS
 
-from synergon.clock import SystemClock
-from synergon.node.pace import Pace
+from synergon.model.clock import SystemClock
+from synergon.node.duties.sweep import SweepInterval
 
 
 async def test_what_is_said_during_a_look_is_a_reason_for_another_one() -> None:
-    pace = Pace(3600, SystemClock())
+    pace = SweepInterval(3600, SystemClock())
     async with asyncio.timeout(PATIENCE_SECONDS):
         pace.look_now()
         await pace.rest()

@@ -11,6 +11,7 @@ import synergon
 from synergon import errors
 
 NAMES = [
+    "AuditRecord",
     "Call",
     "CallNext",
     "Cancel",
@@ -38,11 +39,10 @@ NAMES = [
     "LimitRecord",
     "NodeOutlook",
     "NodeRecord",
-    "NodeState",
+    "NodeStatus",
     "NotAvailable",
     "NotConnected",
     "OptionError",
-    "OrderRecord",
     "PayloadError",
     "Progress",
     "Provider",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergon.limit_records import NewRate
-from synergon.stores.rates import after, allowed, turn
+from synergon.model.limits import NewRate
+from synergon.stores.rates import after, allowed, next_start
 
 TEN_PER_SECOND = NewRate(every=100_000, burst=5)
 
@@ -16,7 +16,7 @@ def test_after_a_rest_the_burst_may_start_at_once_and_then_one_by_one() -> None:
     assert allowed(TEN_PER_SECOND, None, now) == 5
     next_at = after(TEN_PER_SECOND, None, now, 5)
     assert allowed(TEN_PER_SECOND, next_at, now) == 0
-    assert turn(TEN_PER_SECOND, next_at, now) == now + 100_000
+    assert next_start(TEN_PER_SECOND, next_at, now) == now + 100_000
     assert allowed(TEN_PER_SECOND, next_at, now + 99_999) == 0
     assert allowed(TEN_PER_SECOND, next_at, now + 100_000) == 1
     assert allowed(TEN_PER_SECOND, next_at, now + 10_000_000) == 5
@@ -28,7 +28,7 @@ def test_starts_that_come_late_do_not_slow_the_rate_down() -> None:
         count = allowed(TEN_PER_SECOND, next_at, now)
         next_at = after(TEN_PER_SECOND, next_at, now, count)
         starts += count
-        now = turn(TEN_PER_SECOND, next_at, now) + 7_000
+        now = next_start(TEN_PER_SECOND, next_at, now) + 7_000
     assert starts in (104, 105)
 
 
@@ -42,7 +42,7 @@ def test_no_window_ever_has_more_than_the_burst_and_what_the_time_allows(
         now += pause
         count = allowed(rate, next_at, now)
         assert 0 <= count <= burst
-        assert (count > 0) == (turn(rate, next_at, now) <= now)
+        assert (count > 0) == (next_start(rate, next_at, now) <= now)
         next_at = after(rate, next_at, now, count) if count else next_at
         starts += [now] * count
     for first in range(0, len(starts), 7):

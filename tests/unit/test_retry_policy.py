@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergon import OptionError, Retry
-from synergon.durations import LONGEST_SECONDS
-from synergon.options import Overrides, place
+from synergon.options.durations import LONGEST_SECONDS
+from synergon.options.options import Overrides, place
 
 seconds = st.floats(min_value=0, max_value=LONGEST_SECONDS)
 policies = st.builds(

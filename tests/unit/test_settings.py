@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synergon import Engine, OptionError, Resources, Retention, SynergonError
-from synergon.settings import UNSET, load
+from synergon.options.settings import UNSET, load
 
 
 def test_every_setting_has_a_sensible_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

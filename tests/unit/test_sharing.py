@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synergon import Engine
-from synergon.node.sharing import Sharing
+from synergon.node.claims.shared_kinds import SharedKinds
 
 
 def test_a_place_is_for_the_kinds_that_take_it() -> None:
@@ -23,7 +23,7 @@ def test_a_place_is_for_the_kinds_that_take_it() -> None:
         "elsewhere": engine.provider("another", servers=["b"]).task(name="elsewhere")(body),
         "free": engine.task(name="free")(body),
     }
-    sharing = Sharing(kinds)
+    sharing = SharedKinds(kinds)
     assert sharing.all == kinds.keys() - {"free"}
     assert {kind: sharing.heirs(kind) for kind in kinds} == {
         "licensed": {"licensed", "also_licensed"},

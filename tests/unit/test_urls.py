@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from synergon import ConfigurationError, Engine
+from synergon.options.store_urls import shown
 from synergon.stores.postgres.address import Address
-from synergon.urls import shown
 
 SHOWN = {
     "postgresql://ada:s3cr3t@host:5432/db": "postgresql://ada@host:5432/db",

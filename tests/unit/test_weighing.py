@@ -10,18 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from synergon.demands import A_PROCESS, NOTHING, PROCESS, SLOT, UNIT, Demand, demand, parse_demand, weighed
-from synergon.records import ClaimRequest, Room
-from synergon.stores.weighing import ANY_NUMBER, Fit, Scales, demand_of, is_plain, most_unsaid, place
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.requirements import (
+    NO_REQUIREMENTS,
+    ONE_PROCESS,
+    PROCESS,
+    SLOT,
+    UNIT,
+    Requirements,
+    make_requirements,
+    parse_requirements,
+    with_process,
+)
+from synergon.stores.node_capacity import (
+    ANY_NUMBER,
+    Fit,
+    NodeCapacity,
+    claim_order,
+    most_without_requirements,
+    needs_only_slots,
+    requirements_of,
+)
 
 NAMES = ("cpu", "gpu")
 LABELS = frozenset({"east", "a100"})
 
 amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 12))
 labels = st.frozensets(st.sampled_from(sorted(LABELS)))
-all_demands = st.builds(demand, amounts, labels, labels)
+all_demands = st.builds(make_requirements, amounts, labels, labels)
 rooms = st.builds(
-    Room,
+    KindRequest,
     kind=st.just("work"),
     count=st.just(9),
     is_urgent=st.booleans(),
@@ -31,22 +49,22 @@ rooms = st.builds(
 requests = st.builds(
     ClaimRequest,
     node_id=st.just("node"),
-    rooms=st.just(()),
+    kinds=st.just(()),
     limit=st.just(9),
     labels=labels,
     totals=amounts,
     free=amounts,
     yielding=amounts,
     held=amounts,
-    kept_for=st.sampled_from([None, 0, 3]),
+    reserved_task=st.sampled_from([None, 0, 3]),
 )
 
 
 @given(request=requests, tasks=st.lists(st.tuples(rooms, all_demands), max_size=12))
 def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others_yield(
-    request: ClaimRequest, tasks: list[tuple[Room, Demand]]
+    request: ClaimRequest, tasks: list[tuple[KindRequest, Requirements]]
 ) -> None:
-    scales = Scales(request)
+    scales = NodeCapacity(request)
     used = dict.fromkeys(NAMES, 0)
     for task_id, (room, wanted) in enumerate(tasks):
         if scales.fit(room, wanted, task_id) is not Fit.NOW:
@@ -59,20 +77,22 @@ def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others
 
 
 @given(request=requests, tasks=st.lists(all_demands, max_size=12))
-def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Demand]) -> None:
-    scales = Scales(request)
+def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Requirements]) -> None:
+    scales = NodeCapacity(request)
     left = dict(request.free)
     for wanted in tasks:
-        if scales.fit(Room(kind="work", count=9), wanted) is Fit.NOW:
-            scales.take(Room(kind="work", count=9), wanted)
+        if scales.fit(KindRequest(kind="work", count=9), wanted) is Fit.NOW:
+            scales.take(KindRequest(kind="work", count=9), wanted)
             for name, amount in wanted.cost.items():
                 left[name] -= amount
                 assert left[name] >= request.held.get(name, 0)
 
 
 @given(request=requests, room=rooms, wanted=all_demands)
-def test_as_many_fit_as_is_said_and_not_one_more(request: ClaimRequest, room: Room, wanted: Demand) -> None:
-    scales = Scales(request)
+def test_as_many_fit_as_is_said_and_not_one_more(
+    request: ClaimRequest, room: KindRequest, wanted: Requirements
+) -> None:
+    scales = NodeCapacity(request)
     most = scales.most(room, wanted)
     if most == ANY_NUMBER:
         assert not wanted.cost
@@ -87,19 +107,21 @@ def test_as_many_fit_as_is_said_and_not_one_more(request: ClaimRequest, room: Ro
 
 @given(request=requests, room=rooms, wanted=all_demands)
 def test_what_never_fits_is_what_the_whole_node_is_too_small_or_wrong_for(
-    request: ClaimRequest, room: Room, wanted: Demand
+    request: ClaimRequest, room: KindRequest, wanted: Requirements
 ) -> None:
     is_right = set(wanted.needs) <= request.labels and not set(wanted.forbids) & request.labels
     is_large = all(request.totals.get(name, 0) >= amount for name, amount in wanted.cost.items())
-    assert (Scales(request).fit(room, wanted) is not Fit.NEVER) == (is_right and is_large)
+    assert (NodeCapacity(request).fit(room, wanted) is not Fit.NEVER) == (is_right and is_large)
 
 
 def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None:
     numbers = {"cpu": 8}
-    request = ClaimRequest(node_id="node", rooms=(), limit=9, totals=numbers, free=numbers, held={"cpu": 6}, kept_for=7)
-    room = Room(kind="work", count=9)
-    big, small = (demand({"cpu": amount}, frozenset(), frozenset()) for amount in (6, 2))
-    scales = Scales(request)
+    request = ClaimRequest(
+        node_id="node", kinds=(), limit=9, totals=numbers, free=numbers, held={"cpu": 6}, reserved_task=7
+    )
+    room = KindRequest(kind="work", count=9)
+    big, small = (make_requirements({"cpu": amount}, frozenset(), frozenset()) for amount in (6, 2))
+    scales = NodeCapacity(request)
     assert scales.fit(room, big, 1) is Fit.LATER
     assert scales.fit(room, big, 7) is Fit.NOW
     scales.take(room, big, 7)
@@ -113,7 +135,9 @@ def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
     both: list[tuple[bool, bool, int, int]],
 ) -> None:
     places = [
-        place(Room(kind="work", count=1, is_command=is_command, is_urgent=is_urgent, rank=rank), priority, task_id)
+        claim_order(
+            KindRequest(kind="work", count=1, is_command=is_command, is_urgent=is_urgent, rank=rank), priority, task_id
+        )
         for task_id, (is_command, is_urgent, priority, rank) in enumerate(both, 1)
     ]
     (first, second) = both
@@ -131,9 +155,9 @@ def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
 # ---------------------------------------------------------------- slots and child processes
 
 
-def request_of(*wanted: Room, free: int, **more: Any) -> ClaimRequest:
+def request_of(*wanted: KindRequest, free: int, **more: Any) -> ClaimRequest:
     totals, left = {PROCESS: 4 * UNIT}, {PROCESS: free * UNIT}
-    return ClaimRequest(node_id="node", rooms=wanted, limit=3, totals=totals, free=left, **more)
+    return ClaimRequest(node_id="node", kinds=wanted, limit=3, totals=totals, free=left, **more)
 
 
 @pytest.mark.parametrize(
@@ -141,49 +165,49 @@ def request_of(*wanted: Room, free: int, **more: Any) -> ClaimRequest:
     [("a", 2, True), ("ab", 2, False), ("ab", 0, True), ("ab", -1, True), ("aa", 2, True), ("", 2, True)],
 )
 def test_child_processes_are_weighed_only_if_several_kinds_share_some(kinds: str, free: int, expected: bool) -> None:
-    of_kinds = [Room(kind=kind, count=9, demand=A_PROCESS) for kind in kinds]
-    plain = Room(kind="plain", count=9)
+    of_kinds = [KindRequest(kind=kind, count=9, requirements=ONE_PROCESS) for kind in kinds]
+    plain = KindRequest(kind="plain", count=9)
     request = request_of(free=free)
-    assert is_plain(request, [*of_kinds, plain]) is expected
-    assert not is_plain(request, [*of_kinds, plain, Room(kind="urgent", count=9, is_urgent=True)])
-    assert not is_plain(request_of(free=free, kept_for=1), [*of_kinds, plain])
-    assert [most_unsaid(request, room) for room in of_kinds] == [max(free, 0)] * len(of_kinds)
-    assert most_unsaid(request, plain) == 9
+    assert needs_only_slots(request, [*of_kinds, plain]) is expected
+    assert not needs_only_slots(request, [*of_kinds, plain, KindRequest(kind="urgent", count=9, is_urgent=True)])
+    assert not needs_only_slots(request_of(free=free, reserved_task=1), [*of_kinds, plain])
+    assert [most_without_requirements(request, room) for room in of_kinds] == [max(free, 0)] * len(of_kinds)
+    assert most_without_requirements(request, plain) == 9
 
 
 def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
-    plain, urgent = Room(kind="plain", count=9), Room(kind="urgent", count=9, is_urgent=True)
-    command = Room(kind="command", count=9, is_command=True)
-    scales = Scales(request_of(free=0, yielding={SLOT: 2}))
-    scales.take(command, NOTHING)
+    plain, urgent = KindRequest(kind="plain", count=9), KindRequest(kind="urgent", count=9, is_urgent=True)
+    command = KindRequest(kind="command", count=9, is_command=True)
+    scales = NodeCapacity(request_of(free=0, yielding={SLOT: 2}))
+    scales.take(command, NO_REQUIREMENTS)
     assert [scales.slots(room) for room in (plain, urgent, command)] == [3, 5, ANY_NUMBER]
     for _ in range(4):
-        scales.take(urgent, NOTHING)
+        scales.take(urgent, NO_REQUIREMENTS)
     assert [scales.slots(room) for room in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
 
 
 @pytest.mark.parametrize(("free", "expected"), [(0, Fit.IN_TURN), (1, Fit.LATER)])
 def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
-    room, numbers = Room(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
+    room, numbers = KindRequest(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
     left = {PROCESS: free * UNIT, "cpu": 1}
-    scales = Scales(ClaimRequest(node_id="node", rooms=(), limit=9, totals=numbers, free=left))
-    assert scales.fit(room, Demand(cost=numbers), 1) is expected
-    assert scales.fit(room, A_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
-    assert scales.fit(room, Demand(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
+    scales = NodeCapacity(ClaimRequest(node_id="node", kinds=(), limit=9, totals=numbers, free=left))
+    assert scales.fit(room, Requirements(cost=numbers), 1) is expected
+    assert scales.fit(room, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
+    assert scales.fit(room, Requirements(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
 
 
 @pytest.mark.parametrize("is_process", [True, False])
-@pytest.mark.parametrize("of_kind", [NOTHING, demand({"cpu": 1}, frozenset({"a"}), frozenset())])
+@pytest.mark.parametrize("of_kind", [NO_REQUIREMENTS, make_requirements({"cpu": 1}, frozenset({"a"}), frozenset())])
 def test_a_row_says_whether_it_takes_a_child_process_or_leaves_it_to_its_kind(
-    of_kind: Demand, is_process: bool
+    of_kind: Requirements, is_process: bool
 ) -> None:
-    room = Room(kind="work", count=1, demand=weighed(of_kind, is_process=is_process))
-    left = Demand(left_to_kind=("cost", "needs", "forbids"))
-    assert demand_of(room, left.text) == room.demand
-    assert demand_of(room, of_kind.text) == room.demand
+    room = KindRequest(kind="work", count=1, requirements=with_process(of_kind, is_process=is_process))
+    left = Requirements(left_to_kind=("cost", "needs", "forbids"))
+    assert requirements_of(room, left.text) == room.requirements
+    assert requirements_of(room, of_kind.text) == room.requirements
     for said in (True, False):
         for text in (left, of_kind):
-            found = demand_of(room, replace(text, is_process=said).text)
+            found = requirements_of(room, replace(text, is_process=said).text)
             assert (PROCESS in found.cost, found.needs) == (said, of_kind.needs)
             assert found.cost.get("cpu") == of_kind.cost.get("cpu")
 
@@ -192,10 +216,10 @@ def test_a_row_says_whether_it_takes_a_child_process_or_leaves_it_to_its_kind(
 
 
 @given(wanted=all_demands)
-def test_a_demand_comes_back_from_its_text_and_is_never_silent(wanted: Demand) -> None:
-    assert parse_demand(wanted.text) == wanted
+def test_a_demand_comes_back_from_its_text_and_is_never_silent(wanted: Requirements) -> None:
+    assert parse_requirements(wanted.text) == wanted
     assert wanted.text
-    assert demand_of(Room(kind="work", count=1), wanted.text) == wanted
+    assert requirements_of(KindRequest(kind="work", count=1), wanted.text) == wanted
 
 
 @given(cost=amounts, needs=labels, forbids=labels)
@@ -203,14 +227,14 @@ def test_equal_demands_have_equal_texts_however_they_were_written(
     cost: dict[str, int], needs: frozenset[str], forbids: frozenset[str]
 ) -> None:
     turned = dict(reversed(cost.items()))
-    assert demand({**turned, "ram": 0}, needs, forbids).text == demand(cost, needs, forbids).text
+    assert make_requirements({**turned, "ram": 0}, needs, forbids).text == make_requirements(cost, needs, forbids).text
 
 
 def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
-    room = Room(kind="work", count=1, demand=demand({"cpu": UNIT}, frozenset(), frozenset()))
-    assert json.loads(NOTHING.text) == {}
-    assert demand_of(room, NOTHING.text).cost == {}
-    assert demand_of(room, "") == room.demand
+    room = KindRequest(kind="work", count=1, requirements=make_requirements({"cpu": UNIT}, frozenset(), frozenset()))
+    assert json.loads(NO_REQUIREMENTS.text) == {}
+    assert requirements_of(room, NO_REQUIREMENTS.text).cost == {}
+    assert requirements_of(room, "") == room.requirements
 
 
 @pytest.mark.parametrize(
@@ -221,13 +245,16 @@ def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
         ({"is_brief": True}, True),
         ({"is_urgent": True}, False),
         ({"only": ()}, False),
-        ({"demand": demand({"cpu": 1}, frozenset(), frozenset())}, False),
-        ({"demand": A_PROCESS}, True),
-        ({"demand": weighed(demand({"cpu": 1}, frozenset(), frozenset()), is_process=True)}, False),
+        ({"requirements": make_requirements({"cpu": 1}, frozenset(), frozenset())}, False),
+        ({"requirements": ONE_PROCESS}, True),
+        (
+            {"requirements": with_process(make_requirements({"cpu": 1}, frozenset(), frozenset()), is_process=True)},
+            False,
+        ),
         ({"limits": ("license",)}, False),
     ],
 )
 def test_a_room_is_free_if_its_tasks_need_nothing_but_a_slot_and_a_child_process(
     more: dict[str, Any], is_free: bool
 ) -> None:
-    assert Room(kind="work", count=1, **more).is_free is is_free
+    assert KindRequest(kind="work", count=1, **more).is_free is is_free

@@ -20,8 +20,8 @@ import msgspec
 
 from synergon import Engine, State, SynergonError, TaskType
 from synergon.cli.output import console, new_table, say, stderr, write_json
-from synergon.lifecycle import LIVE
-from synergon.options import TaskOptions
+from synergon.model.lifecycle import LIVE
+from synergon.options.options import TaskOptions
 
 QUEUE: Final = "synergon-bench"
 CONCURRENCY: Final = 500

@@ -16,14 +16,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from synergon import settings
 from synergon.cli.apps import load_engine
 from synergon.engine import Engine
 from synergon.errors import NotAvailable, OptionError, SchemaError, StoreUnavailable
+from synergon.options import settings
+from synergon.options.store_urls import shown
 from synergon.stores import open_store
 from synergon.stores.base import Store
 from synergon.stores.sqlite import SqliteStore
-from synergon.urls import shown
 
 PYPROJECT: Final = Path("pyproject.toml")
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from rich.console import Console
 
-from synergon.cli.demo_reckoning import show
 from synergon.cli.demo_stage import Stage
 from synergon.cli.demo_story import Story
+from synergon.cli.demo_summary import show
 from synergon.cli.demo_view import View
 
 PATIENCE_SECONDS: Final = 90.0

@@ -61,7 +61,7 @@ class Run:
         return self.ended_at is not None and not self.is_stopped
 
 
-class BodyLog:
+class RunLog:
     """What the bodies have written so far."""
 
     def __init__(self, folder: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from synergon.cli import demo_app as app
-from synergon.cli.demo_log import BodyLog
-from synergon.cli.demo_reckoning import Reckoning
+from synergon.cli.demo_log import RunLog
+from synergon.cli.demo_summary import Summary
 from synergon.cli.demo_view import View
 from synergon.cli.demo_workers import WorkerProcess
 from synergon.handle import Handle
-from synergon.lifecycle import FINAL
-from synergon.records import TaskRecord
+from synergon.model.lifecycle import FINAL
+from synergon.model.task_records import TaskRecord
 from synergon.task import Call
 
 LOOK_SECONDS: Final = 0.1
@@ -27,7 +27,7 @@ class Stage:
 
     def __init__(self, folder: Path, view: View, pace: float) -> None:
         self.view = view
-        self.log = BodyLog(folder)
+        self.log = RunLog(folder)
         self.workers: list[WorkerProcess] = []
         self.accepted: list[int] = []
         self.cancelled: list[int] = []
@@ -91,13 +91,13 @@ class Stage:
         """Whether no task is left that is not final."""
         return all(state in FINAL for _, _, state in await app.engine.store.counts())
 
-    async def reckon(self) -> Reckoning:
+    async def reckon(self) -> Summary:
         """Gather what the three witnesses say."""
         for worker in self.workers:
             worker.stop()
         self.log.read()
         history = {record.id: record async for record in _history()}
-        return Reckoning(set(self.accepted), set(self.cancelled), history, self.log)
+        return Summary(set(self.accepted), set(self.cancelled), history, self.log)
 
 
 async def _history() -> AsyncIterator[TaskRecord]:

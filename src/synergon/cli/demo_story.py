@@ -11,7 +11,7 @@ from synergon.cli import demo_app as app
 from synergon.cli.demo_log import Run
 from synergon.cli.demo_stage import Stage
 from synergon.cli.demo_workers import WorkerProcess
-from synergon.lifecycle import FINAL, State
+from synergon.model.lifecycle import FINAL, State
 from synergon.task import Call
 
 REMINDERS: Final = 60

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from synergon.cli.demo_app import engine
-from synergon.cli.demo_log import BodyLog
+from synergon.cli.demo_log import RunLog
 from synergon.cli.demo_workers import WorkerProcess
-from synergon.lifecycle import FINAL, State
+from synergon.model.lifecycle import FINAL, State
 
 STORY_LINES: Final = 7
 RATE_SECONDS: Final = 1.0
@@ -60,7 +60,7 @@ class View:
         if self._live is None:
             self._console.print(line)
 
-    def draw(self, counts: Counts, log: BodyLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
+    def draw(self, counts: Counts, log: RunLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
         """Show how things stand; without a terminal this does nothing."""
         if self._live is None:
             return
@@ -73,7 +73,7 @@ class View:
         return Group(*lines, *[Text()] * (STORY_LINES - len(lines)))
 
 
-def _progress(counts: Counts, log: BodyLog, accepted: int, now: float) -> RenderableType:
+def _progress(counts: Counts, log: RunLog, accepted: int, now: float) -> RenderableType:
     ended = sum(number for (_, _, state), number in counts.items() if state in FINAL)
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_row(
@@ -101,7 +101,7 @@ def _number(counts: Counts, kind: str, states: Collection[State], style: str) ->
     return Text(f"{number:,}", style=style if number else "dim")
 
 
-def _workers(workers: Sequence[WorkerProcess], log: BodyLog, now: float) -> RenderableType:
+def _workers(workers: Sequence[WorkerProcess], log: RunLog, now: float) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for worker in workers:
         finished = log.finished(worker.name)

@@ -19,17 +19,18 @@ import psutil
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
-from synergon.cli.variables import strange_variables
+from synergon.cli.unknown_variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import StoreError
-from synergon.lifecycle import State
-from synergon.node.timeouts import Timeouts
-from synergon.node_records import NodeRecord
+from synergon.model.lifecycle import State
+from synergon.model.nodes import NodeRecord
+from synergon.model.record import Record
+from synergon.model.task_records import QueueRecord
+from synergon.node.attempts.timeouts import Timeouts
+from synergon.options.store_urls import shown
 from synergon.policies import Resources
-from synergon.records import QueueRecord, Record
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
-from synergon.urls import shown
 
 LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
 CLOCK_SECONDS: Final = 1.0

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli import exits
+from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
 from synergon.cli.diagnosis import Diagnosis, diagnose
 from synergon.cli.output import console, duration, new_facts, new_table, plural, say, short, size, write_json
@@ -28,7 +28,7 @@ def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = F
     else:
         _print(found)
     if not found.is_healthy:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _print(found: Diagnosis) -> None:

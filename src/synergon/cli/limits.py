@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from synergon.cli.command_groups import is_alone, number_or_none, shown_limit
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.groups import is_alone, number_or_none, shown_limit
 from synergon.cli.output import duration, new_table, say, short, show_list, write_json
-from synergon.limit_records import LimitRecord, NewRate
-from synergon.options import check_any_limit_name
+from synergon.model.limits import LimitRecord, NewRate
+from synergon.options.options import check_any_limit_name
 
 Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 Value = Annotated[str, typer.Argument(metavar="VALUE", hidden=True)]

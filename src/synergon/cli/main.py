@@ -14,7 +14,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from synergon.cli import doctor, exits, later, limits, migrate, nodes, orders, queues, servers, tasks, worker
+from synergon.cli import audit, doctor, exit_codes, later, limits, migrate, nodes, queues, servers, tasks, worker
 from synergon.cli.database import JsonOption
 from synergon.cli.output import complain, is_debugging, say
 from synergon.errors import NotAvailable, SynergonError
@@ -29,7 +29,7 @@ ORDER: Final = (
     "limits",
     "servers",
     "nodes",
-    "orders",
+    "audit",
     "doctor",
     "migrate",
     "demo",
@@ -49,20 +49,20 @@ app = typer.Typer(
     cls=InOrder,
     name="synergon",
     help="A durable task engine: one file to start with, one database to share.",
-    epilog=exits.MEANINGS,
+    epilog=exit_codes.MEANINGS,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
-app.command(epilog=exits.MEANINGS)(worker.worker)
-app.add_typer(tasks.commands, name="tasks", epilog=exits.MEANINGS)
-app.add_typer(queues.commands, name="queues", epilog=exits.MEANINGS)
-app.add_typer(limits.commands, name="limits", epilog=exits.MEANINGS)
-app.add_typer(servers.commands, name="servers", epilog=exits.MEANINGS)
-app.add_typer(nodes.commands, name="nodes", epilog=exits.MEANINGS)
-app.command(epilog=exits.MEANINGS)(orders.orders)
-app.command(epilog=exits.MEANINGS)(doctor.doctor)
-app.command(epilog=exits.MEANINGS)(migrate.migrate)
+app.command(epilog=exit_codes.MEANINGS)(worker.worker)
+app.add_typer(tasks.commands, name="tasks", epilog=exit_codes.MEANINGS)
+app.add_typer(queues.commands, name="queues", epilog=exit_codes.MEANINGS)
+app.add_typer(limits.commands, name="limits", epilog=exit_codes.MEANINGS)
+app.add_typer(servers.commands, name="servers", epilog=exit_codes.MEANINGS)
+app.add_typer(nodes.commands, name="nodes", epilog=exit_codes.MEANINGS)
+app.command(epilog=exit_codes.MEANINGS)(audit.audit)
+app.command(epilog=exit_codes.MEANINGS)(doctor.doctor)
+app.command(epilog=exit_codes.MEANINGS)(migrate.migrate)
 
 
 @app.command()
@@ -125,13 +125,13 @@ def run(arguments: Sequence[str]) -> int:
     except UsageError as error:
         return _refuse_usage(error)
     except SynergonError as error:
-        return _report(error, str(error), exits.code_of(error))
+        return _report(error, str(error), exit_codes.code_of(error))
     except (KeyboardInterrupt, typer.Abort):
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except Exception as error:  # noqa: BLE001  whatever it is, people get one line
         advice = "" if is_debugging() else " (SYNERGON_DEBUG=1 shows the traceback)"
-        return _report(error, f"{type(error).__name__}: {error}{advice}", exits.FAILED)
-    return code if isinstance(code, int) else exits.OK
+        return _report(error, f"{type(error).__name__}: {error}{advice}", exit_codes.FAILED)
+    return code if isinstance(code, int) else exit_codes.OK
 
 
 def _report(error: BaseException, message: str, code: int) -> int:
@@ -145,9 +145,9 @@ def _refuse_usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command, and the help is the message
         say(message)
-        return exits.USAGE
+        return exit_codes.USAGE
     if getattr(error, "option_name", "")[1:].isdigit():  # what begins with a dash is taken for an option
         message = "a number here is a whole number from 0 on, and may not be negative"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "synergon"
-    return _report(error, f"{message.rstrip('.').replace('Value error, ', '')} (see `{path} --help`)", exits.USAGE)
+    return _report(error, f"{message.rstrip('.').replace('Value error, ', '')} (see `{path} --help`)", exit_codes.USAGE)

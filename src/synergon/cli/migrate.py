@@ -9,8 +9,8 @@ import typer
 
 from synergon.cli.database import AppOption, UrlOption, find_target, refuse_private, store_of
 from synergon.cli.output import say
+from synergon.options.store_urls import shown
 from synergon.stores.base import SchemaVersions, Store
-from synergon.urls import shown
 
 
 def migrate(

@@ -11,16 +11,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from synergon.cli.command_groups import is_alone
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.groups import is_alone
 from synergon.cli.output import console, duration, new_table, say, short, show_list, write_json
-from synergon.control_records import OrderRecord
 from synergon.engine import Engine
 from synergon.errors import OptionError
-from synergon.node_records import NodeRecord
-from synergon.node_state import NodeState
-from synergon.records import Record
-from synergon.this_process import is_gone
+from synergon.model.node_status import NodeStatus
+from synergon.model.nodes import NodeRecord
+from synergon.model.operator_actions import AuditRecord
+from synergon.model.process_identity import is_gone
+from synergon.model.record import Record
 
 WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
@@ -37,7 +37,7 @@ commands = typer.Typer(
 )
 
 
-class NodeLine(Record, frozen=True, kw_only=True):
+class NodeRow(Record, frozen=True, kw_only=True):
     """A node, and what it does now. The field names are those of `nodes --json`."""
 
     id: str
@@ -67,7 +67,7 @@ class NodeLine(Record, frozen=True, kw_only=True):
     registered_at: datetime
     lease_left: float
     """Seconds by the store's clock; negative: it is over."""
-    state: NodeState
+    state: NodeStatus
     """What it said of itself last."""
     state_age: float
     """Seconds by the store's clock since then."""
@@ -135,7 +135,7 @@ def stop(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: 
 
 
 def _tell(verb: str, node: str, app: str | None, url: str | None, *, as_json: bool) -> None:
-    async def write() -> OrderRecord:
+    async def write() -> AuditRecord:
         async with connected(app, url) as engine:
             node_id = await _node_id(engine, node)
             give = {
@@ -146,13 +146,13 @@ def _tell(verb: str, node: str, app: str | None, url: str | None, *, as_json: bo
                 "stop": engine.shut_down,
             }[verb]
             await give(node_id)
-            return next(order for order in await engine.orders() if (order.verb, order.subject) == (verb, node_id))
+            return next(order for order in await engine.audit() if (order.verb, order.subject) == (verb, node_id))
 
     order = asyncio.run(write())
     if as_json:
         write_json(order)
     else:
-        say(f"node {order.subject} is told to {verb}; `synergon orders` shows when it has done so")
+        say(f"node {order.subject} is told to {verb}; `synergon audit` shows when it has done so")
 
 
 async def _node_id(engine: Engine, wanted: str) -> str:
@@ -165,16 +165,16 @@ async def _node_id(engine: Engine, wanted: str) -> str:
     return named[0] if named else wanted  # which is then refused, and that is written down
 
 
-async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeLine]:
+async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeRow]:
     async with connected(app, url) as engine:
         found = await engine.store.nodes()
         running = await engine.store.running_by_node()
     return [_line(node, running.get(node.id, 0)) for node in found if is_all or node.concurrency]
 
 
-def _line(node: NodeRecord, running: int) -> NodeLine:
+def _line(node: NodeRecord, running: int) -> NodeRow:
     alive = is_alive(node)
-    return NodeLine(
+    return NodeRow(
         id=node.id,
         name=node.name,
         host=node.process.host,
@@ -203,7 +203,7 @@ def is_alive(node: NodeRecord) -> bool:
     return node.lease_left > 0 and not is_gone(node.process)
 
 
-def _table(lines: Sequence[NodeLine]) -> Table:
+def _table(lines: Sequence[NodeRow]) -> Table:
     is_wide = console.width >= WIDE_COLUMNS
     headings = ("name", "", "running", "lease", "host", "pid", "kinds", "queues", *(WIDE_HEADINGS if is_wide else ()))
     table = new_table(*headings, numbers=("running", "pid"), elastic=("name", "host", "kinds", "queues", "address"))
@@ -222,7 +222,7 @@ def _table(lines: Sequence[NodeLine]) -> Table:
     return table
 
 
-def _standing(line: NodeLine) -> Text:
+def _standing(line: NodeRow) -> Text:
     if not line.is_alive:
         return Text("dead", style="red")
     if line.is_cordoned:

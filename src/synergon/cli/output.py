@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from synergon.durations import rough
-from synergon.lifecycle import State
+from synergon.model.lifecycle import State
+from synergon.options.durations import rough
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -11,12 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli import exits
+from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.output import complain, new_table, relative, say, short, show_list, write_json_lines
-from synergon.lifecycle import State
-from synergon.options import check_name
-from synergon.records import QueueRecord, to_datetime
+from synergon.model.lifecycle import State
+from synergon.model.record import to_datetime
+from synergon.model.task_records import QueueRecord
+from synergon.options.options import check_name
 
 SHOWN: Final = tuple(state for state in State if state is not State.WAITING)
 
@@ -88,7 +89,7 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: 
     else:
         _tell_resumed(names, changes, known)
     if not set(names) <= set(known):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _tell_resumed(names: list[str], changes: list[bool], known: list[str]) -> None:

@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from synergon.cli.command_groups import is_alone, number_or_none, shown_limit
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.groups import is_alone, number_or_none, shown_limit
 from synergon.cli.output import new_table, plural, relative, say, short, show_list, write_json_lines
 from synergon.errors import OptionError
-from synergon.limit_records import ServerRecord
-from synergon.records import to_datetime
+from synergon.model.limits import ServerRecord
+from synergon.model.record import to_datetime
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", hidden=True)]
 Pool = Annotated[list[str], typer.Argument(metavar="ADDRESS=CAPACITY", hidden=True)]

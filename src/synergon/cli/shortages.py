@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from synergon.addresses import covers
 from synergon.cli.output import plural
 from synergon.engine import Engine
-from synergon.lifecycle import State
-from synergon.limit_records import LimitRecord, ServerRecord
-from synergon.records import to_datetime
+from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, ServerRecord
+from synergon.model.record import to_datetime
+from synergon.options.addresses import covers
 from synergon.task import AnyTask
 
 Shortage = tuple[str, str]

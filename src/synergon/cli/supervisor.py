@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from synergon.cli import logs
-from synergon.cli.exits import OK, RESTART, UNAVAILABLE, USAGE
-from synergon.cli.lifeline import Lifeline, lifeline
+from synergon.cli.exit_codes import OK, RESTART, UNAVAILABLE, USAGE
 from synergon.cli.reload import check_watchfiles, watch
-from synergon.node.child_process import describe_end
+from synergon.cli.supervisor_link import Lifeline, lifeline
+from synergon.node.processes.child_process import describe_end
 
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 30.0

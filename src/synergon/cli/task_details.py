@@ -10,9 +10,10 @@ import msgspec
 from rich.text import Text
 
 from synergon.cli.output import absolute, console, new_facts, relative, say, state_text
-from synergon.lifecycle import State
-from synergon.node_records import NodeRecord
-from synergon.records import ErrorRecord, TaskRecord
+from synergon.model.lifecycle import State
+from synergon.model.nodes import NodeRecord
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.task_records import TaskRecord
 
 ONE_LINE: Final = 60
 """JSON up to this length stands among the facts."""

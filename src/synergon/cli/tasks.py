@@ -9,16 +9,17 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from synergon.cli import exits, task_moves
+from synergon.cli import exit_codes, task_operations
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
 from synergon.cli.output import console, new_table, relative, say, short, state_text, write_json, write_json_lines
 from synergon.cli.task_details import print_details
-from synergon.cli.task_outlooks import print_explanation
+from synergon.cli.task_explanation import print_explanation
 from synergon.errors import OptionError
-from synergon.explaining.records import Explanation
-from synergon.lifecycle import State
-from synergon.node_records import NodeRecord
-from synergon.records import TaskPage, TaskQuery, TaskRecord, to_datetime
+from synergon.explain.explanation import Explanation
+from synergon.model.lifecycle import State
+from synergon.model.nodes import NodeRecord
+from synergon.model.record import to_datetime
+from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
 
 LARGEST_ID: Final = 2**63 - 1
 
@@ -163,7 +164,7 @@ def retry(
 
     Under the same id, with their budgets reset. --all takes those that failed, unless --state says otherwise.
     """
-    move = task_moves.RETRY
+    move = task_operations.RETRY
     query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
     _move(move, ids or [], query, app, url, every=every, as_json=as_json)
 
@@ -186,7 +187,7 @@ def cancel(
 
     At once if they wait, as soon as the body ends if they run. --all takes every task that has not ended.
     """
-    move = task_moves.cancelling(why)
+    move = task_operations.cancelling(why)
     query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
     _move(move, ids or [], query, app, url, every=every, as_json=as_json)
 
@@ -194,11 +195,11 @@ def cancel(
 @commands.command()
 def delete(ids: Ids, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Remove tasks without a trace; running ones are refused."""
-    _move(task_moves.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
+    _move(task_operations.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
 
 
 def _move(
-    move: task_moves.Move,
+    move: task_operations.Move,
     ids: list[int],
     query: TaskQuery,
     app: str | None,
@@ -217,8 +218,8 @@ def _move(
     async def run() -> bool:
         async with connected(app, url) as engine:
             if every:
-                return await task_moves.move_all(engine, move, query, as_json=as_json)
-            return await task_moves.move_some(engine, move, ids, as_json=as_json)
+                return await task_operations.move_all(engine, move, query, as_json=as_json)
+            return await task_operations.move_some(engine, move, ids, as_json=as_json)
 
     if not asyncio.run(run()):
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)

@@ -18,14 +18,14 @@ import typer
 from synergon.cli import logs
 from synergon.cli.apps import load_engine
 from synergon.cli.database import find_app, refuse_private
-from synergon.cli.lifeline import hold
 from synergon.cli.output import plural
 from synergon.cli.supervisor import supervise
-from synergon.cli.variables import strange_variables
+from synergon.cli.supervisor_link import hold
+from synergon.cli.unknown_variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
-from synergon.settings import AUTO, Settings, from_text, load
-from synergon.urls import shown
+from synergon.options.settings import AUTO, Settings, from_text, load
+from synergon.options.store_urls import shown
 from synergon.worker import run_until_stopped
 
 logger = logging.getLogger("synergon.cli")
@@ -154,7 +154,7 @@ def refuse_one_port(settings: Settings, processes: int) -> None:
 def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
     """Nodes do not know of each other what they use of the machine that they are on."""
     is_found = settings.sources["resources"] == "default"
-    if processes > 1 and is_found and any(task_type.demand.cost for task_type in engine.kinds.values()):
+    if processes > 1 and is_found and any(task_type.requirements.cost for task_type in engine.kinds.values()):
         logger.warning(
             "each of the %d processes takes the whole machine for its own; give each its share, like --resources cpu=1",
             processes,

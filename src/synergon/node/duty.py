@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from synergon.clock import Clock
 from synergon.errors import LeaseLost, StoreError, StoreUnavailable
+from synergon.model.clock import Clock
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0

@@ -14,55 +14,56 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from synergon.clock import Clock
-from synergon.demands import AS_THE_KIND_SAYS
+from synergon.client.unrunnable_warning import ChildrenToCheck
 from synergon.errors import StoreUnavailable
-from synergon.idle import IdleHook
-from synergon.node.acceptance import Acceptance, inquiries
-from synergon.node.admission import Admission
-from synergon.node.alarm import Alarm
-from synergon.node.attempt import Attempt, Stop
-from synergon.node.backlog import Backlog
-from synergon.node.body_services import BodyServices
-from synergon.node.callbacks import Callbacks
-from synergon.node.canceller import Canceller
-from synergon.node.completer import Completer
-from synergon.node.courtesy import Courtesy
+from synergon.model.claims import Claim
+from synergon.model.clock import Clock
+from synergon.model.node_status import NodeStatus
+from synergon.model.nodes import NodeRecord
+from synergon.model.requirements import KIND_DEFAULT
+from synergon.model.tasks import NewTask
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.attempt_services import AttemptServices
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.runner import Runner
+from synergon.node.attempts.settlements import handed_back
+from synergon.node.attempts.slots import Slots
+from synergon.node.attempts.timeouts import TimeoutFor, Timeouts
+from synergon.node.callbacks.callbacks import Callbacks
+from synergon.node.callbacks.event_feed import Subscriber
+from synergon.node.callbacks.hooks import Hooks
+from synergon.node.callbacks.idle_hooks import IdleHooks
+from synergon.node.capacity.acceptance import Acceptance, acceptance_polls
+from synergon.node.capacity.reservation import Reservation
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.courtesy import Courtesy
+from synergon.node.claims.freeing import Freeing
+from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.scheduler import Scheduler
+from synergon.node.claims.shared_kinds import SharedKinds
+from synergon.node.duties.alarm import Alarm
+from synergon.node.duties.backlog import Backlog
+from synergon.node.duties.canceller import Canceller
+from synergon.node.duties.cordon import Cordon
+from synergon.node.duties.operator_actions import OperatorActions
+from synergon.node.duties.pruner import Pruner
+from synergon.node.duties.shutdown import Shutdown
+from synergon.node.duties.sweep import SweepInterval
 from synergon.node.duty import Duty, pause_after
-from synergon.node.ending import Ending
-from synergon.node.executors import Executor
-from synergon.node.feed import Subscriber
-from synergon.node.freeing import Freeing
-from synergon.node.hooks import Hooks
-from synergon.node.idle import Idle
-from synergon.node.lease import PARTS
-from synergon.node.ledger import Ledger
+from synergon.node.hint_sender import HintSender
+from synergon.node.liveness.lease import PARTS
+from synergon.node.liveness.lost_claims import LostClaims
+from synergon.node.liveness.membership import Membership
+from synergon.node.liveness.reaper import Reaper
+from synergon.node.liveness.status import node_status
+from synergon.node.liveness.status_publisher import StatusPublisher
 from synergon.node.logger import NodeLogger
-from synergon.node.membership import Membership
-from synergon.node.neighbours import Neighbours
-from synergon.node.noticeboard import Noticeboard
-from synergon.node.orders import Orders
-from synergon.node.pace import Pace
-from synergon.node.presence import Presence
-from synergon.node.pruner import Pruner
-from synergon.node.reaper import Reaper
-from synergon.node.reservation import Reservation
-from synergon.node.runner import Runner
-from synergon.node.scheduler import Scheduler
-from synergon.node.settlements import handed_back
-from synergon.node.sharing import Sharing
-from synergon.node.slots import Slots
-from synergon.node.standing import state_of
-from synergon.node.strays import Strays
-from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.node_records import NodeRecord
-from synergon.node_state import NodeState
-from synergon.outlook import Afterthought
+from synergon.node.processes.executors import Executor
+from synergon.options.idle_hook import IdleHook
+from synergon.options.settings import Settings
 from synergon.peering.peers import Peers
-from synergon.peering.post import Lane
+from synergon.peering.router import ReadyGroupName
 from synergon.peering.wire import LOOK, Message
-from synergon.records import Claim, NewTask
-from synergon.settings import Settings
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 
@@ -101,16 +102,16 @@ class Node:
         self._on_ended = on_ended
         self._peers = peers
         self._on_stop = on_stop
-        self._afterthought = Afterthought(consider)
+        self._afterthought = ChildrenToCheck(consider)
         self._may_exit = may_exit
         self._idle_hooks = idle_hooks
         self._logger = NodeLogger(logger, {"node": settings.name})
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
         self._callbacks = Callbacks(self._logger)
         self._hooks = Hooks(clock, self._logger, self._callbacks, subscribers)
-        self._sharing = Sharing(self._kinds)
+        self._sharing = SharedKinds(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
-        self._pace = Pace(settings.sweep, clock)
+        self._pace = SweepInterval(settings.sweep, clock)
         self._build()
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
@@ -139,7 +140,7 @@ class Node:
             finish=freeing.finish,
             hooks=self._hooks,
         )
-        services = BodyServices(
+        services = AttemptServices(
             self.loop,
             store,
             self.completer,
@@ -185,9 +186,9 @@ class Node:
             courtesy=self._courtesy,
             most_at_once=max(settings.concurrency // 2, LEAST_AT_ONCE) if store.capabilities.remote else None,
         )
-        self._neighbours = Neighbours(self._peers, self._admission)
+        self._neighbours = HintSender(self._peers, self._admission)
         self.acceptance = Acceptance(
-            inquiries(
+            acceptance_polls(
                 store,
                 self._admission,
                 self._kinds,
@@ -210,9 +211,9 @@ class Node:
             sleep=clock.sleep,
         )
         self.runner.preemption.on_rested = self.scheduler.capacity_freed
-        self.ending = Ending(self.runner, logger, may_exit=self._may_exit, give_back=self._give_back)
-        self._board = Noticeboard(self.loop, self.state)
-        self.presence = Presence(
+        self.ending = Shutdown(self.runner, logger, may_exit=self._may_exit, give_back=self._give_back)
+        self._board = StatusPublisher(self.loop, self.state)
+        self.presence = Cordon(
             store,
             self.scheduler,
             logger,
@@ -221,21 +222,21 @@ class Node:
             on_change=self._presence_changed,
             on_found=self._pace.look_now,
         )
-        self._idle = Idle(
+        self._idle = IdleHooks(
             self._idle_hooks,
             clock,
             logger,
             self._callbacks,
             has_nothing_to_do=lambda kind: self.scheduler.is_at_rest(kind) and self._admission.has_any_room(kind),
         )
-        self._strays = Strays(
+        self._strays = LostClaims(
             store,
             clock,
             known=lambda: self.runner.running.keys() | self.completer.unwritten,
             settle=self.completer.add,
             doubt_seconds=settings.lease,
         )
-        self._orders = Orders(store, self.presence, logger, on_stop=self._on_stop)
+        self._orders = OperatorActions(store, self.presence, logger, on_stop=self._on_stop)
         self.membership = Membership(
             store,
             self._kinds,
@@ -425,22 +426,22 @@ class Node:
         """How many tasks could start here."""
         return self._ledger.free if self.scheduler.may_claim else 0
 
-    def state(self) -> NodeState:
+    def state(self) -> NodeStatus:
         """What it says of itself; cheap, and safe from any thread."""
-        return state_of(self._admission, self._ledger, self.runner.running, self.scheduler, self.presence.leaving)
+        return node_status(self._admission, self._ledger, self.runner.running, self.scheduler, self.presence.leaving)
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
         return self._neighbours.full(kinds)
 
-    def announce(self, work: Mapping[Lane, int]) -> None:
+    def announce(self, work: Mapping[ReadyGroupName, int]) -> None:
         """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
         self.scheduler.wake(kind for kind, *_ in work)
         self._neighbours.offer(work, is_open=self.scheduler.may_claim)
 
     def made_ready(self, kinds: Iterable[str]) -> None:
         """The same where the queues are not known: one task for each time that a kind is named."""
-        self.announce({(kind, None, AS_THE_KIND_SAYS): count for kind, count in Counter(kinds).items()})
+        self.announce({(kind, None, KIND_DEFAULT): count for kind, count in Counter(kinds).items()})
 
     def _tell_ended(self, ids: Collection[int]) -> None:
         self._on_ended(ids)

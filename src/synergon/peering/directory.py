@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from synergon.demands import AS_THE_KIND_SAYS
-from synergon.node_records import NodeRecord
-from synergon.node_state import UNSAID, NodeState, could_run, read_state
+from synergon.model.node_status import UNKNOWN_STATUS, NodeStatus, could_run, read_status
+from synergon.model.nodes import NodeRecord
+from synergon.model.requirements import KIND_DEFAULT
 
 HELPERS: Final = 2
 """How many peers a node tells when it has more work than it can take."""
@@ -27,7 +27,7 @@ class Peer:
     is_failing: bool = False
     full: frozenset[str] = frozenset()
     """Kinds of which it could start none when it was told of some."""
-    state: NodeState = UNSAID
+    state: NodeStatus = UNKNOWN_STATUS
     """What it said of itself when the table was read."""
     _suits: dict[tuple[str, str], bool] = field(default_factory=dict)
     """What follows from that, where somebody has asked."""
@@ -36,7 +36,7 @@ class Peer:
         """Whether it could start a task of this kind, as far as anybody here knows."""
         return self.free > 0 and kind not in self.full and not self.is_failing
 
-    def suits(self, kind: str, text: str = AS_THE_KIND_SAYS) -> bool:
+    def suits(self, kind: str, text: str = KIND_DEFAULT) -> bool:
         """Whether it could ever run a task of this kind that demands this."""
         answer = self._suits.get((kind, text))
         if answer is None:
@@ -75,7 +75,7 @@ class Directory:
                 queues=None if node.queues is None else frozenset(node.queues),
                 free=node.concurrency,
                 is_failing=known is not None and known.is_failing,
-                state=read_state(bytes(node.published)),
+                state=read_status(bytes(node.published)),
             )
             if known is None:
                 came.append(peer)
@@ -112,7 +112,7 @@ class Directory:
         queue: str | None,
         count: int,
         besides: Collection[str] = (),
-        demand: str = AS_THE_KIND_SAYS,
+        requirements: str = KIND_DEFAULT,
     ) -> list[Peer]:
         """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
 
@@ -122,7 +122,7 @@ class Directory:
         runners = [
             peer
             for peer in self.runners(kind)
-            if peer.id not in besides and not (is_known and not peer.suits(kind, demand))
+            if peer.id not in besides and not (is_known and not peer.suits(kind, requirements))
         ]
         certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
         maybe = [peer for peer in runners if queue is None and peer.queues is not None]

@@ -14,16 +14,16 @@ from typing import Final, Protocol
 
 import msgspec
 
-from synergon.clock import Clock
 from synergon.errors import StoreError
-from synergon.node_records import NodeRecord
+from synergon.model.clock import Clock
+from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
-from synergon.peering.post import Lane, Post
-from synergon.peering.seal import Envelope, Seal, SealError, StaleSeal
-from synergon.peering.store_time import StoreTime
+from synergon.peering.router import HintRouter, ReadyGroupName
+from synergon.peering.signing import Envelope, SignatureError, Signer, StaleSignature
+from synergon.peering.store_clock import StoreClock
 from synergon.peering.transport import Refused, SendError, Transport
 from synergon.peering.watchers import Watchers
-from synergon.peering.wire import LOOK, NOTHING, Hello, Message, WireError, decode, encode, message
+from synergon.peering.wire import EMPTY, LOOK, Hello, Message, WireError, decode, encode, message
 from synergon.stores.base import Store
 from synergon.version import VERSION
 
@@ -84,14 +84,14 @@ class Peers:
         self._on_done = on_done
         self._on_any_done = on_any_done
         self._on_ended = on_ended
-        self._time = StoreTime(store, clock)
-        self._seal: Seal | None = None
+        self._time = StoreClock(store, clock)
+        self._seal: Signer | None = None
         self._opening = asyncio.Lock()
         self._started: Counter[str] = Counter()
         self._watchers = Watchers()
         self._looking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[None] | None = None
-        self._post = Post(
+        self._post = HintRouter(
             self._read_nodes,
             self._send,
             transport.schemes,
@@ -123,11 +123,11 @@ class Peers:
         self.address = await self._transport.serve(self.receive)
         return self.address
 
-    async def _open(self) -> Seal:
+    async def _open(self) -> Signer:
         async with self._opening:
             if self._seal is None:
                 await self._time.measure()
-                self._seal = Seal(await self._store.secret(), self._time.now)
+                self._seal = Signer(await self._store.secret(), self._time.now)
             return self._seal
 
     def look_around(self) -> None:
@@ -175,7 +175,7 @@ class Peers:
 
     # ------------------------------------------------------------ telling
 
-    def tell_new(self, work: Mapping[Lane, int]) -> bool:
+    def tell_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
         """There are so many new tasks in these lanes; as many nodes as have room for them should look. Whether that is
         said as soon as others have a turn."""
         return bool(work) and self._post.wake(work)
@@ -254,7 +254,7 @@ class Peers:
             started, self._started = self._started, Counter()
             letter = msgspec.structs.replace(letter, free=self._free, started=dict(started))
             answer = await self._transport.send(peer.address, seal.wrap(self.id, encode(letter)))
-            return decode(answer) if answer else NOTHING
+            return decode(answer) if answer else EMPTY
         except (StoreError, WireError) as error:
             raise SendError(str(error)) from error
         except SendError:
@@ -274,11 +274,11 @@ class Peers:
         try:
             self._seal.check(envelope)
             news = decode(envelope.body)
-        except StaleSeal as error:
+        except StaleSignature as error:
             if self._time.doubt():
                 self._post.refresh_soon()
             raise Refused(401, str(error)) from error
-        except SealError as error:
+        except SignatureError as error:
             raise Refused(401, str(error)) from error
         except WireError as error:
             raise Refused(409, str(error)) from error

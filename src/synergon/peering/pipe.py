@@ -6,8 +6,8 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from synergon.clock import Clock, SystemClock
-from synergon.peering.seal import Envelope
+from synergon.model.clock import Clock, SystemClock
+from synergon.peering.signing import Envelope
 from synergon.peering.transport import Deliver, Refused, SendError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from synergon.errors import SynergonError
-from synergon.peering.seal import Envelope
+from synergon.peering.signing import Envelope
 
 Deliver = Callable[[Envelope], bytes]
 """What a transport does with an envelope that has arrived: the answer's body, or Refused."""

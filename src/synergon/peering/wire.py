@@ -110,13 +110,13 @@ def message(
     )
 
 
-NOTHING: Final = message()
+EMPTY: Final = message()
 
 
 def merged(earlier: Message, later: Message) -> Message:
     """Both in one: what the receiver does about it is what it would do about the two."""
-    if earlier is NOTHING or later is NOTHING:
-        return earlier if later is NOTHING else later
+    if earlier is EMPTY or later is EMPTY:
+        return earlier if later is EMPTY else later
     return Message(
         v=PROTOCOL,
         hello=later.hello or earlier.hello,

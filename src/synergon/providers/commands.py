@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import msgspec
 
-from synergon.addresses import normal_address
-from synergon.decorating import calling_module
-from synergon.durations import Duration
+from synergon.client.must_await import must_await
 from synergon.errors import CommandsFailed, ConfigurationError, OptionError, TaskError
 from synergon.handle import Handle
-from synergon.must_await import must_await
-from synergon.options import RunsIn
+from synergon.options.addresses import normal_address
+from synergon.options.decorators import calling_module
+from synergon.options.durations import Duration
+from synergon.options.options import RunsIn
 
 if TYPE_CHECKING:
     from synergon.providers.provider import Provider

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Unpack
 
 from synergon.errors import OptionError
-from synergon.options import KindOptions, kind_policy, refuse_unknown
+from synergon.options.options import KindOptions, kind_policy, refuse_unknown
 from synergon.policies import ONCE
 
 OPTIONS: Final = tuple(KindOptions.__annotations__)

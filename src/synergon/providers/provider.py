@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from synergon.addresses import normal_address
 from synergon.context import Context
-from synergon.decorating import TaskDecorator
-from synergon.durations import Duration, microseconds
 from synergon.errors import ConfigurationError, OptionError
-from synergon.limit_records import NewProvider, NewServer, ServerRecord
-from synergon.options import HOOKS, check_hooks, check_limit, check_timeout, refuse_unknown
+from synergon.model.limits import NewProvider, NewServer, ServerRecord
+from synergon.options.addresses import normal_address
+from synergon.options.decorators import TaskDecorator
+from synergon.options.durations import Duration, microseconds
+from synergon.options.options import HOOKS, check_hooks, check_limit, check_timeout, refuse_unknown
+from synergon.options.settings import UNSET
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
 from synergon.providers.kind import Kind
 from synergon.providers.server import Server
-from synergon.settings import UNSET
 from synergon.task import AnyTask, check_kind
 
 if TYPE_CHECKING:

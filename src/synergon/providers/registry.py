@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from synergon.addresses import covers
-from synergon.durations import microseconds
 from synergon.errors import OptionError
-from synergon.limit_records import NewLimit, NewProvider, NewRate
+from synergon.model.limits import NewLimit, NewProvider, NewRate
+from synergon.options.addresses import covers
+from synergon.options.durations import microseconds
 from synergon.task import AnyTask
 
 if TYPE_CHECKING:

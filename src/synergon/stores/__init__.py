@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from synergon.errors import ConfigurationError, NotAvailable
+from synergon.options.store_urls import check_url
 from synergon.stores.base import Store
-from synergon.urls import check_url
 
 
 def open_store(url: str) -> Store:

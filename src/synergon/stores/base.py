@@ -24,7 +24,7 @@ Rules for all of it:
   them from every queue, whichever it asks for and whichever are paused.
 - Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
 
-The legal moves are those of `synergon.lifecycle`. Who moves a task into a final state moves its row from the live
+The legal moves are those of `synergon.model.lifecycle`. Who moves a task into a final state moves its row from the live
 tasks to the history in the same transaction.
 """
 
@@ -34,31 +34,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
-from synergon.event_records import Event
-from synergon.lifecycle import State
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.node_records import NewNode, NodeRecord
-from synergon.records import (
-    ClaimRequest,
-    Claims,
-    Cutoffs,
-    Insertion,
-    Look,
-    Moved,
-    NewTask,
-    QueueRecord,
-    Reaped,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Settlement,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-    Verdict,
-    Woken,
-)
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.events import Event
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +75,7 @@ class SchemaVersions:
     wanted: int
 
 
-class BodyTransaction(Protocol):
+class TaskTransaction(Protocol):
     """A transaction that a running body writes in, and that its success is committed with."""
 
     @property
@@ -101,7 +86,7 @@ class BodyTransaction(Protocol):
     def blocking_connection(self) -> Any:
         """The same for a body in a thread."""
 
-    async def finish(self, settlement: Settlement) -> Verdict:
+    async def finish(self, settlement: FencedOutcome) -> Verdict:
         """Settle a success and commit everything together. Whatever else it comes to, because the claim is stale or
         somebody wants the task cancelled, everything is rolled back, and it is not settled yet. Contention: somebody
         else was in the way, everything is rolled back, and the body might run again at once."""
@@ -129,7 +114,7 @@ class LeaseKeeper(Protocol):
         """Give the path up."""
 
 
-class Endings(Protocol):
+class FinalEvents(Protocol):
     """One reading of the history, from some place on."""
 
     async def read(self, limit: int) -> list[Event]:
@@ -213,22 +198,21 @@ class Store(Protocol):
         is over-admitted. A kind that has no place left does not keep others from being taken. Commands are taken before
         all else. Starts of rated kinds are charged to their line's rate.
 
-        A task is taken only if the node can carry it (`stores.weighing`), in the order of `weighing.place`. Ready tasks
-        are kept by kind, queue and demand, and of what does not fit nothing but the first is looked at. If that one
-        could run here later, has been due for `patience`, no limit keeps it from starting, and no other live node keeps
-        room for it (one that is cordoned keeps none), its row says from now on, for `keep_for`, that this node does;
-        the claim takes nothing more, and says so (`Claims.kept`). That all slots are gone (`limit`) does not keep it
-        from being chosen. A node keeps room for one task at a time: while `kept_for` is given no other is chosen, and
-        as long as that one is ready, of a kind that has a room (be it for 0) and a queue that is asked for and not
-        paused, not expired, and with a place in its limits and on its servers when the claim has taken what it takes,
-        its time is renewed unless another live node keeps room for it by now. Otherwise, and if `keep_for` is 0, the
-        node keeps room for it no longer. It goes before all but commands and urgent tasks, and is looked at for itself,
-        so that a better one of its lane, for which there is no room, does not hide it. The row forgets the node then,
-        when the task is taken, replaced, rescheduled or put back in line, and when it has ended. A node that is
-        cordoned gets nothing.
+        A task is claimed only if it fits the node (`stores.node_capacity`), in the order of `node_capacity.claim_order`.
+        Ready tasks are indexed by kind, queue and requirements; of a ready group that does not fit only the first task
+        is read.
+
+        Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves for the
+        first task in order that could run here later, has been due for `patience`, has its limits free and is not
+        reserved by another live, uncordoned node; the claim then takes nothing more and says so (`Claims.kept`). With
+        `reserved_task` no other is chosen. The reservation is renewed for `reserve_microseconds` if all of this holds:
+        the task is ready, its kind is requested (a count of 0 will do), its queue is served and not paused, it has not
+        expired, its limits and servers are free, and no other live node has reserved it. Otherwise, and if
+        `reserve_microseconds` is 0, the reservation is dropped. A reserved task goes before all but commands and urgent
+        tasks. A cordoned node gets nothing.
         """
 
-    async def look(self, look: Look) -> list[TaskRecord]:
+    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take, without taking them; in order, not from paused queues, not expired."""
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
@@ -238,7 +222,7 @@ class Store(Protocol):
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers (`rates`): when its next start would be on time; None: nothing."""
 
-    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
 
         Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
@@ -254,7 +238,7 @@ class Store(Protocol):
         inserted twice. A row that could not be written does not fail its neighbours.
         """
 
-    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
+    async def pass_on(self, settlement: FencedOutcome, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
         """Settle an attempt as `finish` does, and take the task that has its place from now on, in one step.
 
         That is the task which a claim with this request, for one more, would take. None: it needs such a claim to find
@@ -263,7 +247,7 @@ class Store(Protocol):
         """
 
     async def pass_all_on(
-        self, settlements: Sequence[Settlement], request: ClaimRequest
+        self, settlements: Sequence[FencedOutcome], request: ClaimRequest
     ) -> tuple[list[Verdict], Claims] | None:
         """The same for many that leave places in the lines of one kind: take what a claim with this request would take
         once they have ended. Those without a verdict have not, and have to be finished; None: all of them.
@@ -274,7 +258,7 @@ class Store(Protocol):
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts; False: stale."""
 
-    async def begin(self, hold_seconds: float) -> BodyTransaction:
+    async def begin(self, hold_seconds: float) -> TaskTransaction:
         """A transaction for a body, rolled back if it is held for longer. `NotAvailable` where the store has none."""
 
     async def cancel_requests(self, node_id: str) -> list[int]:
@@ -346,7 +330,7 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ limits, servers, groups, orders
 
-    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
         """What the code says of them. Only what it says otherwise than at its last declaration changes anything: what
         an operator has set since stays in force."""
 
@@ -356,7 +340,7 @@ class Store(Protocol):
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
 
-    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
         """The pool from now on; False: nobody has declared the provider. What runs on a server that is gone finishes;
         commands that wait for one end `failed`, reason `error`. A server that stays keeps its health, one that comes
         back later is new."""
@@ -373,17 +357,17 @@ class Store(Protocol):
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
         """`cancel` for all of its tasks that have not ended."""
 
-    async def order(self, order: NewOrder) -> OrderRecord:
+    async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
         `stop` are written down for the node that they name, whose row says at once whether it is cordoned. An order
         that makes no sense changes nothing, and that is written down too (`outcome` says why), as is one to a node
         that is not there or whose lease is over, and one that comes with its `refusal`; `stores.ordering` has the
         words."""
 
-    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""
 
-    async def order_done(self, order_id: int, outcome: str) -> bool:
+    async def action_done(self, action_id: int, outcome: str) -> bool:
         """The node has carried it out; False: somebody said so already."""
 
     # ------------------------------------------------------------ reading
@@ -396,7 +380,7 @@ class Store(Protocol):
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
-    ) -> Endings:
+    ) -> FinalEvents:
         """Read the ends of tasks, by these final states, from behind the cursor of an event; None: from the oldest that
         the history has, `stores.endings.NOW`: from now on. `OptionError` if it is no cursor of this kind of store.
 

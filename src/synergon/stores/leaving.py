@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from synergon.records import ClaimRequest, Look, Room, TaskRecord
-from synergon.stores.allotting import Allotment, Candidate, Seat
-from synergon.stores.weighing import Scales, demand_of, place
+from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
+from synergon.model.task_records import TaskRecord
+from synergon.stores.node_capacity import NodeCapacity, claim_order, requirements_of
+from synergon.stores.shared_capacity import Grant, PermitRequest, SharedCapacity
 
 MOST_LEFT: Final = 8
 """To so many tasks of a kind places are left at a time."""
@@ -23,20 +24,20 @@ class Coverage:
 
     def __init__(self, request: ClaimRequest) -> None:
         self._request = request
-        self._rooms = {room.kind: room for room in request.rooms if room.count > 0}
-        self._scales = Scales(request)
+        self._rooms = {room.kind: room for room in request.kinds if room.count > 0}
+        self._scales = NodeCapacity(request)
 
     def has(self, kind: str, queue: str, text: str) -> bool:
         """Whether as many tasks of a lane could be taken as there are slots: whatever is there is for this node."""
         room, queues = self._rooms.get(kind), self._request.queues
         return room is not None and (queues is None or queue in queues) and self.fits(room, text)
 
-    def fits(self, room: Room, text: str) -> bool:
+    def fits(self, room: KindRequest, text: str) -> bool:
         """The same, in a queue that the node serves."""
         slots = self._scales.slots(room)
-        return room.count >= slots and self._scales.most(room, demand_of(room, text)) >= slots
+        return room.count >= slots and self._scales.most(room, requirements_of(room, text)) >= slots
 
-    def is_beyond(self, look: Look) -> bool:
+    def is_beyond(self, look: CandidateQuery) -> bool:
         """Whether it shows what nobody here has asked for."""
         return look.room.kind not in self._rooms or not are_served(look.queues, self._request.queues)
 
@@ -46,7 +47,7 @@ def are_served(theirs: frozenset[str] | None, ours: frozenset[str] | None) -> bo
     return ours is None or (theirs is not None and theirs <= ours)
 
 
-def strangers(request: ClaimRequest, rooms: Collection[Room]) -> list[Look]:
+def strangers(request: ClaimRequest, rooms: Collection[KindRequest]) -> list[CandidateQuery]:
     """What others could take of kinds or queues that were not asked for, and shares limits or servers with these, or a
     limit that covers servers of both, should there be one."""
     if not request.rivals:
@@ -55,7 +56,9 @@ def strangers(request: ClaimRequest, rooms: Collection[Room]) -> list[Look]:
     return [look for look in request.rivals if coverage.is_beyond(look) and _shares(look.room, rooms)]
 
 
-def sought(request: ClaimRequest, lanes: Collection[tuple[Room, str]], *, is_covered: bool) -> list[Look]:
+def sought(
+    request: ClaimRequest, lanes: Collection[tuple[KindRequest, str]], *, is_covered: bool
+) -> list[CandidateQuery]:
     """What has to be looked at before places are given to tasks of these lanes, by their rooms and demands. Only if a
     limit covers servers of theirs, those of another provider may matter to them."""
     if not request.rivals:
@@ -67,7 +70,7 @@ def sought(request: ClaimRequest, lanes: Collection[tuple[Room, str]], *, is_cov
     return [look for look in looks if (_shares if is_covered else shares_by_name)(look.room, rooms)]
 
 
-def shares_by_name(room: Room, rooms: Collection[Room]) -> bool:
+def shares_by_name(room: KindRequest, rooms: Collection[KindRequest]) -> bool:
     """Whether it takes places in a limit or on servers that one of these takes, too."""
     return any(
         not set(room.limits).isdisjoint(other.limits) or (room.provider is not None and room.provider == other.provider)
@@ -75,7 +78,7 @@ def shares_by_name(room: Room, rooms: Collection[Room]) -> bool:
     )
 
 
-def _shares(room: Room, rooms: Collection[Room]) -> bool:
+def _shares(room: KindRequest, rooms: Collection[KindRequest]) -> bool:
     """A limit may cover servers of several providers."""
     return shares_by_name(room, rooms) or (
         room.provider is not None and any(other.provider is not None for other in rooms)
@@ -85,21 +88,21 @@ def _shares(room: Room, rooms: Collection[Room]) -> bool:
 class Elsewhere(NamedTuple):
     """A ready task that another node could take."""
 
-    room: Room
-    candidate: Candidate
+    room: KindRequest
+    candidate: PermitRequest
     queue: str
-    demand: str
+    requirements: str
 
     @property
     def place(self) -> tuple[bool, bool, int, int, int]:
         """Where it stands in the order of the claim."""
-        return place(self.room, self.candidate.priority, self.candidate.id)
+        return claim_order(self.room, self.candidate.priority, self.candidate.id)
 
 
 class Leaving:
     """One claim's dealings with the tasks of others: whoever serves tasks in order lets them pass in their turn."""
 
-    def __init__(self, request: ClaimRequest, allotment: Allotment, found: Collection[Elsewhere] = ()) -> None:
+    def __init__(self, request: ClaimRequest, allotment: SharedCapacity, found: Collection[Elsewhere] = ()) -> None:
         beyond = _not_covered(request, found)
         self.unserved = frozenset(beyond.keys() & request.past)
         """Those that have had their time, and nobody came: then this claim waits for nobody at all."""
@@ -109,7 +112,7 @@ class Leaving:
         """Whether anybody else may have to be let pass; if not, nothing need be told here."""
         self._waiting = sorted(waiting, key=lambda one: one.place, reverse=True)
         self._taken: set[int] = set()
-        self._seated: list[tuple[Elsewhere, Seat]] = []
+        self._seated: list[tuple[Elsewhere, Grant]] = []
         self.left: tuple[tuple[int, str], ...] = ()
         """To whom places were left that somebody else could have had."""
 
@@ -122,7 +125,7 @@ class Leaving:
         """This node has it."""
         self._taken.add(task_id)
 
-    def refused(self, room: Room, candidate: Candidate) -> None:
+    def refused(self, room: KindRequest, candidate: PermitRequest) -> None:
         """There was no place for this one; perhaps because it is left to others."""
         if not self._seated or self.left:
             return
@@ -146,11 +149,11 @@ def _not_covered(request: ClaimRequest, found: Collection[Elsewhere]) -> dict[in
     if not found:
         return {}
     coverage = Coverage(request)
-    return {one.candidate.id: one for one in found if not coverage.has(one.candidate.kind, one.queue, one.demand)}
+    return {one.candidate.id: one for one in found if not coverage.has(one.candidate.kind, one.queue, one.requirements)}
 
 
-def seen(look: Look, task: TaskRecord) -> Elsewhere:
+def seen(look: CandidateQuery, task: TaskRecord) -> Elsewhere:
     """What a look has shown. A retry avoids the server of the attempt before."""
     avoid = task.server if task.attempts > 0 else None
-    candidate = Candidate(task.id, task.priority, task.kind, task.target, avoid)
-    return Elsewhere(look.room, candidate, task.queue, task.demand)
+    candidate = PermitRequest(task.id, task.priority, task.kind, task.target, avoid)
+    return Elsewhere(look.room, candidate, task.queue, task.requirements)

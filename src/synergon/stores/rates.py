@@ -6,7 +6,7 @@ comes earlier borrows from the burst, one that comes later pays back. All times 
 
 from __future__ import annotations
 
-from synergon.limit_records import NewRate
+from synergon.model.limits import NewRate
 
 
 def allowed(rate: NewRate, next_at: int | None, now: int) -> int:
@@ -15,7 +15,7 @@ def allowed(rate: NewRate, next_at: int | None, now: int) -> int:
     return max((rate.every * rate.burst - ahead) // rate.every, 0)
 
 
-def turn(rate: NewRate, next_at: int | None, now: int) -> int:
+def next_start(rate: NewRate, next_at: int | None, now: int) -> int:
     """The moment from which one may start."""
     return max((next_at or now) - rate.every * (rate.burst - 1), now)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-from synergon.durations import Duration, microseconds, seconds
-from synergon.options import check_moment
-from synergon.records import from_datetime, to_datetime
+from synergon.model.record import from_datetime, to_datetime
+from synergon.options.durations import Duration, microseconds, seconds
+from synergon.options.options import check_moment
 
 
 class ManualClock:

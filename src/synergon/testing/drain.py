@@ -16,27 +16,28 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from synergon.clock import Clock
-from synergon.demands import NOTHING, PROCESS
-from synergon.durations import LONGEST_SECONDS, microseconds
 from synergon.errors import SynergonError
-from synergon.lifecycle import State
-from synergon.node.acceptance import Acceptance, inquiries
-from synergon.node.admission import Admission
-from synergon.node.attempt import Attempt, Services, Stop
-from synergon.node.callbacks import Callbacks
-from synergon.node.completer import Completer
+from synergon.model.claims import ClaimRequest, Claims
+from synergon.model.clock import Clock
+from synergon.model.lifecycle import State
+from synergon.model.nodes import NewNode
+from synergon.model.outcomes import Progress, Report
+from synergon.model.requirements import NO_REQUIREMENTS, PROCESS
+from synergon.node.attempts.attempt import Attempt, Services, Stop
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.timeouts import TimeoutFor, Timeouts
+from synergon.node.callbacks.callbacks import Callbacks
+from synergon.node.callbacks.event_feed import Subscriber
+from synergon.node.callbacks.hooks import Hooks
+from synergon.node.capacity.acceptance import Acceptance, acceptance_polls
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.ledger import Ledger
 from synergon.node.duty import Duty
-from synergon.node.executors import LocalExecutor
-from synergon.node.feed import Subscriber
-from synergon.node.hooks import Hooks
-from synergon.node.ledger import Ledger
 from synergon.node.logger import NodeLogger
-from synergon.node.timeouts import TimeoutFor, Timeouts
-from synergon.node_records import NewNode
-from synergon.records import ClaimRequest, Claims, Progress, Report
-from synergon.settings import Settings
-from synergon.stores.base import BodyTransaction, Store
+from synergon.node.processes.executors import LocalExecutor
+from synergon.options.durations import LONGEST_SECONDS, microseconds
+from synergon.options.settings import Settings
+from synergon.stores.base import Store, TaskTransaction
 from synergon.task import AnyTask
 from synergon.testing.runner import Failure, TestRunner
 from synergon.version import VERSION
@@ -101,11 +102,11 @@ class Drain(Services):
 
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
         self._callbacks = Callbacks(logger)
-        names = {PROCESS, *(name for task_type in self._kinds.values() for name in task_type.demand.cost)}
+        names = {PROCESS, *(name for task_type in self._kinds.values() for name in task_type.requirements.cost)}
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
         self._acceptance = Acceptance(
-            inquiries(self._store, self._admission, self._kinds, clock, logger, self._callbacks)
+            acceptance_polls(self._store, self._admission, self._kinds, clock, logger, self._callbacks)
         )
         self._hooks = hooks = Hooks(clock, logger, self._callbacks, self._subscribers)
         self._completer = Completer(
@@ -294,7 +295,7 @@ class Drain(Services):
         (record,) = await self._store.get([attempt.claim.id])
         return attempt.stop is None and record is not None and not record.cancel_requested
 
-    async def begin(self) -> BodyTransaction:
+    async def begin(self) -> TaskTransaction:
         """A store transaction, if the store had any."""
         return await self._store.begin(self._settings.lease)
 
@@ -310,4 +311,4 @@ class ThreadExecutor(LocalExecutor):
 
 def _undemanding(request: ClaimRequest) -> ClaimRequest:
     """The same, whatever labels tasks need."""
-    return replace(request, rooms=tuple(replace(room, demand=NOTHING) for room in request.rooms))
+    return replace(request, kinds=tuple(replace(room, requirements=NO_REQUIREMENTS) for room in request.kinds))

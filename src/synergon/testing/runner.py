@@ -7,10 +7,12 @@ from typing import Any
 
 from synergon.context import Context
 from synergon.errors import TaskFailed
-from synergon.node.attempt import Attempt
-from synergon.node.outcomes import find_control
-from synergon.node.runner import Runner
-from synergon.records import Claim, ErrorRecord, Failed, Outcome, Retrying, TaskRecord
+from synergon.model.claims import Claim
+from synergon.model.outcomes import ErrorRecord, Failed, Outcome, Retrying
+from synergon.model.task_records import TaskRecord
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.outcomes import find_control
+from synergon.node.attempts.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)

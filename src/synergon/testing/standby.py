@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from synergon.client.waiters import Waiters
 from synergon.errors import ResultTimeout, TaskDeleted
-from synergon.lifecycle import State
+from synergon.model.lifecycle import State
+from synergon.model.task_records import TaskRecord
 from synergon.node.node import Node
-from synergon.records import TaskRecord
-from synergon.waiters import Waiters
 
 
 class StandbyNode(Node):

@@ -6,27 +6,29 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
-from synergon.clock import Clock
-from synergon.control_records import NewGroup, NewOrder, OpenedGroup, OrderRecord
-from synergon.demands import AS_THE_KIND_SAYS
-from synergon.lifecycle import State
-from synergon.limit_records import NewServer
-from synergon.records import Insertion, Moved, NewTask, Reprioritizing, Rescheduling, TaskRecord
+from synergon.model.clock import Clock
+from synergon.model.groups import NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewServer
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.model.requirements import KIND_DEFAULT
+from synergon.model.task_records import TaskRecord
+from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
 
 
 class UndemandingTables(Tables):
-    """Rows that demand nothing of a node: a test runs what it enqueues, whatever machine it would need elsewhere."""
+    """Rows that require nothing of a node: a test runs what it enqueues, whatever machine it would need elsewhere."""
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
         """Store a new one."""
-        return super().add(replace(task, demand=AS_THE_KIND_SAYS) if task.demand else task, run_at, now)
+        return super().add(replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
         """Put a new one into the place of another."""
-        super().replace(row, replace(task, demand=AS_THE_KIND_SAYS) if task.demand else task, run_at, now)
+        super().replace(row, replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
 
 class TestStore(MemoryStore):
@@ -134,9 +136,9 @@ class TestStore(MemoryStore):
         self._on_change()
         return moved
 
-    async def order(self, order: NewOrder) -> OrderRecord:
+    async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done."""
-        given = await super().order(order)
+        given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
             self._on_cancel(int(order.subject))
         self._on_change()

@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 
 from synergon.engine import Engine
 from synergon.errors import NotConnected, OptionError, SynergonError
-from synergon.options import check_count
-from synergon.records import TaskRecord
+from synergon.model.task_records import TaskRecord
+from synergon.options.options import check_count
 from synergon.task import AnyTask
 from synergon.testing.clock import ManualClock
 from synergon.testing.drain import Drain, running_body

@@ -13,9 +13,9 @@ import msgspec
 
 from synergon.engine import Engine
 from synergon.errors import KindError, OptionError, PayloadError
-from synergon.lifecycle import State
-from synergon.payload import encode
-from synergon.records import TaskRecord
+from synergon.model.lifecycle import State
+from synergon.model.task_records import TaskRecord
+from synergon.options.payload import encode
 from synergon.task import AnyTask, TaskType
 
 LISTED: Final = 20

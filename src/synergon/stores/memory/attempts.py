@@ -7,35 +7,33 @@ from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from synergon.errors import LeaseLost
-from synergon.lifecycle import Reason, State
-from synergon.policies import CRASH_LIMIT
-from synergon.records import (
+from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import (
     Cancelled,
-    Claim,
-    ClaimRequest,
-    Claims,
     Crashed,
     ErrorRecord,
     Failed,
+    FencedOutcome,
     HandedBack,
-    Lined,
+    KeyAssigned,
     Report,
     Retrying,
-    Settlement,
     Snoozed,
     Succeeded,
     Verdict,
 )
-from synergon.stores.allotting import Allotment, Seat
-from synergon.stores.memory.coming import put
-from synergon.stores.memory.keeping import keep_on
-from synergon.stores.memory.lanes import Lane
-from synergon.stores.memory.lines import charge
-from synergon.stores.memory.pools import judge
+from synergon.policies import CRASH_LIMIT
+from synergon.stores.memory.claim_limited import Seating, open_lanes
+from synergon.stores.memory.insert import put
+from synergon.stores.memory.key_queues import charge
+from synergon.stores.memory.ready_groups import Lane
+from synergon.stores.memory.reservations import keep_on
 from synergon.stores.memory.row import Row
-from synergon.stores.memory.seating import Seating, open_lanes
+from synergon.stores.memory.servers import judge
 from synergon.stores.memory.tables import Tables
-from synergon.stores.weighing import is_plain, most_unsaid
+from synergon.stores.node_capacity import most_without_requirements, needs_only_slots
+from synergon.stores.shared_capacity import Grant, SharedCapacity
 
 RUNNING: Final = State.RUNNING
 
@@ -44,18 +42,20 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     """Give the node the first ready tasks that it asks for and can carry, in order."""
     if not tables.is_leased(request.node_id, now):
         raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    claims, places = Claims(), Allotment({}, (), ())
+    claims, places = Claims(), SharedCapacity({}, (), ())
     if tables.nodes[request.node_id].cordoned_at is not None:
         claims.is_cordoned = True
         return claims
-    if is_plain(request, request.rooms) and not any(tables.ready.has_demands(room.kind) for room in request.rooms):
+    if needs_only_slots(request, request.kinds) and not any(
+        tables.ready.has_requirements(room.kind) for room in request.kinds
+    ):
         claims += [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
     else:
         seating = Seating(tables, request, now)
         claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
         claims.kept, claims.unfit, places = seating.kept, seating.unfit, seating.places
         claims.left, claims.unserved = seating.leaving.left, seating.leaving.unserved
-    if request.kept_for is not None:
+    if request.reserved_task is not None:
         claims.kept = keep_on(tables, request, places, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
     return claims
@@ -63,7 +63,7 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
     """Merge the lanes. The caller starts each row before it asks for the next."""
-    rooms = {room.kind: most_unsaid(request, room) for room in request.rooms}
+    rooms = {room.kind: most_without_requirements(request, room) for room in request.kinds}
     heads = _heads(tables, request, now)
     left = request.limit
     while heads and left > 0:
@@ -85,7 +85,7 @@ def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[
     """A heap of the lanes that have something to offer, by what they offer."""
     heads = [
         ((place[0], room.rank, place[1]), room.kind, lane.queue, lane)
-        for room in request.rooms
+        for room in request.kinds
         if room.count > 0
         for lane in open_lanes(tables, room.kind, request.queues)
         if (place := lane.head(now)) is not None
@@ -94,7 +94,7 @@ def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[
     return heads
 
 
-def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Seat | None = None) -> Claim:
+def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Grant | None = None) -> Claim:
     tables.start(row, node_id, now)
     if seat is not None:
         tables.seat(row, seat)
@@ -116,17 +116,17 @@ def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Seat | None =
         task.group_id,
         None if seat is None else seat.server,
         row.slot,
-        task.demand,
-        row.spared_until - now if row.spared_until > now else 0,
+        task.requirements,
+        row.protected_until - now if row.protected_until > now else 0,
     )
 
 
-def finish(tables: Tables, settlements: Sequence[Settlement], now: int) -> list[Verdict]:
+def finish(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
     """Settle each attempt that its claim number still owns."""
     return [_finish_one(tables, settlement, now) for settlement in settlements]
 
 
-def _finish_one(tables: Tables, settlement: Settlement, now: int) -> Verdict:
+def _finish_one(tables: Tables, settlement: FencedOutcome, now: int) -> Verdict:
     row = tables.rows.get(settlement.id)
     if row is None or row.claim_no != settlement.claim_no or row.state is not RUNNING:
         return _already(row, settlement)
@@ -139,14 +139,14 @@ def _finish_one(tables: Tables, settlement: Settlement, now: int) -> Verdict:
     return row.verdict
 
 
-def _already(row: Row | None, settlement: Settlement) -> Verdict:
+def _already(row: Row | None, settlement: FencedOutcome) -> Verdict:
     """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
     if row is None or row.verdict is None or row.settled_no != settlement.claim_no:
         return Verdict(settlement.id, None)
     return row.verdict
 
 
-def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple[int, ...]:
+def _settle(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tuple[int, ...]:
     """Make the move that the outcome asks for; the ids of the children it brought."""
     outcome = settlement.outcome
     if isinstance(outcome, Succeeded) and not row.cancel_requested:
@@ -167,24 +167,24 @@ def _settle(tables: Tables, row: Row, settlement: Settlement, now: int) -> tuple
             tables.end(row, State.FAILED, Reason.CRASHED, now)
         case Retrying(delay=delay) | Snoozed(delay=delay):
             tables.requeue(row, now + delay, now)
-        case HandedBack(spared_for=spared_for):
-            row.spared_until = max(row.spared_until, now + spared_for)
+        case HandedBack(protected_for=protected_for):
+            row.protected_until = max(row.protected_until, now + protected_for)
             tables.requeue(row, row.run_at, now)
-        case Lined(limit_key=limit_key):
+        case KeyAssigned(limit_key=limit_key):
             tables.move_to_line(row, limit_key, now)
         case Crashed():
             requeue_or_give_up(tables, row, now)
     return ()
 
 
-def _charge(row: Row, settlement: Settlement, now: int) -> None:
+def _charge(row: Row, settlement: FencedOutcome, now: int) -> None:
     """What the attempt cost, wherever the task goes next."""
     match settlement.outcome:
         case Failed(error=error) | Retrying(error=error):
             row.add_error(error, now)
         case HandedBack() if row.task.is_command and not row.cancel_requested:
             row.charge_crash(_given_up(row), now)
-        case Snoozed() | HandedBack() | Lined():
+        case Snoozed() | HandedBack() | KeyAssigned():
             row.give_attempt_back()
         case Crashed(error=error):
             row.charge_crash(error, now)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from synergon.limit_records import NewLimit, NewProvider, NewRate
-from synergon.node_records import NewNode
+from synergon.model.limits import NewLimit, NewProvider, NewRate
+from synergon.model.nodes import NewNode
 from synergon.stores.memory.row import Row
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from synergon.control_records import GroupRecord, NewGroup, OpenedGroup
-from synergon.lifecycle import FINAL
-from synergon.records import Insertion, Moved, to_datetime
-from synergon.stores.memory import coming, operations
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import FINAL
+from synergon.model.record import to_datetime
+from synergon.model.tasks import Insertion, Moved
+from synergon.stores.memory import insert, operations
 from synergon.stores.memory.entries import Group
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
@@ -18,14 +19,14 @@ from synergon.stores.memory.tables import Tables
 
 def open_group(tables: Tables, new: NewGroup, now: int) -> OpenedGroup:
     """Store a group and its tasks, all or nothing."""
-    coming.refuse_conflicts(tables, [*new.tasks, *([] if new.then is None else [new.then])])
+    insert.refuse_conflicts(tables, [*new.tasks, *([] if new.then is None else [new.then])])
     tables.last_group_id += 1
     group_id = tables.last_group_id
     group = tables.groups[group_id] = Group(new.name, created_at=now)
-    members = [coming.put(tables, replace(task, group_id=group_id), task.on_conflict, now) for task in new.tasks]
+    members = [insert.put(tables, replace(task, group_id=group_id), task.on_conflict, now) for task in new.tasks]
     then: Insertion | None = None
     if new.then is not None:
-        then = coming.put(tables, replace(new.then, after_group=group_id), new.then.on_conflict, now)
+        then = insert.put(tables, replace(new.then, after_group=group_id), new.then.on_conflict, now)
         group.then_id = then.id
     if not group.live:
         tables.emptied[group_id] = None

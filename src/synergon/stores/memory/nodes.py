@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from synergon.node_records import NewNode, NodeRecord
-from synergon.records import to_datetime
+from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.record import to_datetime
 from synergon.stores.memory.entries import Node
 from synergon.stores.memory.tables import Tables
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synergon.lifecycle import FINAL, Reason, State
-from synergon.records import Moved, Reprioritizing, Rescheduling
-from synergon.stores.memory.coming import due_moment
-from synergon.stores.memory.lines import balance_queue
+from synergon.model.lifecycle import FINAL, Reason, State
+from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
+from synergon.stores.memory.insert import due_moment
+from synergon.stores.memory.key_queues import balance_queue
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from synergon.demands import AS_THE_KIND_SAYS
-from synergon.stores.memory.lanes import CommandLane, Lane
+from synergon.model.requirements import KIND_DEFAULT
+from synergon.stores.memory.ready_groups import CommandLane, Lane
 from synergon.stores.memory.row import Row
 
 
@@ -21,11 +21,11 @@ class ReadyTasks:
 
     def __init__(self) -> None:
         self._lanes: Final[dict[str, dict[str, dict[str, Lane]]]] = {}
-        """By kind, queue and demand."""
+        """By kind, queue and requirements."""
         self._commands: Final[dict[str, dict[tuple[str, str, str | None], CommandLane]]] = {}
-        """By kind, then by queue, demand and server."""
+        """By kind, then by queue, requirements and server."""
         self._demanding: Final[Counter[str]] = Counter()
-        """How many lanes of the kind say what their tasks demand."""
+        """How many lanes of the kind say what their tasks requirements."""
 
     def join(self, row: Row) -> None:
         """A task has become ready."""
@@ -39,10 +39,10 @@ class ReadyTasks:
         lanes = queues.get(task.queue)
         if lanes is None:
             lanes = queues[task.queue] = {}
-        lane = lanes.get(task.demand)
+        lane = lanes.get(task.requirements)
         if lane is None:
-            lane = lanes[task.demand] = Lane(task.queue, task.demand)
-            self._demanding[task.kind] += task.demand != AS_THE_KIND_SAYS
+            lane = lanes[task.requirements] = Lane(task.queue, task.requirements)
+            self._demanding[task.kind] += task.requirements != KIND_DEFAULT
         lane.join(row)
 
     def forget(self, row: Row) -> None:
@@ -52,13 +52,13 @@ class ReadyTasks:
             self._command_lane(row).forget_one()
             return
         lanes = self._lanes[task.kind][task.queue]
-        lane = lanes[task.demand]
+        lane = lanes[task.requirements]
         lane.forget_one()
-        if not lane.count and task.demand != AS_THE_KIND_SAYS:
-            del lanes[task.demand]
+        if not lane.count and task.requirements != KIND_DEFAULT:
+            del lanes[task.requirements]
             self._demanding[task.kind] -= 1
 
-    def has_demands(self, kind: str) -> bool:
+    def has_requirements(self, kind: str) -> bool:
         """Whether any ready task of the kind says itself what it demands."""
         return self._demanding[kind] > 0
 
@@ -80,7 +80,7 @@ class ReadyTasks:
     def _command_lane(self, row: Row) -> Lane:
         task = row.task
         lanes = self._commands.setdefault(task.kind, {})
-        name = (task.queue, task.demand, task.target)
+        name = (task.queue, task.requirements, task.target)
         lane = lanes.get(name)
         if lane is None:
             lane = lanes[name] = CommandLane(*name)

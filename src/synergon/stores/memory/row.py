@@ -6,8 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from synergon.lifecycle import Reason, State
-from synergon.records import ErrorRecord, NewTask, Progress, TaskRecord, Verdict, to_datetime
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord, Progress, Verdict
+from synergon.model.record import to_datetime
+from synergon.model.task_records import TaskRecord
+from synergon.model.tasks import NewTask
 
 ERRORS_KEPT: Final = 20
 """How many of its last errors a task remembers: one that fails for ever must not grow for ever."""
@@ -45,10 +48,10 @@ class Row(msgspec.Struct, gc=False):
     """The server that it runs on, or was last given."""
     slot: int | None = None
     """Its place on that server."""
-    kept_by: str | None = None
+    reserved_by: str | None = None
     """The node that keeps room for it."""
-    kept_until: int = 0
-    spared_until: int = 0
+    reserved_until: int = 0
+    protected_until: int = 0
     """It may not be asked to yield before."""
     claim_no: int = 0
     attempts: int = 0
@@ -76,8 +79,8 @@ class Row(msgspec.Struct, gc=False):
 
     def let_room_go(self) -> None:
         """Nobody keeps room for it."""
-        self.kept_by = None
-        self.kept_until = 0
+        self.reserved_by = None
+        self.reserved_until = 0
 
     def add_why(self, why: str | None, now: int) -> None:
         """Keep what was said with a cancel."""
@@ -129,8 +132,8 @@ def record_of(row: Row) -> TaskRecord:
         after_group=row.after_group,
         is_command=task.is_command,
         target=task.target,
-        demand=task.demand,
-        kept_by=row.kept_by,
+        requirements=task.requirements,
+        reserved_by=row.reserved_by,
         tags=task.tags,
         meta=_decoded(task.meta) or {},
     )

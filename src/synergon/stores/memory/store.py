@@ -17,36 +17,32 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from synergon.clock import Clock, SystemClock
-from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
-from synergon.lifecycle import State
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.node_records import NewNode, NodeRecord
-from synergon.records import (
-    ClaimRequest,
-    Claims,
-    Cutoffs,
-    Insertion,
-    Look,
-    Moved,
-    NewTask,
-    QueueRecord,
-    Reaped,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Settlement,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-    Verdict,
-    Woken,
-    to_datetime,
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.clock import Clock, SystemClock
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.record import to_datetime
+from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.stores.base import Capabilities, LeaseKeeper, TaskTransaction
+from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
+from synergon.stores.memory import (
+    attempts,
+    final_events,
+    groups,
+    insert,
+    nodes,
+    operations,
+    operator_actions,
+    queries,
+    servers,
+    upkeep,
 )
-from synergon.stores.base import BodyTransaction, Capabilities, LeaseKeeper
-from synergon.stores.endings import NOW, OrderedEndings, Place
-from synergon.stores.memory import attempts, coming, endings, groups, nodes, operations, orders, pools, reading, upkeep
 from synergon.stores.memory.row import record_of
 from synergon.stores.memory.tables import Tables
 
@@ -118,7 +114,7 @@ class MemoryStore:
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
         with self._transaction() as (tables, now):
-            return coming.insert(tables, tasks, now)
+            return insert.insert(tables, tasks, now)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Nobody waits for anybody here."""
@@ -145,22 +141,22 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return attempts.claim(tables, request, now)
 
-    async def look(self, look: Look) -> list[TaskRecord]:
+    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take."""
         with self._transaction() as (tables, now):
-            return reading.look(tables, look, now)
+            return queries.look(tables, look, now)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """How many go before this one."""
         with self._transaction() as (tables, _):
-            return reading.ahead(tables, task_id, limit)
+            return queries.ahead(tables, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers."""
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
-    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):
             verdicts = attempts.finish(tables, settlements, now)
@@ -170,7 +166,7 @@ class MemoryStore:
 
     async def pass_on(
         self,
-        settlement: Settlement,
+        settlement: FencedOutcome,
         request: ClaimRequest,  # noqa: ARG002  it is the port's
     ) -> tuple[Verdict, Claims | None]:
         """Settle an attempt; a claim that follows costs nothing here."""
@@ -178,7 +174,7 @@ class MemoryStore:
 
     async def pass_all_on(
         self,
-        settlements: Sequence[Settlement],  # noqa: ARG002  it is the port's
+        settlements: Sequence[FencedOutcome],  # noqa: ARG002  it is the port's
         request: ClaimRequest,  # noqa: ARG002  the same
     ) -> tuple[list[Verdict], Claims] | None:
         """A claim that follows costs nothing here."""
@@ -189,7 +185,7 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return attempts.report(tables, reports)
 
-    async def begin(self, hold_seconds: float) -> BodyTransaction:  # noqa: ARG002  it is the port's
+    async def begin(self, hold_seconds: float) -> TaskTransaction:  # noqa: ARG002  it is the port's
         """Not available: a body has nothing here to write to."""
         raise NotAvailable(
             f"{self.url} has no transactions, so ctx.transaction() cannot work; use sqlite:/// or postgresql://. "
@@ -216,8 +212,8 @@ class MemoryStore:
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
         """Delete ended tasks that are old enough."""
         with self._transaction() as (tables, now):
-            if cutoffs.orders is not None:
-                orders.prune(tables, now - cutoffs.orders, limit)
+            if cutoffs.audit is not None:
+                operator_actions.prune(tables, now - cutoffs.audit, limit)
             return upkeep.prune(tables, cutoffs, limit, now)
 
     # ------------------------------------------------------------ nodes
@@ -285,30 +281,30 @@ class MemoryStore:
 
     # ------------------------------------------------------------ limits, servers, groups, orders
 
-    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
         """What the code says of them."""
         with self._transaction() as (tables, now):
-            pools.declare(tables, limits, providers, now)
+            servers.declare(tables, declared, providers, now)
 
     async def set_limit(self, name: str, value: int | None) -> bool:
         """For everybody, from now on."""
         with self._transaction() as (tables, now):
-            return pools.set_limit(tables, name, value, now)
+            return servers.set_limit(tables, name, value, now)
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
         with self._transaction() as (tables, _):
-            return pools.limits(tables)
+            return servers.limits(tables)
 
-    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
         """The pool from now on."""
         with self._transaction() as (tables, now):
-            return pools.set_servers(tables, provider, servers, now)
+            return servers.set_servers(tables, provider, pool, now)
 
     async def servers(self) -> list[ServerRecord]:
         """All servers, and removed ones that still have work."""
         with self._transaction() as (tables, _):
-            return pools.servers(tables)
+            return servers.servers(tables)
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks."""
@@ -325,20 +321,20 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return groups.cancel_group(tables, group_id, why, now)
 
-    async def order(self, order: NewOrder) -> OrderRecord:
+    async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done."""
         with self._transaction() as (tables, now):
-            return orders.order(tables, order, now)
+            return operator_actions.act(tables, order, now)
 
-    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, or what a node has not carried out yet."""
         with self._transaction() as (tables, _):
-            return orders.orders(tables, limit, node_id)
+            return operator_actions.audit(tables, limit, node_id)
 
-    async def order_done(self, order_id: int, outcome: str) -> bool:
+    async def action_done(self, action_id: int, outcome: str) -> bool:
         """The node has carried it out."""
         with self._transaction() as (tables, now):
-            return orders.order_done(tables, order_id, outcome, now)
+            return operator_actions.action_done(tables, action_id, outcome, now)
 
     # ------------------------------------------------------------ reading
 
@@ -351,31 +347,31 @@ class MemoryStore:
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page of the tasks that match."""
         with self._transaction() as (tables, _):
-            return reading.list_tasks(tables, query)
+            return queries.list_tasks(tables, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
-    ) -> OrderedEndings:
+    ) -> OrderedFinalEvents:
         """Read the ends of tasks."""
 
-        async def look(place: Place, limit: int) -> endings.Found:
+        async def look(place: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
-                return endings.look(tables, place, states, kinds, limit)
+                return final_events.look(tables, place, states, kinds, limit)
 
         if after == NOW:
             with self._transaction() as (tables, _):
-                return OrderedEndings(look, (tables.last_end, 0), tables.last_end)
-        return OrderedEndings.after(look, after)
+                return OrderedFinalEvents(look, (tables.last_end, 0), tables.last_end)
+        return OrderedFinalEvents.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by (queue, kind, state)."""
         with self._transaction() as (tables, _):
-            return reading.counts(tables)
+            return queries.counts(tables)
 
     async def queues(self) -> list[QueueRecord]:
         """Every queue, by name."""
         with self._transaction() as (tables, _):
-            return reading.queues(tables)
+            return queries.queues(tables)
 
     async def describe(self) -> dict[str, str]:
         """Facts for people."""

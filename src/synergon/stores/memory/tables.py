@@ -8,15 +8,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from synergon.control_records import OrderRecord
-from synergon.lifecycle import FINAL, WAITING_STATES, Reason, State
-from synergon.records import NewTask
-from synergon.stores.allotting import Seat
-from synergon.stores.memory.agenda import Agenda
+from synergon.model.lifecycle import FINAL, WAITING_STATES, Reason, State
+from synergon.model.operator_actions import AuditRecord
+from synergon.model.tasks import NewTask
+from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
-from synergon.stores.memory.lines import Line, LineName, balance, line_name
+from synergon.stores.memory.key_queues import Line, LineName, balance, line_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
+from synergon.stores.shared_capacity import Grant
 
 READY: Final = State.READY
 RUNNING: Final = State.RUNNING
@@ -71,9 +71,9 @@ class Tables:
         self.groups: Final[dict[int, Group]] = {}
         self.emptied: Final[dict[int, None]] = {}
         """The groups that have lost their last live task in this transaction."""
-        self.orders: Final[dict[int, OrderRecord]] = {}
+        self.audit: Final[dict[int, AuditRecord]] = {}
         """In the order in which they were given."""
-        self.last_order_id = 0
+        self.last_action_id = 0
 
     # ------------------------------------------------------------ tasks come and go
 
@@ -114,7 +114,7 @@ class Tables:
         row.attempts = row.crashes = 0
         row.errors = ()
         row.progress = None
-        row.spared_until = 0
+        row.protected_until = 0
         row.let_room_go()
         row.run_at = run_at
         if task.after_group is not None:
@@ -151,7 +151,7 @@ class Tables:
         row.attempts += 1
         row.node_id = node_id
         row.started_at = now
-        if row.kept_by is not None:
+        if row.reserved_by is not None:
             row.let_room_go()
         self.running.setdefault(node_id, {})[row.id] = row
         if row.expires_at is not None:
@@ -159,7 +159,7 @@ class Tables:
         if line is not None:
             line.join(row)
 
-    def seat(self, row: Row, seat: Seat) -> None:
+    def seat(self, row: Row, seat: Grant) -> None:
         """What a task that has just started holds until it runs no more."""
         if seat.limits or seat.provider is not None:
             row.holds, row.provider, row.slot = seat.limits, seat.provider, seat.slot
@@ -233,7 +233,7 @@ class Tables:
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.live += 1
-        row.attempts = row.crashes = row.spared_until = 0
+        row.attempts = row.crashes = row.protected_until = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
         row.reason = row.result = row.progress = None

@@ -8,13 +8,14 @@ from itertools import islice, takewhile
 
 from msgspec.structs import replace
 
-from synergon.lifecycle import Reason, State
-from synergon.records import Cutoffs, ErrorRecord, Reaped, Woken
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.tasks import Cutoffs, Reaped, Woken
 from synergon.stores.memory.attempts import requeue_or_give_up
 from synergon.stores.memory.groups import end_emptied, forget_if_bare
-from synergon.stores.memory.lines import forget_past_starts
-from synergon.stores.memory.pools import next_rest_end
+from synergon.stores.memory.key_queues import forget_past_starts
 from synergon.stores.memory.row import Row
+from synergon.stores.memory.servers import next_rest_end
 from synergon.stores.memory.tables import Tables
 
 

@@ -9,8 +9,8 @@ from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from synergon.errors import ConfigurationError, OptionError
+from synergon.options.store_urls import shown
 from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
-from synergon.urls import shown
 
 SCHEMA: Final = "synergon"
 POOL: Final = 8

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from synergon.records import ClaimRequest, Room
-from synergon.stores.allotting import Allotment
-from synergon.stores.postgres.choosing import Contender, contender
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.stores.postgres.choice import Contender, contender
 from synergon.stores.postgres.session import Session
+from synergon.stores.shared_capacity import SharedCapacity
 
 
 async def ready_commands(
     session: Session,
     request: ClaimRequest,
-    rooms: Iterable[Room],
-    allotment: Allotment,
+    rooms: Iterable[KindRequest],
+    allotment: SharedCapacity,
     *,
     limit: int,
     without: Collection[int] = (),

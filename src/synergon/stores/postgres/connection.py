@@ -12,7 +12,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from synergon.errors import NotConnected, StoreUnavailable
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.trouble import translated
+from synergon.stores.postgres.errors import translated
 
 Result = TypeVar("Result")
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from synergon.control_records import GroupRecord, NewGroup, OpenedGroup
-from synergon.lifecycle import State
-from synergon.records import Moved
-from synergon.stores.postgres import operating
-from synergon.stores.postgres.consequences import draw
-from synergon.stores.postgres.inserting import bonds_of, placed, store
-from synergon.stores.postgres.locking import lock
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.tasks import Moved
+from synergon.stores.postgres import operations
+from synergon.stores.postgres.follow_ups import draw
+from synergon.stores.postgres.insert import bonds_of, placed, store
+from synergon.stores.postgres.lock_order import lock
 from synergon.stores.postgres.session import Session
 
 
@@ -53,4 +53,4 @@ async def groups(session: Session, ids: Sequence[int]) -> list[GroupRecord | Non
 
 async def cancel_group(session: Session, group_id: int, why: str | None) -> list[Moved]:
     """Cancel all of its tasks that have not ended."""
-    return await operating.cancel(session, [row["id"] for row in await session.rows("live_of_group", group_id)], why)
+    return await operations.cancel(session, [row["id"] for row in await session.rows("live_of_group", group_id)], why)

@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import Final
 
 from synergon.errors import NotConnected, StoreError, StoreUnavailable
-from synergon.records import Insertion, NewTask
+from synergon.model.tasks import Insertion, NewTask
 
 MOST_TASKS: Final = 2000
 """In one statement, unless a single call has more."""

@@ -12,14 +12,14 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from synergon.records import ClaimRequest, Claims
-from synergon.stores.base import Endings
-from synergon.stores.postgres.claiming import AtOnce, Run, claim_at_once, claim_shortly
-from synergon.stores.postgres.contest import claim_by_contest
-from synergon.stores.postgres.endings import SnapshotEndings
-from synergon.stores.postgres.endings_by_clock import ClockEndings
-from synergon.stores.postgres.moving import move_at_once, move_in_steps
-from synergon.stores.sql import statements
+from synergon.model.claims import ClaimRequest, Claims
+from synergon.stores.base import FinalEvents
+from synergon.stores.postgres.claim_fast import AtOnce, Run, claim_at_once, claim_shortly
+from synergon.stores.postgres.distributed.claim import claim_by_contest
+from synergon.stores.postgres.distributed.final_events import ClockFinalEvents
+from synergon.stores.postgres.final_events import SnapshotFinalEvents
+from synergon.stores.postgres.history import move_at_once, move_in_steps
+from synergon.stores.statements import statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Profile:
     move: Callable[..., Awaitable[list[Any]]]
     succeeds_at_once: bool
     """One statement may change several tables."""
-    endings: Callable[..., Awaitable[Endings]]
+    endings: Callable[..., Awaitable[FinalEvents]]
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
@@ -55,7 +55,7 @@ class Profile:
 
     def scripts(self, schema: str) -> list[str]:
         """The migrations, in order; the first makes version 1."""
-        folder = files("synergon.stores").joinpath("migrations", self.migrations)
+        folder = files("synergon.stores").joinpath(self.migrations)
         found = sorted(folder.iterdir(), key=lambda entry: entry.name)
         return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
 
@@ -67,7 +67,7 @@ made again."""
 STANDARD: Final = Profile(
     name="standard",
     overlay=None,
-    migrations="postgres",
+    migrations="postgres/migrations",
     settings=MappingProxyType(
         {
             # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of
@@ -89,14 +89,14 @@ STANDARD: Final = Profile(
     claim_shortly=claim_shortly,
     move=move_at_once,
     succeeds_at_once=True,
-    endings=SnapshotEndings.open,
+    endings=SnapshotFinalEvents.open,
 )
 """PostgreSQL itself."""
 
 DISTRIBUTED: Final = Profile(
     name="distributed",
-    overlay="postgres_distributed",
-    migrations="postgres_distributed",
+    overlay="postgres/distributed",
+    migrations="postgres/distributed/migrations",
     settings=MappingProxyType(READ_COMMITTED),
     cleaning="RESET ALL",  # the driver's way gives back advisory locks and stops listening
     notifies=False,
@@ -106,7 +106,7 @@ DISTRIBUTED: Final = Profile(
     claim_shortly=None,
     move=move_in_steps,
     succeeds_at_once=False,
-    endings=ClockEndings.open,
+    endings=ClockFinalEvents.open,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
 

@@ -10,8 +10,8 @@ import asyncpg
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import ISOLATION, connect
+from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.profile import STANDARD
-from synergon.stores.postgres.trouble import translated
 
 MIGRATION_SECONDS: Final = 60.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from synergon.lifecycle import State
-from synergon.limit_records import NewRate
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewRate
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile

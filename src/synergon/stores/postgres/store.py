@@ -7,59 +7,44 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import OptionError
-from synergon.lifecycle import State
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.node_records import NewNode, NodeRecord
-from synergon.records import (
-    ClaimRequest,
-    Claims,
-    Cutoffs,
-    Insertion,
-    Look,
-    Moved,
-    NewTask,
-    QueueRecord,
-    Reaped,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Settlement,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-    Verdict,
-    Woken,
-    from_datetime,
-)
-from synergon.stores.base import Capabilities, Endings, SchemaVersions
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.record import from_datetime
+from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.stores.base import Capabilities, FinalEvents, SchemaVersions
 from synergon.stores.contention import Contention
 from synergon.stores.postgres import (
+    finish,
     groups,
-    inserting,
-    lanes,
-    leasing,
-    limiting,
-    operating,
-    orders,
-    pools,
-    reading,
+    insert,
+    leases,
+    limits,
+    operations,
+    operator_actions,
+    queries,
+    ready_groups,
     schema,
-    settling,
+    servers,
 )
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.body import PostgresBodyTransaction
-from synergon.stores.postgres.claimer import Claimer
-from synergon.stores.postgres.closing_up import finish_in_lines, pass_all_on
+from synergon.stores.postgres.caller_transaction import insert_on, without_loop
+from synergon.stores.postgres.claim import Claimer
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.drivers import Driver, driver_of
+from synergon.stores.postgres.finish_and_claim import pass_on
+from synergon.stores.postgres.finish_fast import are_plain, finish_plain
+from synergon.stores.postgres.finish_keyed import finish_in_lines, pass_all_on
 from synergon.stores.postgres.insert_batcher import InsertBatcher
-from synergon.stores.postgres.joining import insert_on, without_loop
-from synergon.stores.postgres.listening import listen
-from synergon.stores.postgres.passing import pass_on
+from synergon.stores.postgres.listener import listen
 from synergon.stores.postgres.session import Session
-from synergon.stores.postgres.succeeding import are_plain, finish_plain
+from synergon.stores.postgres.task_transaction import PostgresTaskTransaction
 
 Result = TypeVar("Result")
 SHARDS: Final = 64
@@ -173,21 +158,21 @@ class PostgresStore:
         """Store all of `tasks` or none."""
         self._connections.check_open()
         if any(task.key is not None for task in tasks):
-            return await self._write(inserting.insert_in_turn if len(tasks) > 1 else inserting.insert, tasks)
-        is_bound = any(map(inserting.is_bound, tasks))
+            return await self._write(insert.insert_in_turn if len(tasks) > 1 else insert.insert, tasks)
+        is_bound = any(map(insert.is_bound, tasks))
         return await (self._bound_inserts if is_bound else self._plain_inserts).insert(tasks)
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         if not all(task.queue in self._known_queues for task in tasks):
             await self.announce_queues({task.queue for task in tasks})
-        if len(tasks) > inserting.PIECE:
-            return await self._write(inserting.insert_pieces, tasks)
-        if len(tasks) == 1 and inserting.is_bare(tasks[0]):
-            return await self._statement(inserting.insert_bare, tasks[0])
-        return await self._statement(inserting.insert_plain, tasks)
+        if len(tasks) > insert.PIECE:
+            return await self._write(insert.insert_pieces, tasks)
+        if len(tasks) == 1 and insert.is_bare(tasks[0]):
+            return await self._statement(insert.insert_bare, tasks[0])
+        return await self._statement(insert.insert_plain, tasks)
 
     async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        return await self._write(inserting.insert, tasks)
+        return await self._write(insert.insert, tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Make queues known; each is asked about once, because they are never forgotten."""
@@ -226,45 +211,45 @@ class PostgresStore:
         """Take ready tasks."""
         return await self._claimer.claim(request)
 
-    async def look(self, look: Look) -> list[TaskRecord]:
+    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """What a claim might take."""
-        return await self._write(lanes.look, look)
+        return await self._write(ready_groups.look, look)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """How many go before it."""
-        return await self._write(lanes.ahead, task_id, limit)
+        return await self._write(ready_groups.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers."""
-        return await self._write(lanes.next_start, kind, limit_key)
+        return await self._write(ready_groups.next_start, kind, limit_key)
 
-    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts; plain successes, which are nearly all, in one statement."""
         if not self._profile.succeeds_at_once or not are_plain(settlements):
-            return await self._write(settling.finish, settlements)
+            return await self._write(finish.finish, settlements)
         if any(entry.limit_key is not None for entry in settlements):
             return await finish_in_lines(self._write, settlements)
         return await finish_plain(self._write, self._statement, settlements)
 
-    async def pass_on(self, settlement: Settlement, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
+    async def pass_on(self, settlement: FencedOutcome, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
         """Settle an attempt and take the next one, in one statement."""
         if not self.capabilities.passes_on:
             return (await self.finish([settlement]))[0], None
         return await pass_on(self._statement, self.finish, settlement, request)
 
     async def pass_all_on(
-        self, settlements: Sequence[Settlement], request: ClaimRequest
+        self, settlements: Sequence[FencedOutcome], request: ClaimRequest
     ) -> tuple[list[Verdict], Claims] | None:
         """The same for many, of one kind's lines."""
         return await pass_all_on(self._write, settlements, request) if self.capabilities.passes_on else None
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""
-        return await self._write(settling.report, reports)
+        return await self._write(finish.report, reports)
 
-    async def begin(self, hold_seconds: float) -> PostgresBodyTransaction:
+    async def begin(self, hold_seconds: float) -> PostgresTaskTransaction:
         """A transaction for a body, on a connection of its own."""
-        return await PostgresBodyTransaction.open(self._bodies, self.address, self._sql, self._shard, hold_seconds)
+        return await PostgresTaskTransaction.open(self._bodies, self.address, self._sql, self._shard, hold_seconds)
 
     async def cancel_requests(self, node_id: str) -> list[int]:
         """Running tasks of this node that somebody wants cancelled."""
@@ -275,28 +260,28 @@ class PostgresStore:
 
     async def wake(self, limit: int) -> Woken:
         """Make due tasks ready and end expired ones."""
-        return await self._write(operating.wake, limit)
+        return await self._write(operations.wake, limit)
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
         """Take running tasks from the dead. Mostly there are none, which is one question."""
         if not await self._statement(lambda session: session.value("is_anybody_dead", list(gone))):
             return []
-        return await self._write(operating.reap, gone, limit)
+        return await self._write(operations.reap, gone, limit)
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
         """Forget what ended long ago."""
-        return await self._write(operating.prune, cutoffs, limit)
+        return await self._write(operations.prune, cutoffs, limit)
 
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
         """Make the node known."""
-        await self._write(leasing.register, node)
+        await self._write(leases.register, node)
 
-    async def keeper(self) -> leasing.ConnectionLeaseKeeper:
+    async def keeper(self) -> leases.ConnectionLeaseKeeper:
         """A path for renewing leases: a connection of its own."""
         self._connections.check_open()
-        return leasing.ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
+        return leases.ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
 
     async def unregister(self, node_id: str) -> None:
         """Forget the node."""
@@ -304,7 +289,7 @@ class PostgresStore:
 
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes."""
-        return await self._statement(reading.nodes)
+        return await self._statement(queries.nodes)
 
     async def running_by_node(self) -> dict[str, int]:
         """How many tasks each node holds."""
@@ -314,53 +299,53 @@ class PostgresStore:
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
         """End what waits, ask what runs."""
-        return await self._write(operating.cancel, ids, why)
+        return await self._write(operations.cancel, ids, why)
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Bring ended tasks back."""
-        return await self._write(operating.retry, ids)
+        return await self._write(operations.retry, ids)
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
         """Remove what does not run."""
-        return await self._write(operating.delete, ids)
+        return await self._write(operations.delete, ids)
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when tasks are due."""
-        return await self._write(operating.reschedule, changes)
+        return await self._write(operations.reschedule, changes)
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the order."""
-        return await self._write(operating.set_priority, changes)
+        return await self._write(operations.set_priority, changes)
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Close queues."""
-        return await self._write(operating.pause, queues)
+        return await self._write(operations.pause, queues)
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Open queues again."""
-        return await self._write(operating.resume, queues)
+        return await self._write(operations.resume, queues)
 
     # ------------------------------------------------------------ limits, servers, groups, orders
 
-    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
         """What the code says of them."""
-        await self._write(limiting.declare, limits, providers)
+        await self._write(limits.declare, declared, providers)
 
     async def set_limit(self, name: str, value: int | None) -> bool:
         """For everybody, from now on."""
-        return await self._write(limiting.set_limit, name, value)
+        return await self._write(limits.set_limit, name, value)
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
-        return await self._snapshot(limiting.limits)
+        return await self._snapshot(limits.limits)
 
-    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
         """The pool from now on."""
-        return await self._write(pools.set_servers, provider, servers)
+        return await self._write(servers.set_servers, provider, pool)
 
     async def servers(self) -> list[ServerRecord]:
         """All servers, by provider and address."""
-        return await self._snapshot(pools.servers)
+        return await self._snapshot(servers.servers)
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks."""
@@ -374,43 +359,43 @@ class PostgresStore:
         """Cancel what has not ended."""
         return await self._write(groups.cancel_group, group_id, why)
 
-    async def order(self, order: NewOrder) -> OrderRecord:
+    async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write it down."""
-        return await self._write(orders.order, order)
+        return await self._write(operator_actions.act, order)
 
-    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, or what a node has yet to do."""
-        return await self._statement(orders.orders, limit, node_id)
+        return await self._statement(operator_actions.audit, limit, node_id)
 
-    async def order_done(self, order_id: int, outcome: str) -> bool:
+    async def action_done(self, action_id: int, outcome: str) -> bool:
         """The node has carried it out."""
-        return await self._write(orders.order_done, order_id, outcome)
+        return await self._write(operator_actions.action_done, action_id, outcome)
 
     # ------------------------------------------------------------ reading
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
         """These tasks, live or final."""
-        return await self._snapshot(reading.get, ids)
+        return await self._snapshot(queries.get, ids)
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
-            return await reading.list_tasks(connection, self.address.schema, query)
+            return await queries.list_tasks(connection, self.address.schema, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
-    ) -> Endings:
+    ) -> FinalEvents:
         """Read the ends of tasks."""
         return await self._profile.endings(self._statement, after, states, kinds, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""
-        return await self._snapshot(reading.counts)
+        return await self._snapshot(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
         """All queues with their numbers."""
-        return await self._snapshot(reading.queues)
+        return await self._snapshot(queries.queues)
 
     async def describe(self) -> dict[str, str]:
         """Facts for people."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from synergon.control_records import GroupRecord, NewGroup, OpenedGroup
-from synergon.lifecycle import State
-from synergon.records import Cutoffs, Moved, to_datetime
-from synergon.stores.sqlite import operating
-from synergon.stores.sqlite.consequences import draw
-from synergon.stores.sqlite.inserting import placed, store
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.record import to_datetime
+from synergon.model.tasks import Cutoffs, Moved
+from synergon.stores.sqlite import operations
+from synergon.stores.sqlite.follow_ups import draw
+from synergon.stores.sqlite.insert import placed, store
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
@@ -51,7 +52,7 @@ def groups(transaction: Transaction, ids: Sequence[int]) -> list[GroupRecord | N
 
 def cancel_group(transaction: Transaction, group_id: int, why: str | None) -> list[Moved]:
     """Cancel all of its tasks that have not ended."""
-    return operating.cancel(transaction, [row[0] for row in transaction.rows("live_of_group", group_id)], why)
+    return operations.cancel(transaction, [row[0] for row in transaction.rows("live_of_group", group_id)], why)
 
 
 def prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> None:

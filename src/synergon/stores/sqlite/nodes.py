@@ -8,14 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from synergon.lifecycle import Reason, State
-from synergon.node_records import NewNode, NodeRecord, ProcessIdentity
+from synergon.model.lifecycle import Reason, State
+from synergon.model.nodes import NewNode, NodeRecord, ProcessIdentity
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.process_identity import BOOT_ID
+from synergon.model.record import to_datetime
+from synergon.model.tasks import Reaped
 from synergon.policies import CRASH_LIMIT
-from synergon.records import ErrorRecord, Reaped, to_datetime
-from synergon.stores.sqlite import settling
-from synergon.stores.sqlite.consequences import draw
+from synergon.stores.sqlite import finish
+from synergon.stores.sqlite.follow_ups import draw
 from synergon.stores.sqlite.transaction import Moves, Transaction, as_json, steady_now
-from synergon.this_process import BOOT_ID
 
 OVER: Final = -1
 
@@ -107,17 +109,17 @@ def _take_back(
     stopping: Collection[str],
 ) -> Reaped:
     if node_id in stopping and not is_command:
-        crashes = settling.give_attempt_back(transaction, task_id)
+        crashes = finish.give_attempt_back(transaction, task_id)
     else:
         message = f"node {node_id} died while it ran the task"
         error = ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
-        crashes = settling.charge_crash(transaction, task_id, error)
+        crashes = finish.charge_crash(transaction, task_id, error)
     if cancel:
-        state = settling.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
+        state = finish.end(transaction, [task_id], State.CANCELLED, Reason.CANCELLED)
     elif is_command or crashes >= CRASH_LIMIT:
-        state = settling.end(transaction, [task_id], State.FAILED, Reason.CRASHED)
+        state = finish.end(transaction, [task_id], State.FAILED, Reason.CRASHED)
     else:
-        state = settling.release(transaction, task_id, None)
+        state = finish.release(transaction, task_id, None)
     return Reaped(id=task_id, kind=kind, node_id=node_id, state=state, crashes=crashes)
 
 

@@ -19,7 +19,7 @@ MIGRATION_WAIT_MILLISECONDS: Final = 30_000
 
 def migrations() -> list[str]:
     """The scripts, in order; the first makes version 1."""
-    folder = files("synergon.stores").joinpath("migrations/sqlite")
+    folder = files("synergon.stores").joinpath("sqlite/migrations")
     return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda entry: entry.name)]
 
 

@@ -12,50 +12,35 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from synergon.control_records import GroupRecord, NewGroup, NewOrder, OpenedGroup, OrderRecord
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
-from synergon.lifecycle import State
-from synergon.limit_records import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.node_records import NewNode, NodeRecord
-from synergon.records import (
-    ClaimRequest,
-    Claims,
-    Cutoffs,
-    Insertion,
-    Look,
-    Moved,
-    NewTask,
-    QueueRecord,
-    Reaped,
-    Report,
-    Reprioritizing,
-    Rescheduling,
-    Settlement,
-    TaskPage,
-    TaskQuery,
-    TaskRecord,
-    Verdict,
-    Woken,
-)
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.endings import NOW, OrderedEndings, Place
+from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
 from synergon.stores.sqlite import (
-    claiming,
-    endings,
+    candidates,
+    claim,
+    final_events,
+    finish,
     groups,
-    inserting,
-    limiting,
-    looking,
+    insert,
+    limits,
     nodes,
-    operating,
-    orders,
-    pools,
-    reading,
+    operations,
+    operator_actions,
+    queries,
     schema,
-    settling,
+    servers,
 )
-from synergon.stores.sqlite.body import SqliteBodyTransaction
 from synergon.stores.sqlite.connection import path_of
+from synergon.stores.sqlite.task_transaction import SqliteTaskTransaction
 from synergon.stores.sqlite.threads import Reader, Writer
 from synergon.stores.sqlite.transaction import Transaction
 
@@ -124,18 +109,18 @@ class SqliteStore:
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
-        return await self._write(inserting.insert, tasks)
+        return await self._write(insert.insert, tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """A file has one writer at a time anyway."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert inside the caller's own transaction, here and now: the connection belongs to this thread."""
-        return inserting.insert_on(connection, self.path, tasks)
+        return insert.insert_on(connection, self.path, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """The same for callers without a loop."""
-        return inserting.insert_on(connection, self.path, tasks)
+        return insert.insert_on(connection, self.path, tasks)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
         """Not available: a file tells nobody that it has changed."""
@@ -145,27 +130,27 @@ class SqliteStore:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks."""
-        return await self._write(claiming.claim, request)
+        return await self._write(claim.claim, request)
 
-    async def look(self, look: Look) -> list[TaskRecord]:
+    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take."""
-        return await self._read(looking.look, look)
+        return await self._read(candidates.look, look)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """How many go before this one."""
-        return await self._read(looking.ahead, task_id, limit)
+        return await self._read(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers."""
-        return await self._read(looking.next_start, kind, limit_key)
+        return await self._read(candidates.next_start, kind, limit_key)
 
-    async def finish(self, settlements: Sequence[Settlement]) -> list[Verdict]:
+    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts."""
-        return await self._write(settling.finish, settlements)
+        return await self._write(finish.finish, settlements)
 
     async def pass_on(
         self,
-        settlement: Settlement,
+        settlement: FencedOutcome,
         request: ClaimRequest,  # noqa: ARG002  it is the port's
     ) -> tuple[Verdict, Claims | None]:
         """Settle an attempt; a claim that follows shares its commit anyway."""
@@ -173,7 +158,7 @@ class SqliteStore:
 
     async def pass_all_on(
         self,
-        settlements: Sequence[Settlement],  # noqa: ARG002  it is the port's
+        settlements: Sequence[FencedOutcome],  # noqa: ARG002  it is the port's
         request: ClaimRequest,  # noqa: ARG002  the same
     ) -> tuple[list[Verdict], Claims] | None:
         """A claim that follows shares their commit anyway."""
@@ -181,9 +166,9 @@ class SqliteStore:
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""
-        return await self._write(settling.report, reports)
+        return await self._write(finish.report, reports)
 
-    async def begin(self, hold_seconds: float) -> SqliteBodyTransaction:
+    async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
         """A transaction for a body; it holds the file's write lock until it ends.
 
         One body of this process at a time. Between two of them the writer has its turn, the lease first: bodies that
@@ -196,7 +181,7 @@ class SqliteStore:
             while True:
                 await self._write(lambda _: None)
                 with contextlib.suppress(StoreUnavailable):  # another process's body holds it; that ends
-                    return await SqliteBodyTransaction.open(self.path, hold_seconds, turn.close)
+                    return await SqliteTaskTransaction.open(self.path, hold_seconds, turn.close)
         except BaseException:
             turn.close()
             raise
@@ -210,7 +195,7 @@ class SqliteStore:
 
     async def wake(self, limit: int) -> Woken:
         """Make due tasks ready and end expired ones."""
-        return await self._write(operating.wake, limit)
+        return await self._write(operations.wake, limit)
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
         """Take running tasks from the dead."""
@@ -222,10 +207,10 @@ class SqliteStore:
 
     @staticmethod
     def _prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
-        pruned = operating.prune(transaction, cutoffs, limit)
+        pruned = operations.prune(transaction, cutoffs, limit)
         groups.prune(transaction, cutoffs, limit)
-        if cutoffs.orders is not None:
-            orders.prune(transaction, transaction.now - cutoffs.orders, limit)
+        if cutoffs.audit is not None:
+            operator_actions.prune(transaction, transaction.now - cutoffs.audit, limit)
         return pruned
 
     # ------------------------------------------------------------ nodes
@@ -256,53 +241,53 @@ class SqliteStore:
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
         """End what waits, ask what runs."""
-        return await self._write(operating.cancel, ids, why)
+        return await self._write(operations.cancel, ids, why)
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Bring ended tasks back."""
-        return await self._write(operating.retry, ids)
+        return await self._write(operations.retry, ids)
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
         """Remove what does not run."""
-        return await self._write(operating.delete, ids)
+        return await self._write(operations.delete, ids)
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when tasks are due."""
-        return await self._write(operating.reschedule, changes)
+        return await self._write(operations.reschedule, changes)
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the order."""
-        return await self._write(operating.set_priority, changes)
+        return await self._write(operations.set_priority, changes)
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Close queues."""
-        return await self._write(operating.pause, queues)
+        return await self._write(operations.pause, queues)
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Open queues again."""
-        return await self._write(operating.resume, queues)
+        return await self._write(operations.resume, queues)
 
     # ------------------------------------------------------------ limits, servers, groups, orders
 
-    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
         """What the code says of them."""
-        await self._write(limiting.declare, limits, providers)
+        await self._write(limits.declare, declared, providers)
 
     async def set_limit(self, name: str, value: int | None) -> bool:
         """For everybody, from now on."""
-        return await self._write(limiting.set_limit, name, value)
+        return await self._write(limits.set_limit, name, value)
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
-        return await self._read(limiting.limits)
+        return await self._read(limits.limits)
 
-    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
+    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
         """The pool from now on."""
-        return await self._write(pools.set_servers, provider, servers)
+        return await self._write(servers.set_servers, provider, pool)
 
     async def servers(self) -> list[ServerRecord]:
         """All servers, and removed ones that still have work."""
-        return await self._read(pools.servers)
+        return await self._read(servers.servers)
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks, all or nothing."""
@@ -316,48 +301,48 @@ class SqliteStore:
         """Cancel all of its tasks that have not ended."""
         return await self._write(groups.cancel_group, group_id, why)
 
-    async def order(self, order: NewOrder) -> OrderRecord:
+    async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done."""
-        return await self._write(orders.order, order)
+        return await self._write(operator_actions.act, order)
 
-    async def orders(self, limit: int = 100, node_id: str | None = None) -> list[OrderRecord]:
+    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, or what a node has yet to do."""
-        return await self._read(orders.orders, limit, node_id)
+        return await self._read(operator_actions.audit, limit, node_id)
 
-    async def order_done(self, order_id: int, outcome: str) -> bool:
+    async def action_done(self, action_id: int, outcome: str) -> bool:
         """The node has carried it out."""
-        return await self._write(orders.order_done, order_id, outcome)
+        return await self._write(operator_actions.action_done, action_id, outcome)
 
     # ------------------------------------------------------------ reading
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
         """These tasks, live or final."""
-        return await self._read(reading.get, ids)
+        return await self._read(queries.get, ids)
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
-        return await self._read(reading.list_tasks, query)
+        return await self._read(queries.list_tasks, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
-    ) -> OrderedEndings:
+    ) -> OrderedFinalEvents:
         """Read the ends of tasks."""
 
-        def look(place: Place, limit: int) -> asyncio.Future[endings.Found]:
-            return self._read(endings.look, place, states, kinds, limit)
+        def look(place: Position, limit: int) -> asyncio.Future[final_events.Found]:
+            return self._read(final_events.look, place, states, kinds, limit)
 
         if after == NOW:
-            moment = await self._read(endings.last_moment)
-            return OrderedEndings(look, (moment, LAST_ID), moment)
-        return OrderedEndings.after(look, after)
+            moment = await self._read(final_events.last_moment)
+            return OrderedFinalEvents(look, (moment, LAST_ID), moment)
+        return OrderedFinalEvents.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers by queue, kind and state."""
-        return await self._read(reading.counts)
+        return await self._read(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
         """All queues with their numbers."""
-        return await self._read(reading.queues)
+        return await self._read(queries.queues)
 
     async def describe(self) -> dict[str, str]:
         """Facts for people."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from synergon.lifecycle import State
-from synergon.stores.sql import statements
-from synergon.this_process import BOOT_ID
+from synergon.model.lifecycle import State
+from synergon.model.process_identity import BOOT_ID
+from synergon.stores.statements import statements
 
 SQL = statements("sqlite")
 

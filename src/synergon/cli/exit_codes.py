@@ -1,0 +1,33 @@
+"""What the exit codes mean, and which error leads to which."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synergon.errors import ConfigurationError, StoreError, SynergonError
+from synergon.node.duties.cordon import RESTART_EXIT_CODE
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+RESTART: Final = RESTART_EXIT_CODE
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells say it."""
+
+MEANINGS: Final = """\b
+Exit codes:
+  0    done
+  1    what was asked for failed, or problems were found
+  2    a mistake in the command or the configuration
+  3    the database cannot be used
+  86   a worker was told to restart: start it again
+  130  interrupted
+"""
+
+
+def code_of(error: SynergonError) -> int:
+    """The exit code that tells a script what kind of trouble this was."""
+    if isinstance(error, ConfigurationError):
+        return USAGE
+    return UNAVAILABLE if isinstance(error, StoreError) else FAILED

@@ -1,0 +1,33 @@
+"""Why a task waits, for people: the sentence, then what each node could do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.text import Text
+
+from synergon.cli.output import console, duration, new_table, say, short
+from synergon.explain.explanation import Explanation, NodeOutlook
+from synergon.explain.text import names, reasons
+
+
+def print_explanation(explanation: Explanation, now: datetime) -> None:
+    """The sentence stands alone on the first line."""
+    say(f"task {explanation.id} ({explanation.kind}): {explanation.sentence}")
+    if not explanation.nodes:
+        return
+    say()
+    table = new_table("node", "can start", "reason", "said")
+    table.columns[2].no_wrap = False
+    called = names(explanation.nodes)
+    for node in explanation.nodes:
+        table.add_row(short(called[node.id]), _answer(node), _reasons(node, now), f"{duration(round(node.age))} ago")
+    console.print(table)
+
+
+def _answer(node: NodeOutlook) -> Text:
+    return Text("yes", style="green") if node.can_start else Text("no", style="yellow")
+
+
+def _reasons(node: NodeOutlook, now: datetime) -> str:
+    return reasons(node.causes, now) if node.causes else ""

@@ -1,0 +1,1 @@
+"""The parts of an engine: enqueueing, operations, results, events."""

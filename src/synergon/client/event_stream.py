@@ -1,0 +1,101 @@
+"""Streams of ends: everything that ends, on whatever node, for those who follow it.
+
+Promise: what the history has is given, all of it and each once, from wherever the cursor says. Nobody polls while ends
+are told of; a look now and then finds what was not. A store that is away is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection
+from typing import Final
+
+from msgspec.structs import replace
+
+from synergon.errors import NotConnected, StoreUnavailable
+from synergon.model.events import Event
+from synergon.node.duties.sweep import GROWTH, LONGEST_SECONDS, SHORTEST_SECONDS
+from synergon.node.duty import pause_after
+from synergon.stores.base import FinalEvents
+
+PAGE: Final = 500
+LEAST_SECONDS: Final = 0.02
+"""Ends that come one after the other are read together: nobody looks more often than this."""
+ASK_SECONDS: Final = 30.0
+"""How often others are told again that somebody here follows what ends there."""
+
+
+class Follower:
+    """One stream that waits for news."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        sweep_seconds: float | None,
+        ask: Callable[[], None],
+        are_hints_well: Callable[[], bool],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.news = asyncio.Event()
+        """Something may have ended."""
+        self._loop = asyncio.get_running_loop()
+        self._logger = logger
+        self._sweep_seconds = sweep_seconds
+        self._ask = ask
+        self._are_hints_well = are_hints_well
+        self._is_over = is_over
+        self._pause = SHORTEST_SECONDS
+        self._looked_at = float("-inf")
+        self._asked_at = float("-inf")
+
+    async def follow(
+        self, reading: FinalEvents, kinds: Collection[str] | None, mark: str
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a reading, for ever."""
+        is_surprised = False
+        self._ask_from_time_to_time()
+        while True:
+            if self._is_over():
+                raise NotConnected("the engine was closed while somebody followed its events")
+            was_told = self.news.is_set()
+            self.news.clear()
+            self._looked_at = self._loop.time()
+            page = await self._read(reading)
+            for event in page:
+                if kinds is None or event.kind in kinds:
+                    yield replace(event, cursor=f"{mark}.{event.cursor}")
+            is_surprised = is_surprised or (bool(page) and not was_told)
+            if not page:
+                await self._rest(is_surprised=is_surprised)
+                is_surprised = False
+
+    def _ask_from_time_to_time(self) -> None:
+        now = self._loop.time()
+        if now - self._asked_at >= ASK_SECONDS:
+            self._asked_at = now
+            self._ask()
+
+    async def _read(self, reading: FinalEvents) -> list[Event]:
+        failures = 0
+        while True:
+            try:
+                return await reading.read(PAGE)
+            except StoreUnavailable as error:
+                failures += 1
+                if failures == 1:
+                    self._logger.warning("a stream of events waits for the store: %s", error)
+                await asyncio.sleep(pause_after(failures))
+
+    async def _rest(self, *, is_surprised: bool) -> None:
+        """Until somebody tells of an end, or until it is time to look for those that nobody told of."""
+        self._ask_from_time_to_time()
+        is_restless = is_surprised or not self._are_hints_well()
+        self._pause = SHORTEST_SECONDS if is_restless else min(self._pause * GROWTH, LONGEST_SECONDS)
+        try:
+            async with asyncio.timeout(self._sweep_seconds or self._pause):
+                await self.news.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(max(self._looked_at + LEAST_SECONDS - self._loop.time(), 0))

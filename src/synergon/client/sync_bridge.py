@@ -1,0 +1,164 @@
+"""The way from code without an event loop to the engine's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+from synergon.client.cooperative import FairTurns
+from synergon.errors import NotConnected, SynergonError
+
+Value = TypeVar("Value")
+
+END_SECONDS: Final = 5.0
+"""How long a loop that ends waits for calls to end by themselves, and then for those that it has cancelled."""
+
+
+class IdleHookGuard:
+    """What holds a function that nobody can end: once it is cut, its calls are refused."""
+
+    def __init__(self) -> None:
+        self.why_not: str | None = None
+        """Why it may call no more; None: it may."""
+        self._turns = FairTurns()
+
+    def check(self) -> None:
+        """NotConnected if it is cut."""
+        if self.why_not is not None:
+            raise NotConnected(self.why_not)
+
+    async def give_way(self) -> None:
+        """The same, after everybody else has had a turn: not every store makes its callers wait, and a loop that never
+        waits, or ten thousand calls at once, would hold up all others."""
+        await self._turns.wait()
+        self.check()
+
+
+IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_leash", default=None)
+"""Of the function that calls; only idle hooks have one."""
+
+
+def elsewhere() -> NotConnected:
+    """What whoever calls from another loop is told."""
+    return NotConnected(
+        "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
+        "started; use the *_sync twins and run_sync() beside those, or another Engine"
+    )
+
+
+class SyncBridge:
+    """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
+
+    def __init__(self, connect: Callable[[], Awaitable[object]], stop: Callable[[], Awaitable[None]]) -> None:
+        self._connect = connect
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._submitting = threading.Lock()
+        """Held while a call is submitted, and while an own loop ends: no call comes to a loop that never runs it."""
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._process_id = os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one that the engine is connected on, if it is."""
+
+    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """The engine is connected on this loop now; None: no longer."""
+        self.loop = loop
+        self._process_id = os.getpid()
+
+    def check_is_here(self) -> None:
+        """NotConnected if the engine is connected on a loop that is not the running one."""
+        self._check_process()
+        if self.loop is not None and self.loop is not asyncio.get_running_loop():
+            raise elsewhere()
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise NotConnected(
+                "this engine was connected before os.fork(), and neither its loop nor its connections live in this "
+                "process; connect after the fork, or make another Engine here"
+            )
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it was in use when this process was forked off: nobody is behind it any more."""
+        return (self.loop is not None or self._own_loop is not None) and self._process_id != os.getpid()
+
+    def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
+        """The result of the coroutine that `function` makes."""
+        self._refuse_running_loop()
+        leash = IDLE_HOOK_GUARD.get()
+        if leash is not None:
+            leash.check()
+        self._check_process()
+        loop = self.loop or self._start()
+        with self._submitting:
+            if loop.is_closed():
+                raise NotConnected("the engine was closed before this call")
+            future = asyncio.run_coroutine_threadsafe(self._await(function), loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise NotConnected("the engine was closed during this call; it may have taken effect") from None
+
+    def close(self) -> None:
+        """Disconnect, and end the loop of one's own if there is one."""
+        if self.is_inherited:  # and not ours to end
+            return
+        with self._lock:
+            loop, self._own_loop = self._own_loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _end(self) -> None:
+        """Stop the engine, and let whoever still uses the loop, such as a worker, come to its end."""
+        await self._stop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=END_SECONDS)
+
+    @staticmethod
+    async def _await(function: Callable[[], Awaitable[Value]]) -> Value:
+        return await function()
+
+    @staticmethod
+    def _refuse_running_loop() -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise SynergonError("a *_sync call would block the running event loop; await the call without _sync instead")
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._own_loop is None:
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=self._serve, args=(loop,), name="synergon-portal", daemon=True).start()
+                try:
+                    asyncio.run_coroutine_threadsafe(self._await(self._connect), loop).result()
+                except BaseException:
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
+                self._own_loop, self._process_id = loop, os.getpid()
+            return self._own_loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        with self._submitting:
+            loop.run_until_complete(self._cancel_others())
+            loop.close()
+
+    @staticmethod
+    async def _cancel_others() -> None:
+        """End calls that have not ended by themselves: their callers wait in other threads."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        if others:
+            await asyncio.wait(others, timeout=END_SECONDS)

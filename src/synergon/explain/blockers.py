@@ -1,0 +1,110 @@
+"""What stands in the way of a ready task on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from synergon.explain.explanation import Cause, Why
+from synergon.explain.node_view import NodeView
+from synergon.explain.requirement_text import natural
+from synergon.model.claims import KindRequest
+from synergon.model.node_status import free_slots_on
+from synergon.model.requirements import PROCESS, Requirements, forbidden_labels, missing_labels, oversized
+from synergon.model.task_records import TaskRecord
+from synergon.node.claims.ledger import COMMANDS_AT_ONCE
+from synergon.stores.node_capacity import Fit, NodeCapacity, requirements_of
+
+
+def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
+    """All of them that are the node's own; none: it could start the task, if nothing that all nodes share, and no other
+    task, stands in the way."""
+    if node.is_silent:
+        return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
+    if not node.state.is_said:
+        return [Cause(why=Why.UNSAID)]
+    room = node.room(task.kind)
+    requirements = requirements_of(room, task.requirements)
+    full = [*_free_slots(node, task), *_scarce(node, task, room, requirements)]
+    causes = [
+        *_closed(node),
+        *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
+        *_unsuitable(node, requirements),
+        *full,
+        *(_unyielding(node, task.kind, now) if full else ()),
+        *_unasked(node, task, now),
+    ]
+    return list(dict.fromkeys(causes))
+
+
+def _closed(node: NodeView) -> Iterator[Cause]:
+    if node.state.is_stopping:
+        yield Cause(why=Why.STOPPING)
+    elif node.is_cordoned:
+        yield Cause(why=Why.CORDONED, subject=node.state.leaving or "", since=node.record.cordoned_at)
+
+
+def _unsuitable(node: NodeView, requirements: Requirements) -> Iterator[Cause]:
+    labels, totals = frozenset(node.state.labels), node.state.totals
+    for label in missing_labels(requirements, labels):
+        yield Cause(why=Why.LABEL_MISSING, subject=label)
+    for label in forbidden_labels(requirements, labels):
+        yield Cause(why=Why.LABEL_FORBIDDEN, subject=label)
+    for name in oversized(requirements, totals):
+        needed, total = natural(name, requirements.cost[name]), natural(name, totals.get(name, 0))
+        yield Cause(why=Why.TOO_SMALL, subject=name, of=total, needed=needed)
+
+
+def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
+    kind, state = task.kind, node.state
+    places, said = free_slots_on(state, kind), state.kind(kind)
+    if places.slots <= 0:
+        most = COMMANDS_AT_ONCE if said.is_command else node.record.concurrency
+        yield Cause(why=Why.SLOTS, in_use=most - max(places.slots, 0), of=most)
+    if places.of_kind is not None and places.of_kind <= 0:
+        yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=state.running.get(kind, 0), of=said.max_running)
+    if places.of_kind == 1 and state.reserved_kind == kind and state.reserved_task != task.id:
+        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
+
+
+def _scarce(node: NodeView, task: TaskRecord, room: KindRequest, requirements: Requirements) -> Iterator[Cause]:
+    """Resources of which there is enough in all, and not now; and child processes."""
+    scales, state = NodeCapacity(node.request([task.kind])), node.state
+    if scales.fit(room, requirements, task.id) is Fit.NEVER:
+        return
+    left = scales.left(room)
+    is_kept_from_it = False
+    for name in scales.short_of(room, requirements, task.id):
+        if requirements.cost[name] <= left[name]:
+            is_kept_from_it = True
+            continue
+        total = state.totals[name]
+        yield Cause(
+            why=Why.PROCESSES if name == PROCESS else Why.RESOURCE,
+            subject=name,
+            in_use=natural(name, total - max(state.free.get(name, 0), 0)),
+            of=natural(name, total),
+            needed=natural(name, requirements.cost[name]),
+            tasks=state.holders.get(name, ()),
+        )
+    if is_kept_from_it:
+        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
+
+
+def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
+    """Others have been asked to make room for it, and did not."""
+    seconds = node.state.resting.get(kind)
+    if seconds is not None:
+        yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
+
+
+def _unasked(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
+    """What only a function can say, which was not asked or has said no."""
+    if not node.state.kind(task.kind).is_asking:
+        return
+    acceptance = node.acceptance
+    seconds = None if acceptance is None else acceptance.refused_for(task.kind, task.id)
+    if seconds is not None:
+        yield Cause(why=Why.REFUSED, until=now + timedelta(seconds=seconds))
+    elif acceptance is None or not acceptance.is_accepted(task.kind, task.id):
+        yield Cause(why=Why.ASKS)

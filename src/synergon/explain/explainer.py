@@ -1,0 +1,305 @@
+"""Puts an explanation together: what the task's row says, then what stands in its way, then the sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from synergon.explain.blockers import causes_on
+from synergon.explain.dry_run import dry_run
+from synergon.explain.explanation import FARTHEST, NEVER, SHARED, Cause, Explanation, NodeOutlook, Why
+from synergon.explain.finished import ended, running
+from synergon.explain.node_view import NodeView, node_view
+from synergon.explain.shared_state import SharedState
+from synergon.explain.text import behind, clause, lasting, names, on_node, plural, some
+from synergon.model.claims import CandidateQuery, KindRequest
+from synergon.model.lifecycle import State
+from synergon.model.node_status import HOLDERS
+from synergon.model.nodes import NodeRecord
+from synergon.model.record import to_datetime
+from synergon.model.task_records import QueueRecord, TaskRecord
+from synergon.node.node import Node
+from synergon.stores.base import Store
+from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rates import next_start
+
+
+async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanation:
+    """Why the task is not running, or how it runs, or what became of it.
+
+    What the store knows is read in one round, which costs the same however many tasks there are: positions are counted
+    up to 1000. Only if nothing at all stands in the way it is looked whether others go first.
+    """
+    now = to_datetime(await store.now())
+    if task.state.is_final:
+        return _told(task, ended(task, now))
+    nodes = [record for record in await store.nodes() if record.concurrency]
+    if task.state is State.RUNNING:
+        found = next((node_view(record, here) for record in nodes if record.id == task.node_id), None)
+        return _told(task, running(task, found, now))
+    limits, servers, queues, ahead = await asyncio.gather(
+        store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
+    )
+    runners = [node_view(record, here) for record in nodes if task.kind in record.kinds]
+    shared = SharedState(limits, servers, queues, now, nodes)
+    view = _View(store, task, runners, shared, ahead, now)
+    match task.state:
+        case State.SCHEDULED:
+            return view.scheduled(await _is_its_turn(store, task, shared))
+        case State.WAITING:
+            return await view.waiting()
+        case _:
+            return await view.ready()
+
+
+async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
+    """The queues, if its own may be paused. They come with counts of all tasks, which take their time where there are
+    many; so the store is first asked whether anything may be taken that is ready in the same place."""
+    if task.is_command or task.state is State.SCHEDULED:
+        return []
+    if task.state is State.READY:
+        room = KindRequest(kind=task.kind, count=1)
+        requirements = requirements_of(room, task.requirements)
+        look = CandidateQuery(
+            room=room,
+            queues=frozenset({task.queue}),
+            labels=frozenset(requirements.needs),
+            totals=requirements.cost,
+            limit=1,
+        )
+        if await store.look(look):
+            return []
+    return await store.queues()
+
+
+async def _is_its_turn(store: Store, task: TaskRecord, shared: SharedState) -> bool:
+    """Whether it is scheduled for the very moment at which the rate of its line lets one start: then it is the rate
+    that has put it off, whatever had before."""
+    limit = shared.limit(f"key:{task.kind}")
+    if task.limit_key is None or limit is None or limit.rate is None:
+        return False
+    next_at = await store.next_start(task.kind, task.limit_key)
+    return next_at is not None and to_datetime(next_start(limit.rate, next_at, 0)) == task.run_at
+
+
+def _told(task: TaskRecord, sentence: str) -> Explanation:
+    return Explanation(id=task.id, kind=task.kind, state=task.state, sentence=sentence)
+
+
+class _View:
+    """One task that waits, and all that was read about it."""
+
+    def __init__(
+        self,
+        store: Store,
+        task: TaskRecord,
+        nodes: list[NodeView],
+        shared: SharedState,
+        ahead: int | None,
+        now: datetime,
+    ) -> None:
+        self._store = store
+        self._task = task
+        self._nodes = nodes
+        self._shared = shared
+        self._position = None if ahead is None else ahead + 1
+        self._now = now
+
+    # ------------------------------------------------------------ not yet
+
+    def scheduled(self, is_its_turn: bool) -> Explanation:
+        """It waits for a moment."""
+        causes = [self._time(is_its_turn)]
+        if all(node.is_silent for node in self._nodes):
+            causes.append(Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind))
+        return self._not_yet(f"scheduled: {self._clauses(causes)}", causes)
+
+    def _time(self, is_its_turn: bool) -> Cause:
+        task, until = self._task, self._task.run_at
+        if until <= self._now:
+            return Cause(why=Why.DUE, since=until)
+        if is_its_turn:
+            return Cause(why=Why.TURN, subject=task.limit_key or "", until=until)
+        error = task.error
+        is_later = task.started_at is not None and (error is None or error.at is None or error.at < task.started_at)
+        if task.claim_no and is_later:
+            return Cause(why=Why.SNOOZED, until=until)
+        if error is not None and task.attempts:
+            most = None if task.max_attempts is None else task.max_attempts - 1
+            return Cause(why=Why.RETRYING, subject=error.type, in_use=task.attempts, of=most, until=until)
+        return Cause(why=Why.DELAYED, until=until)
+
+    async def waiting(self) -> Explanation:
+        """It waits for a group, or in line."""
+        task = self._task
+        if task.after_group is not None:
+            (group,) = await self._store.groups([task.after_group])
+            open_count = 0 if group is None else group.open
+            causes = [Cause(why=Why.GROUP, subject=str(task.after_group), in_use=open_count)]
+            return self._not_yet(f"waits: {self._clauses(causes)}", causes)
+        causes = self._shared.pause(task)
+        if not causes:
+            limit = self._shared.limit(f"key:{task.kind}")
+            value = None if limit is None else limit.value
+            causes = [Cause(why=Why.LINE, subject=task.limit_key or "", of=value)]
+        sentence = f"waits: {self._clauses(causes)}{behind(self._position)}"
+        return self._not_yet(sentence, causes, position=self._position)
+
+    def _not_yet(self, sentence: str, causes: list[Cause], *, position: int | None = None) -> Explanation:
+        """What nodes say of it matters later, unless they say that they could never run it."""
+        outlooks = [self._outlook(node, []) for node in self._nodes if not node.is_silent]
+        if not outlooks or not _is_hopeless(outlooks):
+            return self._explained(sentence, causes, position=position)
+        never = [_only(outlook, NEVER) for outlook in outlooks]
+        told = f"{sentence}; {self._node_words(never, names(never))}; no live node could ever run it"
+        return self._explained(told, causes, nodes=never, position=position)
+
+    # ------------------------------------------------------------ ready
+
+    async def ready(self) -> Explanation:
+        """It waits for a node."""
+        task, nodes = self._task, self._nodes
+        pause = self._shared.pause(task)
+        outlooks = [self._outlook(node, pause) for node in nodes]
+        outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
+        causes = self._common(outlooks, pause)
+        sentence = (
+            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}"
+            f"{self._kept_words(outlooks)}"
+        )
+        return self._explained(sentence, causes, nodes=outlooks, position=self._position)
+
+    def _outlook(self, node: NodeView, pause: list[Cause]) -> NodeOutlook:
+        own = causes_on(node, self._task, self._now)
+        is_heard = not node.is_silent and node.state.is_said
+        shared = self._shared.causes(self._task, node.room(self._task.kind)) if is_heard else []
+        causes = (*self._expiry(), *pause, *shared, *own)
+        return NodeOutlook(
+            id=node.record.id, name=node.record.name, can_start=not causes, causes=causes, age=round(node.age, 3)
+        )
+
+    async def _rehearsed(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
+        """What comes of it in the node's next claim, if it is looked at there."""
+        is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
+        if not outlook.can_start and not (is_short and self._shared.may_be_kept(self._task, node.request([]))):
+            return outlook
+        found = await dry_run(self._store, node, self._task, self._shared)
+        if is_short:
+            return replace(outlook, will_keep_room=found.kept == self._task.id)
+        if found.is_taken:
+            return outlook
+        behind = Cause(why=Why.BEHIND)
+        if found.kept is not None:
+            behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.kept))
+        elif found.left:
+            behind = Cause(why=Why.LEFT, tasks=found.left[:HOLDERS])
+        return replace(outlook, can_start=False, causes=(behind,))
+
+    def _expiry(self) -> list[Cause]:
+        moment = self._task.expires_at
+        return [] if moment is None or moment > self._now else [Cause(why=Why.EXPIRED, since=moment)]
+
+    def _common(self, outlooks: list[NodeOutlook], pause: list[Cause]) -> list[Cause]:
+        """What stands in the way everywhere, not by what single nodes say."""
+        heard = [outlook for outlook in outlooks if not _is_unheard(outlook)]
+        if not any(not _is_silent(outlook) for outlook in outlooks):
+            unknown = Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind)
+            return [*self._expiry(), *pause, unknown]
+        shared = [cause for cause in heard[0].causes if cause.why in SHARED] if heard else pause
+        everywhere = [cause for cause in shared if all(cause in outlook.causes for outlook in heard)]
+        return [*self._expiry(), *everywhere]
+
+    def _ready_words(self, outlooks: list[NodeOutlook], causes: list[Cause]) -> str:
+        called = names(outlooks)
+        able = [called[outlook.id] for outlook in outlooks if outlook.can_start]
+        if able:
+            return f"; it can start on {some(able)}"
+        position = behind(self._position)
+        if any(cause.why in (Why.UNKNOWN_KIND, Why.EXPIRED, Why.PAUSED) for cause in causes):
+            return f"; {self._clauses(causes)}"
+        own = [_without(outlook, causes) for outlook in outlooks]
+        held_up = [outlook for outlook in own if outlook.causes]
+        is_any_free = len(held_up) < len(own)
+        if causes and is_any_free:
+            return f"; waits for a slot: {self._clauses(causes)}{position}"
+        besides = f"{self._clauses(causes)}, and " if causes else ""
+        told = f"; {besides}{self._node_words(held_up, called)}"
+        return f"{told}; no live node could ever run it" if _is_hopeless(outlooks) else f"{told}{position}"
+
+    def _node_words(self, outlooks: list[NodeOutlook], called: Mapping[str, str]) -> str:
+        count = len(outlooks)
+        verb = "runs" if count == 1 else "run"
+        told = some([on_node(called[outlook.id], outlook, self._now) for outlook in outlooks])
+        return f"{plural(count, 'node')} {verb} `{self._task.kind}`: {told}"
+
+    def _kept_words(self, outlooks: list[NodeOutlook]) -> str:
+        keeper, called = self._keeper(), names(outlooks)
+        if keeper is not None:
+            return f"; {keeper.name} keeps room for it"
+        willing = [called[outlook.id] for outlook in outlooks if outlook.will_keep_room]
+        if not willing:
+            return ""
+        who = willing[0] if len(willing) == 1 else f"one of {some(willing)}"
+        return f"; {who} is about to keep room for it"
+
+    def _keeper(self) -> NodeRecord | None:
+        """The live node that keeps room for it. What the row says may be over by now: the node knows."""
+        for node in self._nodes:
+            if (
+                node.record.id == self._task.reserved_by
+                and node.state.reserved_task == self._task.id
+                and not node.is_silent
+            ):
+                return node.record
+        return None
+
+    # ------------------------------------------------------------ all of them
+
+    def _clauses(self, causes: list[Cause]) -> str:
+        return some([clause(cause, self._now) for cause in causes])
+
+    def _explained(
+        self,
+        sentence: str,
+        causes: list[Cause],
+        *,
+        nodes: list[NodeOutlook] | None = None,
+        position: int | None = None,
+    ) -> Explanation:
+        task, keeper = self._task, self._keeper()
+        return Explanation(
+            id=task.id,
+            kind=task.kind,
+            state=task.state,
+            sentence=sentence,
+            causes=tuple(causes),
+            nodes=tuple(nodes or ()),
+            position=position,
+            reserved_by=None if keeper is None else keeper.id,
+        )
+
+
+def _is_silent(outlook: NodeOutlook) -> bool:
+    return any(cause.why is Why.SILENT for cause in outlook.causes)
+
+
+def _is_unheard(outlook: NodeOutlook) -> bool:
+    return any(cause.why in (Why.SILENT, Why.UNSAID) for cause in outlook.causes)
+
+
+def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:
+    """Whether every live node that knows the kind could never run it."""
+    living = [outlook for outlook in outlooks if not _is_silent(outlook)]
+    return all(any(cause.why in NEVER for cause in outlook.causes) for outlook in living)
+
+
+def _only(outlook: NodeOutlook, whys: Collection[Why]) -> NodeOutlook:
+    return _without(outlook, [cause for cause in outlook.causes if cause.why not in whys])
+
+
+def _without(outlook: NodeOutlook, causes: list[Cause]) -> NodeOutlook:
+    left = tuple(cause for cause in outlook.causes if cause not in causes)
+    return replace(outlook, causes=left)

@@ -1,0 +1,131 @@
+"""A node: the request that it would make of the store, from what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.node_status import NodeStatus, free_slots_on
+from synergon.model.nodes import NodeRecord
+from synergon.model.process_identity import is_gone
+from synergon.node.capacity.acceptance import Acceptance
+from synergon.node.claims.claim_request import ClaimRequestBuilder, sparing_one
+from synergon.node.claims.rivals import heeded, looks_of
+from synergon.node.node import Node
+from synergon.options.durations import microseconds
+
+
+class NodeView(NamedTuple):
+    """A node that is registered, and what it says of itself."""
+
+    record: NodeRecord
+    state: NodeStatus
+    age: float
+    """Seconds since it said so."""
+    acceptance: Acceptance | None = None
+    """What it was told about candidates, if it is the node of this process."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is dead, as far as anybody can see."""
+        return self.record.lease_left <= 0 or is_gone(self.record.process)
+
+    @property
+    def is_cordoned(self) -> bool:
+        """By its row, or by what it has heard since."""
+        return self.record.is_cordoned or self.state.is_cordoned
+
+    def serves(self, queue: str, kind: str) -> bool:
+        """Whether it takes tasks of this kind from the queue."""
+        queues = self.record.queues
+        return queues is None or queue in queues or self.state.kind(kind).is_command
+
+    def room(self, kind: str) -> KindRequest:
+        """What it would ask for."""
+        said = self.state.kind(kind)
+        return KindRequest(
+            kind=kind,
+            count=max(free_slots_on(self.state, kind).room, 0),
+            limits=said.limits,
+            provider=said.provider,
+            is_command=said.is_command,
+            requirements=said.weight,
+            rank=said.rank,
+            is_urgent=said.is_urgent,
+            is_resting=kind in self.state.resting,
+            is_brief=kind in self.state.brief,
+        )
+
+    def request(self, wanted: Collection[str]) -> ClaimRequest:
+        """Its next claim, if there may be something of these kinds."""
+        state, queues = self.state, self.record.queues
+        asking = ClaimRequestBuilder(
+            {kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state), self.room
+        )
+        return ClaimRequest(
+            node_id=self.record.id,
+            kinds=tuple(map(self._spared, asking.rooms(wanted))),
+            limit=asking.limit,
+            queues=None if queues is None else frozenset(queues),
+            labels=frozenset(state.labels),
+            totals=state.totals,
+            free=state.free,
+            yielding=state.yielding,
+            reserved_task=state.reserved_task,
+            held=state.held,
+            patience=None if state.patience is None else microseconds(state.patience),
+            shares=state.shares,
+        )
+
+    def heeding(self, request: ClaimRequest, nodes: Iterable[NodeRecord]) -> ClaimRequest:
+        """The same request, so that it leaves places to others of these nodes."""
+        state, own = self.state, {kind: self.state.kind(kind) for kind in self.record.kinds}
+        looks = looks_of((node for node in nodes if node.id != self.record.id), own)
+        rivals = heeded(
+            looks,
+            request,
+            own,
+            has_room=lambda kind: free_slots_on(state, kind).room > 0,
+            unheeded=state.unheeded,
+        )
+        return replace(request, rivals=rivals, past=frozenset(state.past)) if rivals else request
+
+    def _spared(self, room: KindRequest) -> KindRequest:
+        state = self.state
+        if state.reserved_task is None or room.kind != state.reserved_kind:
+            return room
+        return sparing_one(room, free_slots_on(state, room.kind).of_kind, state.reserved_task)
+
+
+class _PublishedSlots:
+    """What a node says of its slots."""
+
+    def __init__(self, state: NodeStatus) -> None:
+        self.free = state.slots_free
+        self.taken = state.taken
+        self._running = state.running
+
+    def count(self, kind: str) -> int:
+        """How many of the kind run, or are about to."""
+        return self._running.get(kind, 0)
+
+
+def node_view(record: NodeRecord, here: Node | None) -> NodeView:
+    """What the node says; the one of this process is asked, of the others it is read."""
+    if here is not None and record.id == here.id:
+        return NodeView(record, here.state(), 0.0, here.acceptance)
+    return NodeView(record, _aged(record.state, record.published_ago), record.published_ago)
+
+
+def _aged(state: NodeStatus, seconds: float) -> NodeStatus:
+    """Rests that were over since it was said are over."""
+    if not (state.resting or state.unheeded):
+        return state
+    return replace(state, resting=_later(state.resting, seconds), unheeded=_later(state.unheeded, seconds))
+
+
+def _later(rests: dict[str, float], seconds: float) -> dict[str, float]:
+    return {kind: left - seconds for kind, left in rests.items() if left > seconds}

@@ -1,0 +1,113 @@
+"""What all nodes share: paused queues, limits, and the servers of providers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from synergon.explain.explanation import Cause, Why
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.limits import LimitRecord, ServerRecord
+from synergon.model.nodes import NodeRecord
+from synergon.model.task_records import QueueRecord, TaskRecord
+from synergon.stores.shared_capacity import PermitRequest, ServerCapacity, SharedCapacity
+
+
+class SharedState:
+    """What the store says of these at one moment."""
+
+    def __init__(
+        self,
+        limits: Sequence[LimitRecord],
+        servers: Sequence[ServerRecord],
+        queues: Sequence[QueueRecord],
+        now: datetime,
+        nodes: Sequence[NodeRecord] = (),
+    ) -> None:
+        self._limits = {limit.name: limit for limit in limits}
+        self._servers = {(server.provider, server.address): server for server in servers if not server.is_removed}
+        self._paused = {queue.name: queue.paused_at for queue in queues if queue.is_paused}
+        self._now = now
+        self.nodes = nodes
+        self._keepers = {node.id for node in nodes if node.lease_left > 0 and not node.is_cordoned}
+        """Nodes that may keep room for a task."""
+
+    def allotment(self) -> SharedCapacity:
+        """The places that are left."""
+        values = {limit.name: limit.value for limit in self._limits.values()}
+        in_use = {limit.name: limit.in_use for limit in self._limits.values()}
+        servers = [(_server_capacity(server, self._now), server.in_use) for server in self._servers.values()]
+        return SharedCapacity.counted(values, in_use, servers)
+
+    def limit(self, name: str) -> LimitRecord | None:
+        """A limit, if it is declared."""
+        return self._limits.get(name)
+
+    def is_paused(self, queue: str) -> bool:
+        """Whether nobody may claim from the queue."""
+        return queue in self._paused
+
+    def pause(self, task: TaskRecord) -> list[Cause]:
+        """The pause of its queue; commands are taken from paused ones too."""
+        if task.is_command or not self.is_paused(task.queue):
+            return []
+        return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]
+
+    def is_expired(self, task: TaskRecord) -> bool:
+        """Whether nobody may start it any more."""
+        return task.expires_at is not None and task.expires_at <= self._now
+
+    def may_be_kept(self, task: TaskRecord, request: ClaimRequest) -> bool:
+        """Whether the node that would ask this may choose the task, which does not fit, to keep room for it: that has
+        waited for long enough, and no other node does."""
+        if request.reserved_task is not None or request.patience is None:
+            return False
+        if self._now - task.run_at < timedelta(microseconds=request.patience):
+            return False
+        return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._keepers
+
+    def causes(self, task: TaskRecord, room: KindRequest) -> list[Cause]:
+        """Why there is no place for the task where its kind needs what the room says; none, if there is one."""
+        allotment = self.allotment()
+        if allotment.take(room, candidate(task)) is not None:
+            return []
+        full = [self._full(name) for name in allotment.full(room.limits)]
+        return full or list(self._server_causes(task, room.provider or "", allotment))
+
+    def _full(self, name: str) -> Cause:
+        limit = self._limits[name]
+        return Cause(why=Why.LIMIT, subject=name, in_use=limit.in_use, of=limit.value)
+
+    def _server_causes(self, task: TaskRecord, provider: str, allotment: SharedCapacity) -> Iterator[Cause]:
+        pool = allotment.servers_for(provider, task.target)
+        if not pool and task.target is not None:
+            yield Cause(why=Why.REMOVED, subject=task.target)
+        elif not pool:
+            yield Cause(why=Why.NO_SERVERS, subject=provider)
+        above: set[str] = set()
+        for server in pool:
+            if server.free:  # so a limit that covers it is full
+                above.update(allotment.full_above(server.address))
+            else:
+                yield self._shut(server)
+        yield from (self._full(name) for name in sorted(above))
+
+    def _shut(self, server: ServerCapacity) -> Cause:
+        if server.is_resting:
+            until = self._servers[server.provider, server.address].resting_until
+            return Cause(why=Why.RESTING, subject=server.address, until=until)
+        most = 1 if server.is_on_trial and server.capacity != 0 else server.capacity
+        return Cause(why=Why.SERVER, subject=server.address, in_use=len(server.slots), of=most)
+
+
+def candidate(task: TaskRecord) -> PermitRequest:
+    """The task, as a claim sees it."""
+    avoid = task.server if task.attempts > 0 else None
+    return PermitRequest(task.id, task.priority, task.kind, task.target, avoid)
+
+
+def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:
+    """A rest that is over and was not followed by a success: a success would have cleared it."""
+    is_resting = server.resting_until is not None and server.resting_until > now
+    is_on_trial = server.resting_until is not None and not is_resting
+    return ServerCapacity(server.provider, server.address, server.capacity, is_resting, is_on_trial)

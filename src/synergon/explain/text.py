@@ -1,0 +1,192 @@
+"""Causes in words: as the end of "the node ...", or as a clause of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from synergon.explain.explanation import FARTHEST, NEVER, Cause, NodeOutlook, Why
+from synergon.explain.requirement_text import natural_text
+from synergon.options.durations import rough
+
+SHOWN: Final = 5
+"""So many nodes, or servers, are named in a sentence."""
+
+LEAVING: Final = {"drain": "drains", "restart": "is about to restart"}
+
+
+def clause(cause: Cause, now: datetime) -> str:
+    """What stands in the way; of a node, as what follows its name."""
+    return _CLAUSES[cause.why](cause, now)
+
+
+def names(nodes: Iterable[NodeOutlook]) -> dict[str, str]:
+    """By which words people can tell the nodes apart, by their ids."""
+    listed_nodes = list(nodes)
+    times = Counter(node.name for node in listed_nodes)
+    return {node.id: node.name if times[node.name] == 1 else f"{node.name} ({node.id})" for node in listed_nodes}
+
+
+def on_node(name: str, outlook: NodeOutlook, now: datetime) -> str:
+    """`node-a is full (gpu 1 of 1 used by task 812)`."""
+    causes = [cause for cause in outlook.causes if cause.why in NEVER] or list(outlook.causes)
+    return f"{name} {reasons(causes, now)}"
+
+
+def reasons(causes: Sequence[Cause], now: datetime) -> str:
+    """The clauses in a row; all that a node is full of stands in one of them."""
+    full = _is_full(*(_FULL[cause.why](cause) for cause in causes if cause.why in _FULL))
+    return listed(dict.fromkeys(full if cause.why in _FULL else clause(cause, now) for cause in causes))
+
+
+def _is_full(*of: str) -> str:
+    return f"is full ({'; '.join(of)})"
+
+
+def behind(position: int | None) -> str:
+    """Where it stands, if that says anything."""
+    if position is None or position <= 1:
+        return ""
+    return f", position above {FARTHEST}" if position > FARTHEST else f", position {position}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *head, last = parts
+    return f"{', '.join(head)} and {last}" if head else last
+
+
+def some(parts: Sequence[str], joint: str = ", ") -> str:
+    """The first few, and how many more there are."""
+    more = len(parts) - SHOWN
+    shown = joint.join(parts[:SHOWN])
+    return f"{shown}{joint}and so on for {more} more" if more > 0 else shown
+
+
+def clock_time(moment: datetime, now: datetime) -> str:
+    """`10:02`, on the reader's own clock, with the day if that is another one."""
+    here, today = moment.astimezone(), now.astimezone()
+    return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M}"
+
+
+def when(moment: datetime | None, now: datetime) -> str:
+    """`in 42 s`, `now`."""
+    seconds = 0.0 if moment is None else (moment - now).total_seconds()
+    return f"in {rough(seconds)}" if round(seconds) > 0 else "now"
+
+
+def lasting(moment: datetime | None, now: datetime) -> str:
+    """`for 12 s`."""
+    return f"for {rough(0.0 if moment is None else max((now - moment).total_seconds(), 0.0))}"
+
+
+def plural(count: float, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{count:g} {noun}" if count == 1 else f"{count:g} {noun}s"
+
+
+def _since(cause: Cause, now: datetime) -> str:
+    return "" if cause.since is None else f" since {clock_time(cause.since, now)}"
+
+
+def _usage(cause: Cause) -> str:
+    return f"{cause.in_use or 0:g} of {cause.of or 0:g} in use"
+
+
+def _limit(cause: Cause, _: datetime) -> str:
+    if cause.subject.startswith("kind:"):
+        kind = cause.subject.removeprefix("kind:")
+        return (
+            f"kind `{kind}` is closed"
+            if cause.of == 0
+            else f"{cause.in_use or 0:g} of at most {cause.of or 0:g} tasks of kind `{kind}` run on all nodes together"
+        )
+    return f"limit {cause.subject} is closed" if cause.of == 0 else f"limit {cause.subject} has {_usage(cause)}"
+
+
+def _server(cause: Cause, _: datetime) -> str:
+    return f"server {cause.subject} is closed" if cause.of == 0 else f"server {cause.subject} has {_usage(cause)}"
+
+
+def _key_queue(cause: Cause, _: datetime) -> str:
+    if cause.of is None:
+        return f"others go first in {_key_queue_name(cause)}"
+    if cause.of == 0:
+        return f"{_key_queue_name(cause)} is closed"
+    return f"{_key_queue_name(cause)} is full: at most {cause.of:g} at once"
+
+
+def _key_queue_name(cause: Cause) -> str:
+    """A kind with a rate and without a key has one line for all of its tasks."""
+    return f"the line of its limit key {cause.subject!r}" if cause.subject else "the line of its kind"
+
+
+def _slots(cause: Cause) -> str:
+    return f"{cause.in_use or 0:g} of {cause.of or 0:g} slots in use"
+
+
+def _resource(cause: Cause) -> str:
+    name = cause.subject
+    in_use, of, needed = (natural_text(name, amount or 0) for amount in (cause.in_use, cause.of, cause.needed))
+    holders = f" by {_tasks(cause.tasks)}" if cause.tasks else ""
+    wanted = "" if (cause.in_use or 0) >= (cause.of or 0) else f", and it needs {needed}"
+    return f"{name} {in_use} of {of} used{holders}{wanted}"
+
+
+def _tasks(ids: Sequence[int]) -> str:
+    return f"task {ids[0]}" if len(ids) == 1 else f"tasks {listed(str(task_id) for task_id in ids)}"
+
+
+def _too_small(cause: Cause, _: datetime) -> str:
+    of, needed = (natural_text(cause.subject, amount or 0) for amount in (cause.of, cause.needed))
+    return f"could never carry it (it needs {cause.subject} {needed}, and {of} is all there is)"
+
+
+_FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.RESOURCE: _resource}
+"""What a node may be full of."""
+
+_CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
+    Why.DELAYED: lambda cause, now: f"its time comes {when(cause.until, now)}",
+    Why.RETRYING: lambda cause, now: (
+        f"retry {cause.in_use:g}{f' of {cause.of:g}' if cause.of is not None else ''} "
+        f"{when(cause.until, now)} after {cause.subject}"
+    ),
+    Why.SNOOZED: lambda cause, now: f"its body asked to be run again {when(cause.until, now)}",
+    Why.TURN: lambda cause, now: f"its turn comes {when(cause.until, now)}, by the rate of {_key_queue_name(cause)}",
+    Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and made ready at the next look of a node",
+    Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and ended at the next look of a node",
+    Why.LINE: _key_queue,
+    Why.GROUP: lambda cause, _: f"group {cause.subject} has not ended: {plural(cause.in_use or 0, 'task')} open",
+    Why.PAUSED: lambda cause, now: f"queue {cause.subject} is paused{_since(cause, now)}",
+    Why.UNKNOWN_KIND: lambda cause, _: f"no live node knows kind `{cause.subject}`",
+    Why.LIMIT: _limit,
+    Why.SERVER: _server,
+    Why.RESTING: lambda cause, now: (
+        f"server {cause.subject} rests until {clock_time(cause.until or now, now)} ({when(cause.until, now)})"
+    ),
+    Why.REMOVED: lambda cause, _: f"server {cause.subject} was removed",
+    Why.NO_SERVERS: lambda cause, _: f"provider {cause.subject} has no servers",
+    Why.SILENT: lambda cause, now: f"has not been heard from {lasting(cause.since, now)}",
+    Why.UNSAID: lambda _cause, _now: "has said nothing of itself yet",
+    Why.CORDONED: lambda cause, now: LEAVING.get(cause.subject, f"is cordoned{_since(cause, now)}"),
+    Why.STOPPING: lambda _cause, _now: "is stopping",
+    Why.OTHER_QUEUES: lambda cause, _: f"does not serve queue {cause.subject}",
+    Why.LABEL_MISSING: lambda cause, _: f"lacks label {cause.subject}",
+    Why.LABEL_FORBIDDEN: lambda cause, _: f"has the forbidden label {cause.subject}",
+    Why.TOO_SMALL: _too_small,
+    Why.SLOTS: lambda cause, _: _is_full(_slots(cause)),
+    Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
+    Why.PROCESSES: lambda _cause, _now: "has no free child process",
+    Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
+    Why.KEEPS_ROOM: lambda cause, _: f"keeps room for task {cause.subject}",
+    Why.WILL_KEEP_ROOM: lambda cause, _: f"is about to keep room for task {cause.subject}",
+    Why.UNYIELDING: lambda cause, now: (
+        f"has asked others in vain to yield to `{cause.subject}`, and asks again {when(cause.until, now)}"
+    ),
+    Why.ASKS: lambda _cause, _now: "asks before it takes one",
+    Why.REFUSED: lambda cause, now: f"has refused it, and asks again {when(cause.until, now)}",
+    Why.LEFT: lambda cause, _: f"leaves the place to {_tasks(cause.tasks)}, which only another node could take",
+    Why.BEHIND: lambda _cause, _now: "has room, and others go first",
+}

@@ -1,0 +1,1 @@
+"""Records that cross borders: between the client, nodes, stores and the command line."""

@@ -1,0 +1,42 @@
+"""Groups of tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from synergon.model.lifecycle import FINAL, State
+from synergon.model.record import Record
+from synergon.model.tasks import Insertion, NewTask
+
+
+class NewGroup(Record, frozen=True, kw_only=True):
+    """Tasks that belong together, and perhaps one that runs when all of them have ended."""
+
+    name: str
+    tasks: tuple[NewTask, ...]
+    then: NewTask | None = None
+
+
+class OpenedGroup(Record, frozen=True, kw_only=True):
+    """What became of a NewGroup. A live task that held the key of a new one is not a member."""
+
+    id: int
+    insertions: tuple[Insertion, ...]
+    then: Insertion | None = None
+
+
+class GroupRecord(Record, frozen=True, kw_only=True):
+    """A group as the store has it."""
+
+    id: int
+    name: str
+    created_at: datetime
+    ended_at: datetime | None
+    """When the last of its tasks had ended for the first time."""
+    counts: dict[State, int]
+    then_id: int | None = None
+
+    @property
+    def open(self) -> int:
+        """How many of its tasks have not ended."""
+        return sum(count for state, count in self.counts.items() if state not in FINAL)

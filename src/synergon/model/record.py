@@ -1,0 +1,33 @@
+"""What all records have in common, and how times are kept.
+
+Inside the engine times are whole microseconds since 1970 by the store's clock. Records for users hold aware
+datetimes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """The moment as an aware datetime, exact to the microsecond."""
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_datetime(moment: datetime) -> int:
+    """The aware datetime as whole microseconds since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def storable(text: str) -> str:
+    """Text may hold half a character, which no database takes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What every record has in common. None holds itself, so the collector of cycles need not look at them."""

@@ -1,0 +1,111 @@
+"""Tasks and queues as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.record import Record
+from synergon.model.requirements import KIND_DEFAULT
+
+
+class TaskRecord(Record, frozen=True, kw_only=True):
+    """One task as the store has it."""
+
+    id: int
+    kind: str
+    queue: str
+    state: State
+    reason: Reason | None = None
+    priority: int = 0
+    run_at: datetime
+    attempts: int = 0
+    max_attempts: int | None = None
+    crashes: int = 0
+    claim_no: int = 0
+    node_id: str | None = None
+    server: str | None = None
+    enqueued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested: bool = False
+    overdue: bool = False
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    """The arguments, as JSON."""
+    overrides: msgspec.Raw | None = None
+    result: Any = None
+    """The plain JSON value; `handle.result()` gives it in the type of the function's annotation."""
+    errors: tuple[ErrorRecord, ...] = ()
+    progress: Progress | None = None
+    key: str | None = None
+    limit_key: str | None = None
+    group_id: int | None = None
+    after_group: int | None = None
+    """The group that it waits for; None as soon as that has ended."""
+    is_command: bool = False
+    target: str | None = None
+    requirements: str = KIND_DEFAULT
+    """What it demands of a node, as JSON; empty: what its kind says where it runs."""
+    reserved_by: str | None = None
+    """The node that keeps room for it."""
+    tags: tuple[str, ...] = ()
+    meta: dict[str, Any] = {}
+
+    @property
+    def error(self) -> ErrorRecord | None:
+        """The last error, if any attempt failed."""
+        return self.errors[-1] if self.errors else None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments as plain JSON values."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.payload)
+        return decoded
+
+
+class TaskQuery(Record, frozen=True, kw_only=True):
+    """A filter over all tasks, newest first. `before` is the keyset cursor: only ids below it."""
+
+    states: frozenset[State] | None = None
+    kind: str | None = None
+    queue: str | None = None
+    tag: str | None = None
+    key: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class TaskPage(Record, frozen=True, kw_only=True):
+    """One page of a listing."""
+
+    tasks: tuple[TaskRecord, ...]
+    next: int | None = None
+    """Give this as `before` for the next page; None: this was the last."""
+
+    def __iter__(self) -> Iterator[TaskRecord]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, index: int) -> TaskRecord:
+        return self.tasks[index]
+
+
+class QueueRecord(Record, frozen=True, kw_only=True):
+    """A queue, and how many tasks of it are in each state."""
+
+    name: str
+    paused_at: datetime | None = None
+    counts: dict[State, int] = {}
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no node may claim from it."""
+        return self.paused_at is not None

@@ -1,0 +1,223 @@
+"""Outcomes into batched, fenced writes.
+
+Promise: an outcome that was added is written, through any outage and refusal, until the store has given its verdict;
+only one whose value the store can never take is replaced by that refusal. What is stale by then is dropped, counted and
+said once. While writes fail, `is_troubled` holds claims back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+
+import msgspec
+
+from synergon.errors import DataRefused, StoreError
+from synergon.model.clock import Clock
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import Failed, FencedOutcome, Report, Succeeded, Verdict
+from synergon.model.tasks import NewTask
+from synergon.node.attempts import outcomes
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.callbacks.hooks import Hooks
+from synergon.node.duty import pause_after
+from synergon.stores.base import Store
+
+BATCH: Final = 1000
+REPORT_SECONDS: Final = 0.5
+"""How often progress is written at the most."""
+
+_SUCCEEDED: Final = State.SUCCEEDED
+"""Looked up once: to find the member of an enum takes longer than to compare with it."""
+
+
+class Completer:
+    """Writes what attempts came to."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        on_ended: Callable[[Collection[int]], None],
+        on_ready: Callable[[Iterable[str]], None],
+        on_scheduled: Callable[[float], None],
+        on_children: Callable[[Iterable[NewTask]], None] = lambda _: None,
+        on_freed: Callable[[Iterable[str | None]], None],
+        on_writing: Callable[[Iterable[FencedOutcome]], None] = lambda _: None,
+        on_written: Callable[[Iterable[str | None]], None] | None = None,
+        finish: Callable[[list[FencedOutcome]], Awaitable[list[Verdict]]] | None = None,
+        hooks: Hooks,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._on_ended = on_ended
+        self._on_ready = on_ready
+        self._on_scheduled = on_scheduled
+        self._on_children = on_children
+        self._on_freed = on_freed
+        self._on_writing = on_writing
+        self._on_written = on_written or on_freed
+        self._finish = finish or store.finish
+        self._hooks = hooks
+        self._pending: list[FencedOutcome] = []
+        """Outcomes without a verdict; those that are being written stand first."""
+        self._event = asyncio.Event()
+        self._is_flushed = asyncio.Event()
+        self._is_flushed.set()
+        self._reports: dict[int, Attempt] = {}
+        self._overdue: dict[int, Attempt] = {}
+        self._report_event = asyncio.Event()
+        self.is_troubled = False
+        self.stale = 0
+        """How many outcomes came too late: the claim was somebody else's by then."""
+        self.settled = 0
+
+    def add(self, settlement: FencedOutcome) -> None:
+        """Have it written."""
+        self._pending.append(settlement)
+        self._is_flushed.clear()
+        self._event.set()
+
+    @property
+    def unwritten(self) -> set[int]:
+        """The tasks whose outcomes have no verdict yet."""
+        return {settlement.id for settlement in self._pending}
+
+    def progressed(self, attempt: Attempt) -> None:
+        """Have the attempt's progress written soon."""
+        self._reports[attempt.claim.id] = attempt
+        self._report_event.set()
+
+    def mark_overdue(self, attempt: Attempt) -> None:
+        """Have it seen that the body runs on past its deadline."""
+        self._overdue[attempt.claim.id] = attempt
+        self._report_event.set()
+
+    async def flushed(self) -> None:
+        """Return when everything that was added has its verdict."""
+        await self._is_flushed.wait()
+
+    async def step(self) -> None:
+        """Wait for outcomes, then write all there are. A step that fails leaves the rest to the next step."""
+        await self._event.wait()
+        while self._pending:
+            batch = self._pending[:BATCH]
+            verdicts = await self._write(batch)
+            del self._pending[: len(batch)]
+            for settlement, verdict in zip(batch, verdicts, strict=True):
+                self.announce(settlement, verdict)
+            self._on_written([verdict.kind for verdict in verdicts])
+            self._on_ended([settlement.id for settlement in batch])
+        self._event.clear()
+        self._is_flushed.set()
+
+    async def report_step(self) -> None:
+        """Wait for progress, write it, and rest a little."""
+        await self._report_event.wait()
+        self._report_event.clear()
+        reports, self._reports = self._reports, {}
+        overdue, self._overdue = self._overdue, {}
+        notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
+        try:
+            await self._store.report(notes)
+        except DataRefused:
+            raise
+        except StoreError:
+            self._keep_for_later(reports, overdue, notes)
+            raise
+        await self._clock.sleep(REPORT_SECONDS)
+
+    def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
+        """The last word of a body is not lost because the store was away; a newer word wins."""
+        for note in notes:
+            attempt = reports.get(note.id) or overdue[note.id]
+            attempt.progress = attempt.progress or note.progress
+        self._reports = {**reports, **self._reports}
+        self._overdue = {**overdue, **self._overdue}
+        self._report_event.set()
+
+    @staticmethod
+    def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> Report:
+        claim, progress = attempt.claim, attempt.progress
+        attempt.progress = None
+        return Report(id=claim.id, claim_no=claim.claim_no, progress=progress, overdue=claim.id in overdue)
+
+    async def _write(self, batch: list[FencedOutcome]) -> list[Verdict]:
+        failures = 0
+        while True:
+            self._on_writing(batch)
+            try:
+                verdicts = await self._finish(batch)
+            except Exception as error:
+                if _is_about_the_data(error):
+                    if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
+                        return [(await self._write([settlement]))[0] for settlement in batch]
+                    self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
+                    batch = [_refused(batch[0], error)]
+                elif not self.is_troubled:
+                    self.is_troubled = True
+                    self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
+            else:
+                if self.is_troubled:
+                    self._logger.info("the store is back, %d outcomes written", len(batch))
+                self.is_troubled = False
+                return verdicts
+            failures += 1
+            await self._clock.sleep(pause_after(failures))
+
+    def announce_now(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+        """The same for a verdict that did not come by way of this completer."""
+        self.announce(settlement, verdict)
+        self._on_freed([verdict.kind])
+        self._on_ended([settlement.id])
+
+    def announce(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+        """Count a verdict, and wake whoever it concerns."""
+        self.settled += 1
+        self._hooks.settled(settlement, verdict)
+        if verdict.released:
+            self._on_ready(verdict.released)
+            self._on_scheduled(0.0)
+        if not settlement.is_server_well:  # it may rest now, and somebody must be awake when it has
+            self._on_scheduled(0.0)
+        if verdict.state is _SUCCEEDED and not verdict.child_ids:
+            return
+        match verdict.state:
+            case None:
+                self.stale += 1
+                self._logger.warning(
+                    "the outcome of task %d came too late and was refused: claim %d is not current any more",
+                    settlement.id,
+                    settlement.claim_no,
+                    extra={"task_id": settlement.id},
+                )
+            case State.READY:
+                self._on_ready([verdict.kind or ""])
+            case State.SCHEDULED:
+                self._on_scheduled(getattr(settlement.outcome, "delay", 0) / 1_000_000)
+        if verdict.child_ids and isinstance(settlement.outcome, Succeeded):
+            self._tell_children(settlement.outcome)
+
+    def _tell_children(self, outcome: Succeeded) -> None:
+        self._on_ready([child.kind for child in outcome.children])
+        self._on_children(outcome.children)
+        self._on_scheduled(0.0)
+
+
+def _is_about_the_data(error: Exception) -> bool:
+    """Whether the outcome itself is at fault.
+
+    A missing right, role or table is no reason to lose a body's work: that is kept until the database was put right.
+    """
+    return isinstance(error, DataRefused) or not isinstance(error, StoreError)
+
+
+def _refused(settlement: FencedOutcome, error: Exception) -> FencedOutcome:
+    """The task ends with the store's refusal instead of the outcome that could not be stored."""
+    outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
+    return msgspec.structs.replace(settlement, outcome=outcome, progress=None)

@@ -1,0 +1,225 @@
+"""Bodies with middleware around them.
+
+Promise: what the outermost returns or raises is what the body has returned or raised, wherever the body itself runs.
+The deadline and a cancel reach middleware as they reach a coroutine. A body that has begun is waited for, whatever
+middleware does meanwhile: its slot is its own until it has ended. One that middleware does not wait for is cancelled if
+it is a coroutine and killed if it is in a child; a thread ends when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from synergon.context import Context
+from synergon.errors import PayloadError, SynergonError
+from synergon.model.outcomes import Crashed, Failed, HandedBack, Outcome, Retrying, Succeeded
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.deadlines import Deadlines
+from synergon.options.middleware_checks import CallNext
+
+End = tuple[Any, BaseException | None]
+"""What was returned, or what was raised."""
+Body = Callable[[], Awaitable[End]]
+
+LAST_SECONDS: Final = 5.0
+"""How long middleware may take after a body that has come to its result although it was asked to yield, or to end."""
+
+
+class MiddlewareChain:
+    """One attempt's body in its middleware."""
+
+    def __init__(self, attempt: Attempt, context: Context, body: Body) -> None:
+        self._attempt = attempt
+        self._context = context
+        self._body = body
+        self._chain = attempt.task_type.around
+        self._task = asyncio.current_task()
+        self._inside: list[asyncio.Task[Any] | None] = []
+        """The tasks in which `call_next` is under way: middleware may well give it one of its own."""
+        self._is_left = asyncio.Event()
+        self._is_over = False
+        self._last_moment: asyncio.TimerHandle | None = None
+        self.has_left_body = False
+        """Middleware came to its end while the body ran, which was made to end then."""
+
+    async def run(self) -> End:
+        """Go in and come out again."""
+        self._attempt.asyncio_task = self._task
+        try:
+            end = await self._come_out()
+            await self._leave_nothing_behind()
+            return end
+        finally:
+            if self._last_moment is not None:
+                self._last_moment.cancel()
+            self._attempt.asyncio_task = None
+
+    async def _come_out(self) -> End:
+        try:
+            return await self._enter(0), None
+        except GeneratorExit as error:
+            if not asyncio.get_running_loop().is_running():  # it is being torn down
+                raise
+            return None, error
+        except BaseException as error:  # noqa: BLE001  whatever is raised is the outcome
+            return None, error
+        finally:
+            self._is_over = True
+
+    async def _leave_nothing_behind(self) -> None:
+        """What middleware does not wait for any more is made to end, and waited for: the slot is the body's."""
+        if not self._inside:
+            return
+        self.has_left_body = True
+        self._end_what_is_inside()
+        while self._inside:
+            try:
+                await self._is_left.wait()
+            except asyncio.CancelledError:  # the deadline or a cancel; the body has its own way to hear of it
+                self._end_what_is_inside()
+
+    def _end_what_is_inside(self) -> None:
+        attempt = self._attempt
+        for task in {*self._inside, attempt.asyncio_task} - {self._task}:
+            if task is not None:
+                task.cancel()
+        if attempt.child is not None:
+            attempt.child.kill()
+
+    async def _enter(self, depth: int) -> Any:
+        if depth == len(self._chain):
+            return await self._run_body()
+        return await self._chain[depth](self._context, self._once(depth + 1))
+
+    def _once(self, depth: int) -> CallNext:
+        was_called = False
+
+        async def call_next() -> Any:
+            nonlocal was_called
+            if was_called:
+                raise SynergonError("call_next was called twice; to have a task run again, raise RetryAfter or Snooze")
+            if self._is_over:
+                raise SynergonError("call_next was called when the middleware had ended; wait for it inside of it")
+            was_called = True
+            with self._counted():
+                return await self._enter(depth)
+
+        return call_next
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        task = asyncio.current_task()
+        self._inside.append(task)
+        try:
+            yield
+        finally:
+            self._inside.remove(task)
+            if not self._inside:
+                self._is_left.set()
+
+    async def _run_body(self) -> Any:
+        attempt = self._attempt
+        if attempt.stop is not None:  # asked to end where that could not be done
+            raise asyncio.CancelledError
+        try:
+            value, error = await (self._body() if attempt.runs_in == "loop" else self._until_it_ends())
+        finally:
+            attempt.asyncio_task = self._task
+        if error is not None:
+            raise error
+        if attempt.stop is not None:
+            self._come_out_soon()
+        return value
+
+    def _come_out_soon(self) -> None:
+        """Whoever was asked to end where that could not be done ends here, unless it has come to a result that counts:
+        what is left to do about that has a little time."""
+        attempt = self._attempt
+        if attempt.has_seen_stop or attempt.stop in (Stop.CANCEL, Stop.TIMEOUT, Stop.LEASE_LOST):
+            raise asyncio.CancelledError
+        if self._task is not None:
+            self._last_moment = asyncio.get_running_loop().call_later(LAST_SECONDS, self._task.cancel)
+
+    async def _until_it_ends(self) -> End:
+        """A thread cannot be made to end, and a child is ended by other means."""
+        self._attempt.asyncio_task = None
+        doing, cancelled = asyncio.ensure_future(self._begin()), None
+        while not doing.done():
+            try:
+                await asyncio.shield(doing)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None and not doing.cancelled():
+            raise cancelled
+        return doing.result()
+
+    async def _begin(self) -> End:
+        if self._is_over:
+            raise asyncio.CancelledError
+        return await self._body()
+
+
+class ChildFunctionEnded(Exception):
+    """Raised by `call_next` where the body in a child process came to anything but a result."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        error = outcome.error if isinstance(outcome, Failed | Retrying | Crashed) else None
+        super().__init__(type(outcome).__name__ if error is None else f"{error.type}: {error.message}")
+        self.outcome = outcome
+
+
+def _value_of(attempt: Attempt, outcome: Succeeded) -> Any:
+    """In the type of the body's annotation, if it fits that."""
+    result = outcome.result or b"null"
+    try:
+        return attempt.task_type.signature.decode_result(result)
+    except PayloadError:
+        return msgspec.json.decode(result)
+
+
+async def wrap_child(
+    attempt: Attempt,
+    context: Context,
+    run: Callable[[], Awaitable[Outcome]],
+    deadlines: Deadlines,
+    judge: Callable[[Any, BaseException | None], Outcome],
+) -> Outcome:
+    """The same for a body in a child, of which only the outcome comes here. The deadline of the body is its own; what
+    is before it and what is after it have as much time each."""
+    ended: list[tuple[Outcome, Any, ChildFunctionEnded | None]] = []
+
+    async def body() -> End:
+        deadlines.disarm(attempt)
+        outcome = await run()
+        deadlines.arm(attempt)
+        if not isinstance(outcome, Succeeded):
+            ended.append((outcome, None, ChildFunctionEnded(outcome)))
+        else:
+            ended.append((outcome, _value_of(attempt, outcome), None))
+        return ended[0][1:]
+
+    wrapping = MiddlewareChain(attempt, context, body)
+    deadlines.arm(attempt)
+    try:
+        value, error = await wrapping.run()
+    finally:
+        deadlines.disarm(attempt)
+    if not ended:
+        return judge(value, error)
+    inner, inner_value, inner_error = ended[0]
+    if error is not None and error is inner_error:
+        return inner
+    if isinstance(inner, Crashed | HandedBack) and not wrapping.has_left_body:
+        return inner
+    children = inner.children if isinstance(inner, Succeeded) else ()
+    if error is None and value is inner_value and isinstance(inner, Succeeded) and attempt.stop is None:
+        return msgspec.structs.replace(inner, children=(*children, *context.children))
+    outcome = judge(value, error)
+    if isinstance(outcome, Succeeded):
+        return msgspec.structs.replace(outcome, children=(*children, *outcome.children))
+    return outcome

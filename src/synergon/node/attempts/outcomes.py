@@ -1,0 +1,152 @@
+"""What an attempt comes to: from what the body did, or was made to do, to an Outcome."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
+from synergon.model.lifecycle import Reason
+from synergon.model.outcomes import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed
+from synergon.model.record import storable
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.options.durations import LONGEST_SECONDS, microseconds
+
+_ENGINE: Final = Path(__file__).parent
+
+TRACEBACK_LENGTH: Final = 16_000
+MESSAGE_LENGTH: Final = 4_000
+
+SPARED_SECONDS: Final = 60.0
+"""For how long a task that has yielded need not yield again."""
+
+
+def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that ended because it was asked to."""
+    match attempt.stop:
+        case Stop.TIMEOUT:
+            error = ErrorRecord(
+                attempt=attempt.claim.attempts,
+                type="Timeout",
+                message=f"the body ran longer than its timeout of {attempt.timeout:g} s",
+                node_id=node_id,
+            )
+            return _failure(attempt, error, chance, last_reason=Reason.TIMEOUT)
+        case Stop.CANCEL:
+            return Cancelled()
+        case Stop.PREEMPTED:
+            return HandedBack(protected_for=microseconds(SPARED_SECONDS))
+        case _:
+            return HandedBack()
+
+
+def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that raised."""
+    control = find_control(error)
+    attempt.is_own_fault = control is not None or isinstance(error, PayloadError)
+    match control:
+        case Snooze(seconds=seconds):
+            return Snoozed(delay=_clamped(seconds))
+        case Cancel():
+            return Cancelled(why=storable(str(control)) or None)
+        case Discard():
+            return Failed(reason=Reason.DISCARDED, error=describe(control, attempt.claim.attempts, node_id))
+        case RetryAfter(seconds=seconds):
+            return _failure(attempt, describe(control, attempt.claim.attempts, node_id), chance, pause=seconds)
+        case _:
+            return _failure(attempt, describe(error, attempt.claim.attempts, node_id), chance)
+
+
+def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a body that failed elsewhere, where its error was described."""
+    return _failure(attempt, error, chance)
+
+
+def of_payload_record(error: ErrorRecord) -> Outcome:
+    """The same for a payload that was looked at elsewhere."""
+    return Failed(reason=Reason.ERROR, error=error)
+
+
+def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
+    """A payload that does not fit will not fit next time either."""
+    attempt.is_own_fault = True
+    return of_payload_record(describe(error, attempt.claim.attempts, node_id))
+
+
+def _failure(
+    attempt: Attempt,
+    error: ErrorRecord,
+    chance: Callable[[], float],
+    *,
+    pause: float | None = None,
+    last_reason: Reason | None = None,
+) -> Outcome:
+    if attempt.claim.attempts < attempt.max_attempts:
+        if pause is None:
+            pause, error = _pause(attempt, error, chance)
+        return Retrying(delay=_clamped(pause), error=error)
+    exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
+    return Failed(reason=last_reason or exhausted, error=error)
+
+
+def _clamped(pause_seconds: float) -> int:
+    return microseconds(min(pause_seconds, LONGEST_SECONDS))
+
+
+def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> tuple[float, ErrorRecord]:
+    """The policy's pause. A `wait` function is user code: what it raises is recorded, and must not lose the outcome."""
+    try:
+        return attempt.retry.delay(attempt.claim.attempts, chance), error
+    except Exception as wrong:  # noqa: BLE001
+        raised = describe(wrong, attempt.claim.attempts, error.node_id)
+        return attempt.retry.cap, msgspec.structs.replace(
+            error,
+            message=f"{error.message} (and its Retry wait function raised {raised.type}: {raised.message})",
+            traceback=f"{error.traceback}\nThen the wait function of its Retry raised:\n{raised.traceback}",
+        )
+
+
+def find_control(error: BaseException) -> Control | None:
+    """The control exception that was raised, also if it is the cause of another or in a group."""
+    return next(_controls(error), None)
+
+
+def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iterator[Control]:
+    seen = set() if seen is None else seen
+    while error is not None and id(error) not in seen:  # causes can go round in a circle
+        seen.add(id(error))
+        if isinstance(error, Control):
+            yield error
+        if isinstance(error, BaseExceptionGroup):
+            for member in error.exceptions:
+                yield from _controls(member, seen)
+        error = error.__cause__
+
+
+def _of_the_body(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the body on: how the engine got there helps nobody."""
+    inner = trace
+    while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _ENGINE:
+        inner = inner.tb_next
+    return inner or trace
+
+
+def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
+    """The error as a record that people can read."""
+    text = "".join(traceback.format_exception(type(error), error, _of_the_body(error.__traceback__)))
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  a __str__ that raises is the body's, too
+        message = "(the error could not be printed)"
+    return ErrorRecord(
+        attempt=attempt,
+        type=type(error).__qualname__,
+        message=storable(message[:MESSAGE_LENGTH]),
+        traceback=storable(text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}"),
+        node_id=node_id,
+    )

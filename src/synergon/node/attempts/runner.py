@@ -1,0 +1,383 @@
+"""Runs one attempt: arguments in, deadline armed, body, outcome out.
+
+Promise: every claim that is given to `run` leads to exactly one settlement, and its slot is given back only when the
+body has really ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from synergon.context import Context, fill_in
+from synergon.errors import PayloadError, StoreError
+from synergon.model.claims import Claim
+from synergon.model.clock import Clock
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import Cancelled, Crashed, Failed, HandedBack, KeyAssigned, Outcome, Retrying, Succeeded
+from synergon.model.requirements import parse_requirements, with_kind_defaults
+from synergon.node.attempts import outcomes
+from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.attempts.middleware import MiddlewareChain, wrap_child
+from synergon.node.attempts.settlements import fenced_outcome
+from synergon.node.attempts.timeouts import Timeouts
+from synergon.node.callbacks.hooks import Hooks
+from synergon.node.capacity.preemption import Preemption
+from synergon.node.claims.ledger import Ledger
+from synergon.node.processes.child_attempts import ChildAttempts
+from synergon.node.processes.executors import Executor
+from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
+from synergon.providers.server import Server
+from synergon.stores.contention import Contention
+from synergon.task import AnyTask
+
+Value = TypeVar("Value")
+
+END_SECONDS: Final = 1.0
+"""How long a coroutine may take to end at its deadline before it counts as overdue."""
+
+_OVERRIDES: Final = msgspec.json.Decoder(Overrides)
+
+
+async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
+    """Have it done whatever happens to this task: a cancel that the body left behind must not keep it from its end."""
+    doing = asyncio.ensure_future(work)
+    while not doing.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(doing)
+    return doing.result()
+
+
+def _place_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
+    """Where a body runs whose call says this. A producer that does not have the function could not tell the loop from a
+    thread; but a child process, which the claim has counted, it could."""
+    if said == "process":
+        return said
+    return "loop" if task_type.is_coroutine else "thread"
+
+
+class Runner:
+    """Runs attempts, and knows which are running."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        services: Services,
+        ledger: Ledger,
+        completer: Completer,
+        executor: Executor,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        url: str,
+        timeouts: Timeouts,
+        hooks: Hooks,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._kinds = kinds
+        self._services = services
+        self._completer = completer
+        self._executor = executor
+        self._clock = clock
+        self._logger = logger
+        self._timeouts = timeouts
+        self._hooks = hooks
+        self._labels: dict[tuple[str, str], dict[str, Any]] = {}
+        self._on_free = on_free
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop, self._pass_deadline)
+        self._child_bodies = ChildAttempts(
+            services,
+            executor,
+            clock,
+            logger,
+            url=url,
+            most=ledger.processes,
+            deadlines=self._deadlines,
+            is_stopping=lambda: self.is_stopping,
+        )
+        self.is_stopping = False
+        """The node was told to stop: a child that dies now charges no crash."""
+        self.running: dict[int, Attempt] = {}
+        self.admitted = 0
+        """How many it has ever taken on."""
+        self.preemption = Preemption(ledger, self.running, clock, logger)
+        self.node_id = ""
+
+    def admit(self, claims: list[Claim]) -> list[Attempt]:
+        """Take a slot for each claim."""
+        self._hooks.feed.started(claims, self.node_id)
+        attempts = [self._prepare(claim) for claim in claims]
+        self.preemption.admit(attempts)
+        self.running.update((attempt.claim.id, attempt) for attempt in attempts)
+        self.admitted += len(attempts)
+        return attempts
+
+    async def run(self, attempt: Attempt) -> None:
+        """From a claim to its settlement."""
+        claim = attempt.claim
+        outcome: Outcome | None
+        try:
+            outcome = await self._execute(attempt)
+            if attempt.transaction is not None:
+                outcome = await _uninterrupted(self._close_transaction(attempt, outcome))
+        except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
+            outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+        self.running.pop(claim.id, None)
+        self.preemption.release(attempt)
+        if outcome is not None:
+            if not isinstance(outcome, Succeeded):
+                self._note_failing(attempt, outcome)
+            self._completer.add(fenced_outcome(attempt, outcome))
+        self._on_free()
+
+    def stop_all(self, why: Stop) -> None:
+        """Ask every running body to end; one that is uninterruptible and has begun does not end because the node wants
+        to."""
+        for attempt in list(self.running.values()):
+            if why is not Stop.SHUTDOWN or not attempt.is_undisturbed:
+                attempt.ask_to_stop(why)
+
+    def stop_waiting(self, why: Stop) -> None:
+        """The same for those that are claimed and whose bodies have not begun: they wait for room, for a child process
+        or for their turn on the loop."""
+        for attempt in list(self.running.values()):
+            if not attempt.has_begun:
+                attempt.ask_to_stop(why)
+
+    def stop_one(self, task_id: int, why: Stop) -> None:
+        """Ask one running body to end."""
+        attempt = self.running.get(task_id)
+        if attempt is not None:
+            attempt.ask_to_stop(why)
+
+    # ------------------------------------------------------------ before
+
+    def _prepare(self, claim: Claim) -> Attempt:
+        attempt = Attempt(claim, self._kinds[claim.kind])
+        attempt.timeout = self._timeouts.of_kind(attempt.task_type)
+        if claim.requirements:  # the store has weighed it by the same text
+            attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
+        if attempt.task_type.is_limited:
+            self._take_place(attempt)
+        if claim.overrides is not None:
+            try:
+                self._apply(_OVERRIDES.decode(claim.overrides), attempt)
+            except (msgspec.MsgspecError, ValueError) as error:  # its neighbours of the same claim can run
+                attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
+        if claim.protected_for:
+            attempt.protected_until = self._clock.monotonic() + claim.protected_for / 1_000_000
+        if claim.crashes:
+            self._isolate(attempt)
+        return attempt
+
+    def _take_place(self, attempt: Attempt) -> None:
+        claim, task_type = attempt.claim, attempt.task_type
+        if claim.server is not None and task_type.provider is not None:
+            provider = task_type.provider.name
+            labels = self._labels.setdefault((provider, claim.server), {})
+            attempt.server = Server(claim.server, provider, claim.slot or 0, labels)
+        if task_type.line is None or claim.limit_key is not None:
+            return
+        try:  # whoever enqueued it did not have the function, and could not know its line
+            attempt.line = task_type.line.key(task_type.signature.decode(claim.payload))
+        except PayloadError as error:
+            attempt.misfit = error
+
+    @staticmethod
+    def _apply(overrides: Overrides, attempt: Attempt) -> None:
+        if overrides.timeout is not None:
+            attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
+        attempt.retry = overrides.retry or attempt.retry
+        if overrides.runs_in is not None:
+            attempt.runs_in = _place_of(attempt.task_type, overrides.runs_in)
+
+    def _isolate(self, attempt: Attempt) -> None:
+        """A process died under this task before; alone in a child it cannot take neighbours with it."""
+        reason = self._child_bodies.why_not(attempt.task_type)
+        if reason is None:
+            attempt.is_isolated = attempt.runs_in != "process"
+            attempt.runs_in = "process"
+        else:
+            self._logger.warning(
+                "task %d (%s) has crashed a process and should run alone, but %s, so it runs among the others",
+                attempt.claim.id,
+                attempt.claim.kind,
+                reason,
+            )
+
+    # ------------------------------------------------------------ the body
+
+    async def _execute(self, attempt: Attempt) -> Outcome:
+        is_given_up = attempt.room is not None and attempt.stop is None and not await self._gets_room(attempt)
+        if attempt.stop is not None:  # asked to end before it began
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if is_given_up:
+            return HandedBack()
+        if attempt.misfit is not None:
+            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
+        if attempt.line is not None:
+            return KeyAssigned(limit_key=attempt.line)
+        self._hooks.started(attempt)
+        if attempt.runs_in == "process":
+            return await self._in_child(attempt)
+        attempt.has_begun = True
+        self._deadlines.arm(attempt)
+        try:
+            return await self._in_process(attempt)
+        finally:
+            self._deadlines.disarm(attempt)
+
+    async def _gets_room(self, attempt: Attempt) -> bool:
+        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        try:
+            return await self.preemption.room_for(attempt)
+        except asyncio.CancelledError:
+            if attempt.stop is None:
+                raise
+            return False
+        finally:
+            attempt.asyncio_task = None
+
+    async def _in_child(self, attempt: Attempt) -> Outcome:
+        if not attempt.task_type.around:
+            return await self._child_bodies.run(attempt, self.node_id)
+        context = context_of(attempt, LocalLink(self._services, attempt))
+        run = partial(self._child_bodies.run, attempt, self.node_id)
+        return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
+
+    async def _in_process(self, attempt: Attempt) -> Outcome:
+        signature = attempt.task_type.signature
+        try:
+            arguments = signature.decode(attempt.claim.payload)
+        except PayloadError as misfit:
+            return outcomes.of_payload(attempt, misfit, self.node_id)
+        context: Context | None = None
+        if signature.injected or attempt.task_type.around:
+            context = context_of(attempt, LocalLink(self._services, attempt))
+            arguments.update(fill_in(signature.injected, context))
+        positional = signature.take_positional(arguments)
+        run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
+        if context is not None and attempt.task_type.around:
+            value, error = await MiddlewareChain(attempt, context, partial(run, attempt, positional, arguments)).run()
+        else:
+            value, error = await run(attempt, positional, arguments)
+        return self._judge(attempt, context, value, error)
+
+    async def _on_loop(
+        self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        attempt.asyncio_task = asyncio.current_task(self._loop)
+        try:
+            return await attempt.task_type.function(*positional, **arguments), None
+        except GeneratorExit as error:
+            if not self._loop.is_running():  # it is being torn down
+                raise
+            return None, error
+        except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+            return None, error
+        finally:
+            attempt.asyncio_task = None
+
+    async def _in_thread(
+        self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
+    ) -> tuple[Any, BaseException | None]:
+        def body() -> tuple[Any, BaseException | None]:
+            try:
+                return attempt.task_type.function(*positional, **arguments), None
+            except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+                return None, error
+
+        pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(
+            partial(copy_context().run, body), is_command=attempt.task_type.is_command
+        )
+        return pair
+
+    def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
+        if attempt.stop is not None and self._ended_so(attempt, error):
+            return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
+        if error is not None:
+            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+        try:
+            result = attempt.task_type.signature.encode_result(value)
+        except PayloadError as misfit:
+            return outcomes.of_error(attempt, misfit, self.node_id, self._clock.chance)
+        return Succeeded(result=result, children=context.children if context is not None else ())
+
+    @staticmethod
+    def _ended_so(attempt: Attempt, error: BaseException | None) -> bool:
+        """Whether what it was asked to end for is its outcome. Where the node stops or has better to do, and the body
+        ended because of that, what it returned is not a result."""
+        return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
+
+    def _pass_deadline(self, attempt: Attempt) -> None:
+        attempt.ask_to_stop(Stop.TIMEOUT)
+        if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
+            return
+        # The slot stays taken until the body is really gone: freeing it here would let a second execution of the same
+        # task start beside the first. A coroutine gets a moment to end, a thread cannot even be made to.
+        self._loop.call_later(END_SECONDS if attempt.runs_in == "loop" else 0.0, self._mark_overdue, attempt)
+
+    def _mark_overdue(self, attempt: Attempt) -> None:
+        if self.running.get(attempt.claim.id) is attempt:
+            self._completer.mark_overdue(attempt)
+
+    # ------------------------------------------------------------ after
+
+    def _note_failing(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
+            self.preemption.returning(attempt)
+        self._log(attempt, outcome)
+
+    def _log(self, attempt: Attempt, outcome: Outcome) -> None:
+        """A failed attempt is worth a line."""
+        match outcome:
+            case Retrying(error=error, delay=delay):
+                then = f"runs again in {delay / 1_000_000:.3g} s"
+            case Failed(error=error, reason=reason):
+                then = f"has failed for good ({reason})"
+            case Crashed(error=error):
+                then = "took its process down"
+            case _:
+                return
+        claim = attempt.claim
+        self._logger.warning(
+            "task %d (%s), attempt %d of %d: %s: %s; it %s",
+            claim.id,
+            claim.kind,
+            claim.attempts,
+            attempt.max_attempts,
+            error.type,
+            error.message.partition("\n")[0],
+            then,
+            extra={"task_id": claim.id, "kind": claim.kind},
+        )
+
+    async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """Commit the body's own writes with its success, or undo them. None: it is settled already."""
+        transaction = attempt.transaction
+        assert transaction is not None
+        if transaction.opened is None or not isinstance(outcome, Succeeded):
+            await transaction.rollback()
+            return outcome
+        settlement = fenced_outcome(attempt, outcome)
+        try:
+            verdict = await transaction.finish(settlement)
+        except Contention as error:  # nobody's fault, and the winner is done: this one runs again, at no cost
+            self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
+            return HandedBack()
+        except StoreError as error:
+            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+        if verdict.state is State.SUCCEEDED:
+            self._completer.announce_now(settlement, verdict)
+            return None
+        return outcome if verdict.state is None else Cancelled()  # nothing is kept of it, and it takes the usual way

@@ -1,0 +1,100 @@
+"""Slots: asyncio tasks that run one attempt after another.
+
+Making an asyncio task costs more than everything else a short body needs, so slots are kept. A slot is reused only
+while the body before left it clean: one that was cancelled, whose context variables changed, or whose task somebody
+still holds, is replaced, so a body always starts as if it were alone. A slot that finds more work waiting starts others
+before it goes on, so bodies that wait do so beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
+from sys import getrefcount
+from typing import Final, Generic, TypeVar
+
+from synergon.model.clock import Clock
+
+Work = TypeVar("Work")
+
+STARTING: Final = 2
+"""How many slots may be on their way at once; each that arrives starts as many again, so they double."""
+
+BURST_SECONDS: Final = 0.005
+"""How long bodies that never wait may keep the loop before others get a turn."""
+
+
+class Slots(Generic[Work]):
+    """Runs `run(work)` for everything submitted, in order, with no limit of its own: admission has set it."""
+
+    def __init__(self, run: Callable[[Work], Awaitable[None]], clock: Clock) -> None:
+        self._run = run
+        self._monotonic = clock.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[Work] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+
+    def submit(self, works: Iterable[Work]) -> None:
+        """Run these as soon as the loop gets to it."""
+        self._pending.extend(works)
+        self._start_more()
+
+    async def close(self) -> None:
+        """End the idle slots; nothing may be running or waiting any more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start_more(self) -> None:
+        while self._starting < min(STARTING, len(self._pending)):
+            self._starting += 1
+            rest = self._next_idle()
+            if rest is not None:
+                rest.set_result(None)
+            else:
+                task = self._loop.create_task(self._serve(), name="synergon-slot")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _next_idle(self) -> asyncio.Future[None] | None:
+        while self._idle:
+            rest = self._idle.pop()
+            if not rest.done():  # it is, if somebody has cancelled the slot's task
+                return rest
+        return None
+
+    async def _serve(self) -> None:
+        pristine = copy_context()
+        is_clean = True
+        while is_clean:
+            self._starting -= 1
+            is_clean = await self._work_off(pristine)
+            if is_clean:
+                rest: asyncio.Future[None] = self._loop.create_future()
+                self._idle.append(rest)
+                await rest
+
+    async def _work_off(self, pristine: object) -> bool:
+        """Run what waits until nothing does; False if a body left this slot unfit for another."""
+        task = asyncio.current_task()
+        assert task is not None
+        began = self._monotonic()
+        while self._pending:
+            work = self._pending.popleft()
+            if self._starting < STARTING:
+                self._start_more()
+            holders = getrefcount(task)
+            await self._run(work)
+            # Somebody who still holds the task, a timer that was left behind, could cancel the next body with it.
+            if task.cancelling() or getrefcount(task) > holders or copy_context() != pristine:
+                self._start_more()
+                return False
+            if self._monotonic() - began > BURST_SECONDS:
+                await asyncio.sleep(0)
+                began = self._monotonic()
+        return True

@@ -1,0 +1,50 @@
+"""The transaction of a body in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from synergon.context import OpenTransaction
+from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.node.attempts.attempt import Services
+from synergon.stores.base import TaskTransaction
+
+
+class NodeTaskTransaction(OpenTransaction):
+    """Opened at the first `with`, ended by the runner when the body has ended."""
+
+    def __init__(self, node: Services) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._opening = asyncio.Lock()
+        self.opened: TaskTransaction | None = None
+
+    def __enter__(self) -> Any:
+        with self._lock:
+            if self.opened is None:
+                self.opened = self._node.call_from_thread(self._node.begin(), "async with ctx.transaction()")
+        return self.opened.blocking_connection
+
+    def __exit__(self, *_: object) -> None:
+        """Committed or rolled back at the end of the body."""
+
+    async def __aenter__(self) -> Any:
+        async with self._opening:  # two at once in one body would wait for each other
+            if self.opened is None:
+                self.opened = await self._node.begin()
+        return self.opened.connection
+
+    async def __aexit__(self, *_: object) -> None:
+        """Committed or rolled back at the end of the body."""
+
+    async def finish(self, settlement: FencedOutcome) -> Verdict:
+        """Commit everything together."""
+        assert self.opened is not None
+        return await self.opened.finish(settlement)
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote."""
+        if self.opened is not None:
+            await self.opened.rollback()

@@ -1,0 +1,1 @@
+"""Functions of users that are not task functions: hooks, subscribers, idle hooks."""

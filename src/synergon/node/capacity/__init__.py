@@ -1,0 +1,1 @@
+"""Capacity features that a plain task never meets: reservation, preemption, acceptance."""

@@ -1,0 +1,337 @@
+"""One kind that wants to be asked: which of its ready tasks this node takes.
+
+Promise: every candidate is seen, however many are refused in front of it, and none is asked about twice while a verdict
+holds. One question at a time. What raises, takes too long or answers nonsense has refused, and is reported; nothing
+waits for it but the kind itself, and that for no longer than the answer may take and once more. While a call will not
+end, its kind is refused without being asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice, takewhile
+from typing import Any, Final
+
+import msgspec
+
+from synergon.errors import PayloadError
+from synergon.model.claims import CandidateQuery
+from synergon.model.clock import Clock
+from synergon.model.task_records import TaskRecord
+from synergon.node.callbacks.callbacks import Callbacks
+from synergon.node.capacity.candidate_cursor import CandidateCursor, Position
+from synergon.options.acceptor import Candidate, accepted_ids
+from synergon.stores.base import Store
+from synergon.task import AnyTask
+
+PAGE: Final = 100
+"""How many candidates a function is shown at once."""
+LONGEST_PAGE: Final = 1000
+"""How many are looked at together where all of them were refused before."""
+FEW: Final = 10
+"""How many are looked at first where there may be something new, and mostly is not."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What was said of a task, and until when that holds, by the monotonic clock."""
+
+    is_accepted: bool
+    until: float
+
+
+class AcceptancePoll:
+    """Looks through the candidates of one kind whenever there is news, and goes on behind those that it has tried. The
+    scheduler says when (`begin`), and what became of what was accepted (`tried`)."""
+
+    def __init__(
+        self,
+        task_type: AnyTask,
+        store: Store,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        callbacks: Callbacks,
+        *,
+        room: Callable[[], int],
+        look: Callable[[tuple[int, int] | None, int], CandidateQuery],
+        on_accepted: Callable[[], None],
+        on_refused: Callable[[int], None],
+    ) -> None:
+        assert task_type.acceptor is not None
+        self._task_type = task_type
+        self._acceptor = task_type.acceptor
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._callbacks = callbacks
+        self._known_as = f"can_accept of {task_type.kind} ({task_type.acceptor.name})"
+        self._room = room
+        self._look = look
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
+        self._verdicts: dict[int, Answer] = {}
+        """Oldest first."""
+        self._accepted: dict[int, float] = {}
+        """Candidates to be claimed next, and until when they may be."""
+        self._walk = CandidateCursor(clock.monotonic())
+        self._is_at_end = False
+        self._has_news = True
+        self._must_start_over = True
+        """Those that were seen have to be looked at again, not only what is new."""
+        self._is_any_unfit = False
+        self._has_passed_over = False
+        """The last news was looked for only where something new may stand."""
+        self._has_complained = False
+        self._wanted = asyncio.Event()
+        self._lingering: asyncio.Task[Any] | None = None
+        self._thread_is_gone = asyncio.Event()
+        self._thread_is_gone.set()
+        self._may_wait = False
+        """Nobody has waited yet for the call that is late."""
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ what the scheduler says and asks
+
+    def note_news(self) -> None:
+        """There may be candidates that were not there before, anywhere in the order."""
+        self._has_news = True
+
+    def start_over(self) -> None:
+        """Those that were seen are to be looked at again at once."""
+        self._has_news = self._must_start_over = True
+
+    def begin(self) -> bool:
+        """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
+        when it is (`on_accepted`)."""
+        if self.offers() or self._room() <= 0:
+            return False
+        if self._has_news or self._is_any_unfit or not self._is_at_end:
+            self._wanted.set()
+        return True
+
+    def offers(self) -> tuple[int, ...]:
+        """The accepted candidates that have not been tried yet."""
+        now = self._clock.monotonic()
+        if any(until <= now for until in self._accepted.values()):
+            self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
+            self.start_over()
+        return tuple(self._accepted)
+
+    def tried(self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
+        """A claim was offered these and has taken those; whether there is reason for another one.
+
+        `was_enough`: there was room for more than it took. Then the others have gone elsewhere, or do not fit, and must
+        not stand in the way of those behind them; they are met again if they are still there at the next news.
+        """
+        for task_id in offered if was_enough else taken:
+            self._accepted.pop(task_id, None)
+        self._is_any_unfit |= is_any_unfit
+        return bool(self._accepted) or self._has_news or not self._is_at_end
+
+    def is_refused(self, task_id: int) -> bool:
+        """Whether this node has refused the task, as far as that still holds."""
+        return self.refused_for(task_id) is not None
+
+    def refused_for(self, task_id: int) -> float | None:
+        """For how many seconds a refusal of the task still holds; None: it is not refused."""
+        verdict = self._verdicts.get(task_id)
+        left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
+        return left if left > 0 else None
+
+    # ------------------------------------------------------------ looking through the candidates
+
+    async def step(self) -> None:
+        """Wait until it is wanted, and look for as many as there is room for."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        try:
+            await self.go_through()
+        except BaseException:
+            self.start_over()
+            self._wanted.set()
+            raise
+        if self._accepted or self._has_news or not self._is_at_end:
+            self._on_accepted()
+
+    async def go_through(self) -> None:
+        """Look until there are enough, or no more: at what is new first, and then behind all that was seen."""
+        began_at = self._clock.monotonic()
+        self._has_complained = False
+        self._forget_expired()
+        if self._has_news or (self._is_at_end and self._is_any_unfit):
+            await self._take_up_news(began_at)
+        limit = PAGE
+        while not self._is_at_end and self._wants_more:
+            asked_at = self._clock.monotonic()
+            page = await self._store.look(self._look(self._walk.cursor, limit))
+            self._walk.note(page, self._clock.monotonic() - asked_at)
+            was_known = await self._judge(page)
+            self._is_at_end = len(page) < limit
+            limit = min(limit * 2, LONGEST_PAGE) if was_known else PAGE
+        self._set_timer(self._clock.monotonic() - began_at)
+
+    @property
+    def _wants_more(self) -> bool:
+        return len(self._accepted) < self._room()
+
+    async def _take_up_news(self, now: float) -> None:
+        """From the front, if there is reason to or it costs little; else only where something new may stand."""
+        is_from_the_front = self._must_start_over or self._is_any_unfit or self._walk.next_at() <= now
+        self._has_news = self._must_start_over = self._is_any_unfit = self._is_at_end = False
+        self._has_passed_over = not is_from_the_front
+        if is_from_the_front:
+            self._walk = CandidateCursor(now)
+            return
+        for place in self._walk.gaps():
+            if not await self._fill(place):
+                self.start_over()  # the rest of them when there is room again
+                return
+
+    async def _fill(self, place: Position | None) -> bool:
+        """Look at what stands behind the place and before those that were refused; whether that was all of it."""
+        limit = FEW
+        while self._wants_more:
+            page = await self._store.look(self._look(place, limit))
+            new = list(takewhile(lambda record: not self.is_refused(record.id), page))
+            self._walk.note(new)
+            await self._judge(new)
+            if len(new) < limit:
+                return True
+            place, limit = (page[-1].priority, page[-1].id), PAGE
+        return False
+
+    async def _judge(self, page: Sequence[TaskRecord]) -> bool:
+        """Accept those of the page that are to be; whether there was nothing to ask."""
+        now = self._clock.monotonic()
+        unknown: list[TaskRecord] = []
+        for record in page:
+            verdict = self._verdicts.get(record.id)
+            if verdict is None or verdict.until <= now:
+                unknown.append(record)
+            elif verdict.is_accepted:
+                self._accepted[record.id] = verdict.until
+        for start in range(0, len(unknown), PAGE):
+            await self._ask_about(unknown[start : start + PAGE])
+        return not unknown
+
+    async def _ask_about(self, records: Sequence[TaskRecord]) -> None:
+        accepted = await self._accepted_of(records)
+        until = self._clock.monotonic() + self._acceptor.holds_seconds
+        for record in records:
+            self._verdicts.pop(record.id, None)
+            self._verdicts[record.id] = Answer(record.id in accepted, until)
+            if record.id in accepted:
+                self._accepted[record.id] = until
+        if len(accepted) < len(records):
+            self._on_refused(len(records) - len(accepted))
+
+    def _forget_expired(self) -> None:
+        now = self._clock.monotonic()
+        while self._verdicts and (oldest := next(iter(self._verdicts.items())))[1].until <= now:
+            del self._verdicts[oldest[0]]
+
+    def _set_timer(self, taken_seconds: float) -> None:
+        """Those that were refused may be asked about again later, and those that were passed over are looked at.
+        Verdicts of one walk end together, so that there is one walk to renew them."""
+        self.close()
+        refusals = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
+        times = [until + taken_seconds for until in islice(refusals, 1)]
+        if self._has_passed_over:
+            times.append(self._walk.next_at())
+        if times:
+            delay = max(min(times) - self._clock.monotonic(), 0.0)
+            self._expiry = asyncio.get_running_loop().call_later(delay, self._renew)
+
+    def _renew(self) -> None:
+        self.start_over()
+        self._on_accepted()
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    # ------------------------------------------------------------ the question
+
+    async def _accepted_of(self, records: Sequence[TaskRecord]) -> set[int]:
+        candidates: list[Candidate] = []
+        misfits: set[int] = set()
+        for record in records:
+            try:
+                candidates.append(_candidate(record, self._task_type))
+            except PayloadError:  # nobody can judge it; where it runs it fails, and says why
+                misfits.add(record.id)
+        if not candidates:
+            return misfits
+        try:
+            return misfits | accepted_ids(await self._answer(candidates), candidates)
+        except Exception:  # noqa: BLE001  it is told with its traceback
+            self._complain(len(candidates))
+            return misfits
+
+    async def _answer(self, candidates: list[Candidate]) -> Any:
+        """What the function says within its time; nothing, as long as the call before has not really ended."""
+        if not await self._is_free():
+            return ()  # that one was reported, and this is no other failure
+        self._may_wait = True
+        self._lingering = call = self._callbacks.begin(self._known_as, self._call(candidates))
+        done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
+        if not done:
+            call.cancel()
+            raise TimeoutError(f"can_accept gave no answer within {self._acceptor.timeout_seconds:g} s")
+        return call.result()
+
+    async def _is_free(self) -> bool:
+        """Whether no call goes on. One that is late may take as long again, once: nobody waits for one that may never
+        end, or a drain would not end either."""
+        if self._may_wait and self._is_called:
+            self._may_wait = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._acceptor.timeout_seconds):
+                    if self._lingering is not None:
+                        await asyncio.wait([self._lingering])
+                    await self._thread_is_gone.wait()
+        return not self._is_called
+
+    @property
+    def _is_called(self) -> bool:
+        is_lingering = self._lingering is not None and not self._lingering.done()
+        return is_lingering or not self._thread_is_gone.is_set()
+
+    async def _call(self, candidates: list[Candidate]) -> Any:
+        decide = partial(self._acceptor.decide, candidates)
+        if not inspect.iscoroutinefunction(decide):
+            self._thread_is_gone.clear()
+        return await self._callbacks.call(self._known_as, decide, on_thread_end=self._thread_is_gone.set)
+
+    def _complain(self, count: int) -> None:
+        """Once for each time that the candidates are looked through."""
+        if self._has_complained:
+            return
+        self._has_complained = True
+        kind = self._task_type.kind
+        self._logger.exception(
+            "can_accept of %s gave no verdict on %d tasks; they are left to other nodes",
+            kind,
+            count,
+            extra={"kind": kind},
+        )
+
+
+def _candidate(record: TaskRecord, task_type: AnyTask) -> Candidate:
+    return Candidate(
+        id=record.id,
+        kind=record.kind,
+        queue=record.queue,
+        priority=record.priority,
+        arguments=task_type.signature.decode(record.payload),
+        attempts=record.attempts,
+        enqueued_at=record.enqueued_at,
+        tags=record.tags,
+        meta=record.meta,
+    )

@@ -1,0 +1,153 @@
+"""Room that is kept for one old task that does not fit yet, so that small ones cannot starve it.
+
+The store decides which task it is, and writes it down with an expiry (`Claims.kept`). The node then works out how much
+of what is free others must leave to it. By their deadlines it knows the moment by which enough of what runs will have
+ended; what is left over then is free for all, and whatever ends before that moment may use the rest, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from synergon.model.claims import ClaimRequest, Claims, KindRequest, ReservedTask
+from synergon.model.node_status import FreeSlots
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.timeouts import Timeouts
+from synergon.node.claims.claim_request import sparing_one
+from synergon.options.durations import microseconds
+from synergon.task import AnyTask
+
+PATIENCE_SECONDS: Final = 3.0
+"""For how long a task that does not fit lets others pass before room is kept for it."""
+
+END_SECONDS: Final = 1.0
+"""What a body may take to end after its deadline."""
+
+
+class Reservation:
+    """For which task this node keeps room, if it does, and what that means for the others."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        running: Callable[[], Collection[Attempt]],
+        timeouts: Timeouts,
+        now: Callable[[], float],
+        *,
+        keep_seconds: float,
+        on_kept: Callable[[int], None] = lambda _: None,
+        is_refused: Callable[[str, int], bool] = lambda _kind, _id: False,
+    ) -> None:
+        self._kinds = kinds
+        self._running = running
+        self._timeouts = timeouts
+        self._now = now
+        """By the clock of the deadlines."""
+        self._keep_for = microseconds(keep_seconds)
+        self._on_kept = on_kept
+        self._is_refused = is_refused
+        """Whether this node will not have the task (`can_accept`)."""
+        self.patience_seconds = PATIENCE_SECONDS
+        self.kept: ReservedTask | None = None
+        self._let_go: int | None = None
+        """A row may still say that this node keeps room for the task."""
+
+    def honoured(
+        self, request: ClaimRequest, room_of: Callable[[str], KindRequest], places_of: Callable[[str], FreeSlots]
+    ) -> ClaimRequest:
+        """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
+        longer, if the node will not have it."""
+        patience = microseconds(self.patience_seconds)
+        if self.is_letting_go:
+            self.forget()
+        kept = self.kept
+        if kept is None:
+            reserve_microseconds = self._keep_for if self._let_go is None else 0
+            return msgspec.structs.replace(
+                request, patience=patience, reserved_task=self._let_go, reserve_microseconds=reserve_microseconds
+            )
+        moment, held = self._prospect(kept, request.free)
+        rooms = [msgspec.structs.replace(room, is_brief=self._is_brief(room, moment)) for room in request.kinds]
+        of_kind = places_of(kept.kind).of_kind
+        rooms = [sparing_one(room, of_kind, kept.id) if room.kind == kept.kind else room for room in rooms]
+        if all(room.kind != kept.kind for room in rooms):  # the store looks at it, and takes none
+            rooms.append(msgspec.structs.replace(room_of(kept.kind), count=0))
+        return msgspec.structs.replace(
+            request,
+            kinds=tuple(rooms),
+            reserved_task=kept.id,
+            held=held,
+            patience=patience,
+            reserve_microseconds=self._keep_for,
+        )
+
+    @property
+    def is_letting_go(self) -> bool:
+        """Whether the next request says that it keeps room no longer."""
+        if self.kept is None:
+            return self._let_go is not None
+        return self._is_refused(self.kept.kind, self.kept.id)
+
+    def note(self, claims: Claims) -> bool:
+        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        before, self.kept = self.kept, claims.kept
+        had_let_go, self._let_go = self._let_go is not None, None
+        if self.kept is not None and (before is None or before.id != self.kept.id):
+            self._on_kept(self.kept.id)
+        return had_let_go or before != self.kept
+
+    def forget(self) -> None:
+        """Keep room for nobody; the next request says so."""
+        if self.kept is not None:
+            self._let_go = self.kept.id
+        self.kept = None
+
+    def held(self, free: Mapping[str, int]) -> dict[str, int]:
+        """How much of what is free others must leave."""
+        return {} if self.kept is None else self._prospect(self.kept, free)[1]
+
+    def brief(self, rooms: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
+        """Kinds whose tasks end before the kept one starts."""
+        if self.kept is None:
+            return []
+        moment, _ = self._prospect(self.kept, free)
+        return [room.kind for room in rooms if self._is_brief(room, moment)]
+
+    # ------------------------------------------------------------ when it can start
+
+    def _prospect(self, kept: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
+        """By which moment it can start at the latest, and how much of what is free now must be left for that."""
+        cost = kept.requirements.cost
+        released: Counter[str] = Counter()
+        moment = self._now()
+        for ends, attempt in self._ends():
+            is_enough = all(free.get(name, 0) + released[name] >= amount for name, amount in cost.items())
+            if is_enough and ends > moment:
+                break
+            moment = ends
+            released.update({name: attempt.cost[name] for name in cost.keys() & attempt.cost.keys()})
+        if math.isinf(moment):  # nobody can say when; so all of it is put aside, bit by bit
+            return moment, dict(cost)
+        return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
+
+    def _ends(self) -> Iterable[tuple[float, Attempt]]:
+        users = [attempt for attempt in list(self._running()) if attempt.cost]
+        return sorted(((self._ends_by(attempt), attempt) for attempt in users), key=lambda pair: pair[0])
+
+    def _ends_by(self, attempt: Attempt) -> float:
+        if attempt.deadline is not None:
+            return attempt.deadline + END_SECONDS
+        if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
+            return math.inf  # it ends when it ends
+        return self._now() + attempt.timeout + END_SECONDS  # it has not begun yet
+
+    def _is_brief(self, room: KindRequest, moment: float) -> bool:
+        timeout = self._timeouts.of_kind(self._kinds[room.kind])
+        if timeout is None or math.isinf(moment):
+            return False
+        return self._now() + timeout + END_SECONDS <= moment

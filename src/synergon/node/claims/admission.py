@@ -1,0 +1,256 @@
+"""How many tasks of each kind may start here now, and what the node says of itself when it asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
+from synergon.model.node_status import FreeSlots
+from synergon.model.nodes import NodeRecord
+from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, SLOT, is_suitable
+from synergon.node.capacity.preemption import Preemption
+from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
+from synergon.node.claims.claim_request import ClaimRequestBuilder, kind_status
+from synergon.node.claims.courtesy import Courtesy
+from synergon.node.claims.ledger import Ledger
+from synergon.options.pipelines import ranks
+from synergon.stores.node_capacity import requirements_of
+from synergon.task import AnyTask
+
+
+class Admission:
+    """Turns free capacity into a claim request. It asks for nothing that could not start at once; but for an old task
+    that does not fit it keeps room (`Reservation`)."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        ledger: Ledger,
+        queues: frozenset[str] | None,
+        *,
+        labels: frozenset[str] = frozenset(),
+        reservation: Reservation | None = None,
+        preemption: Preemption | None = None,
+        courtesy: Courtesy | None = None,
+        most_at_once: int | None = None,
+    ) -> None:
+        self._kinds = kinds
+        self._ledger = ledger
+        self._queues = queues
+        self.labels = labels
+        self._reservation = reservation
+        self._preemption = preemption
+        self._courtesy = courtesy
+        self._most_at_once = most_at_once or ledger.concurrency
+        """No claim asks for more than this."""
+        order = ranks(kinds)
+        self._rooms = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
+        self._states = {kind: kind_status(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
+        self._asking = ClaimRequestBuilder(self._states, ledger, self._counted)
+
+    def serves(self, kind: str, queue: str | None) -> bool:
+        """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
+        return kind in self._kinds and (self._queues is None or queue in self._queues)
+
+    def kinds(self) -> Iterator[tuple[KindRequest, AnyTask]]:
+        """What there is to say of each kind; how much room there is for it is not in there."""
+        return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
+
+    def request(self, node_id: str, wanted: Collection[str], beside: Collection[str] = ()) -> ClaimRequest | None:
+        """What to claim of the wanted kinds; None: there is no room for any, or whoever has yielded is to have its
+        place back first. Those beside them have no share of the slots: it is only asked whether they are before."""
+        if self._preemption is not None and self._preemption.is_anybody_returning:
+            return None
+        rooms = self._asking.rooms(wanted)
+        if not rooms:
+            return None
+        rooms += [room for room in map(self._counted, beside) if room.count > 0]
+        request = ClaimRequest(
+            node_id=node_id,
+            kinds=tuple(rooms),
+            limit=min(self._asking.limit, self._most_at_once),
+            queues=self._queues,
+            labels=self.labels,
+            totals=self._ledger.totals,
+            free=self._ledger.unpromised,
+            yielding=self._yielding(rooms),
+            shares=self._ledger.shares,
+        )
+        if self._reservation is not None:
+            request = self._reservation.honoured(request, self._counted, self.places)
+        if self._courtesy is not None:
+            request = self._courtesy.heeding(request, self._states, lambda kind: self.room(kind) > 0)
+        return request
+
+    def _yielding(self, rooms: Collection[KindRequest]) -> dict[str, int]:
+        """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
+        the others: its own room says that it is offered nothing."""
+        return self._offered() if any(room.is_yielded_to for room in rooms) else {}
+
+    def _offered(self) -> dict[str, int]:
+        """Of the slots that running tasks would yield, those are spoken for that were promised to others before."""
+        if self._preemption is None:
+            return {}
+        offered = self._preemption.offered
+        slots = max(offered[SLOT] + min(self._ledger.free, 0), 0)
+        return {SLOT: slots} | {name: offered[name] for name in self._ledger.totals}
+
+    def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
+        """The same for a node that wants to see candidates of a kind before it claims them."""
+        return CandidateQuery(
+            room=self._rooms[kind],
+            queues=self._queues,
+            labels=self.labels,
+            totals=self._ledger.totals,
+            after=after,
+            limit=limit,
+        )
+
+    def _counted(self, kind: str) -> KindRequest:
+        return msgspec.structs.replace(self._said(kind), count=max(self.room(kind), 0))
+
+    def _said(self, kind: str) -> KindRequest:
+        room = self._rooms[kind]
+        if room.is_urgent and self._preemption is not None and self._preemption.resting_for(kind):
+            return msgspec.structs.replace(room, is_resting=True)
+        return room
+
+    def has_room(self, kind: str) -> bool:
+        """Whether a task of this kind, of any kind there is, could start now."""
+        return kind in self._kinds and self.expected(kind) > 0
+
+    def has_any_room(self, kind: str | None) -> bool:
+        """The same; None: whether there is a slot at all."""
+        return self._ledger.free > 0 if kind is None else self.has_room(kind)
+
+    def room(self, kind: str) -> int:
+        """How many tasks of this kind could start now, as far as slots and its own limit go; an urgent one where others
+        yield."""
+        return self.places(kind).room
+
+    def places(self, kind: str) -> FreeSlots:
+        """The same, by what there are slots for (`node_state.places_on` says it of nodes elsewhere)."""
+        task_type = self._kinds[kind]
+        policy, ledger = task_type.policy, self._ledger
+        room = ledger.commands_free if task_type.is_command else ledger.free
+        if policy.urgent and self._preemption is not None:
+            room += self._preemption.yielding(kind)[SLOT]
+        return FreeSlots(room, None if policy.max_running is None else policy.max_running - ledger.count(kind))
+
+    def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
+        """How many tasks of this kind, with these requirements, could start now without preempting anything: free capacity
+        on another node is better."""
+        room, requirements = self.room(kind), requirements_of(self._rooms[kind], text)
+        if self._kinds[kind].policy.urgent:
+            room = min(room, self._ledger.free)
+        if requirements == NO_REQUIREMENTS:
+            return room
+        if not is_suitable(requirements, self.labels, self._ledger.totals):
+            return 0
+        available = self._ledger.unpromised
+        return min([room, *(available[name] // amount for name, amount in requirements.cost.items())])
+
+    # ------------------------------------------------------------ what others could take
+
+    def meet(self, others: Collection[NodeRecord]) -> None:
+        """Other nodes, as their rows say."""
+        if self._courtesy is not None:
+            self._courtesy.meet(others, self._states)
+
+    def has_strangers(self, kind: str | None) -> bool:
+        """Whether kinds that only other nodes run may want a place that a task of this kind takes."""
+        if self._courtesy is None or kind not in self._states:
+            return False
+        return self._courtesy.heeds_strangers(self._states[kind], self._states)
+
+    @property
+    def unheeded(self) -> dict[str, float]:
+        """Kinds of others to which no places are left, and for how many seconds."""
+        return {} if self._courtesy is None else self._courtesy.unheeded
+
+    @property
+    def past(self) -> frozenset[int]:
+        """Tasks of others to which a place was left for long enough."""
+        return frozenset() if self._courtesy is None else self._courtesy.past
+
+    # ------------------------------------------------------------ what does not fit
+
+    def note(self, claims: Claims) -> bool:
+        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        if self._courtesy is not None:
+            self._courtesy.note(claims)
+        return self._reservation is not None and self._reservation.note(claims)
+
+    def keep_nothing(self) -> None:
+        """Keep room for no task any more."""
+        if self._reservation is not None:
+            self._reservation.forget()
+
+    @property
+    def is_letting_go(self) -> bool:
+        """Whether the next request says that it keeps room no longer; none is begun to be kept by that one."""
+        return self._reservation is not None and self._reservation.is_letting_go
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How much of what is free must be left to the task that room is kept for."""
+        return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
+
+    @property
+    def yielding(self) -> dict[str, int]:
+        """What running tasks would yield to urgent ones that do not rest: slots, child processes, resources."""
+        if not any(room.is_urgent for room in self._rooms.values()):
+            return {}
+        return self._offered()
+
+    @property
+    def resting(self) -> dict[str, float]:
+        """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
+        if self._preemption is None:
+            return {}
+        left = {kind: self._preemption.resting_for(kind) for kind, room in self._rooms.items() if room.is_urgent}
+        return {kind: seconds for kind, seconds in left.items() if seconds}
+
+    @property
+    def brief(self) -> list[str]:
+        """Kinds that need leave nothing to the task that room is kept for."""
+        if self._reservation is None or self._reservation.kept is None:
+            return []
+        return self._reservation.brief(self._rooms.values(), self._ledger.unpromised)
+
+    @property
+    def kept(self) -> ReservedTask | None:
+        """The task that room is kept for."""
+        return None if self._reservation is None else self._reservation.kept
+
+    @property
+    def patience_seconds(self) -> float:
+        """For how long a task that does not fit lets others pass."""
+        return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
+
+    @property
+    def patience(self) -> float | None:
+        """The same; None: for ever, since no room is kept."""
+        return None if self._reservation is None else self._reservation.patience_seconds
+
+    @property
+    def returns(self) -> int:
+        """Grows whenever something of a resource was given back."""
+        return self._ledger.returns
+
+
+def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
+    """What a task of this kind needs besides a slot of the node."""
+    return KindRequest(
+        kind=task_type.kind,
+        count=0,
+        limits=task_type.limits,
+        provider=task_type.provider.name if task_type.provider is not None else None,
+        is_rated=task_type.policy.rate is not None,
+        is_command=task_type.is_command,
+        requirements=task_type.weight,
+        rank=rank,
+        is_urgent=task_type.policy.urgent,
+    )

@@ -1,0 +1,272 @@
+"""The one decision loop: wake-ups in, claims out.
+
+Level-triggered: a set of kinds that may have ready tasks, and one event. Adding to the set never blocks. One claim is
+in flight at a time, and what arrives meanwhile is taken by the next, which is all the batching there is. A kind leaves
+the set when a claim with room for more found no more of it. Kinds of which something was found that does not fit come
+back into it when some of the node's resources are free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+
+from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.model.requirements import SLOT
+from synergon.node.capacity.acceptance import Acceptance
+from synergon.node.claims.admission import Admission
+from synergon.stores.base import Store
+from synergon.stores.node_capacity import most_without_requirements
+
+Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
+"""Asks the store; None: it has no answer to that."""
+
+
+class Scheduler:
+    """Claims whenever there may be work and there is room for it."""
+
+    def __init__(
+        self,
+        store: Store,
+        admission: Admission,
+        kinds: Iterable[str],
+        start: Callable[[list[Claim]], None],
+        *,
+        on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
+        acceptance: Acceptance | None = None,
+        on_cordoned: Callable[[], None] = lambda: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._admission = admission
+        self._kinds = frozenset(kinds)
+        self._start = start
+        self._on_surplus = on_surplus
+        self._acceptance = acceptance or Acceptance()
+        self._on_cordoned = on_cordoned
+        self._sleep = sleep
+        self._returns = 0
+        """How often resources had been given back when the last claim was asked for."""
+        self._has_surplus = False
+        self.leftover: set[str] = set()
+        """Kinds of which the last claim may have left some."""
+        self._dirty: set[str] = set(self._kinds)
+        self._unfit: set[str] = set()
+        """Kinds of which something may be ready that does not fit now."""
+        self._has_unfit = asyncio.Event()
+        self._event = asyncio.Event()
+        self._event.set()
+        self.is_open = True
+        self.is_cordoned = False
+        """It is to start nothing new, until somebody says otherwise."""
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self.node_id = ""
+        self.last_claim_at: float | None = None
+
+    def wake(self, kinds: Iterable[str]) -> None:
+        """There may be ready tasks of these kinds."""
+        known = self._kinds.intersection(kinds)
+        if known:
+            self._acceptance.note_news(known)
+            self._look_at(known)
+
+    def accepted(self, kind: str) -> None:
+        """Something of this kind was accepted, or is to be asked about again."""
+        self._look_at({kind})
+
+    def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
+        if kinds:
+            self._dirty |= kinds
+            self._event.set()
+
+    def wake_all(self) -> None:
+        """There may be ready tasks of any kind."""
+        self.wake(self._kinds)
+
+    def capacity_freed(self) -> None:
+        """There is room again."""
+        if self._has_unfit.is_set() and self._admission.returns != self._returns:
+            self.look_at_unfit()
+        if self._dirty:
+            self._event.set()
+
+    def look_at_unfit(self) -> None:
+        """What did not fit may fit now, or room may be kept for it."""
+        self.wake(self._unfit)
+        kept = self._admission.kept
+        if kept is not None:
+            self.wake([kept.kind])
+
+    async def patience_step(self) -> None:
+        """Look again, from time to time, at what does not fit: it grows old, or it is gone and what is kept for it is
+        free."""
+        await self._has_unfit.wait()
+        await self._sleep(self._admission.patience_seconds / 2)
+        self.look_at_unfit()
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether anything new may start."""
+        return self.is_open and not self.is_cordoned
+
+    def cordon(self) -> None:
+        """Claim nothing until `uncordon`."""
+        self.is_cordoned = True
+        self._admission.keep_nothing()
+
+    def uncordon(self) -> None:
+        """Claim again."""
+        self.is_cordoned = False
+        self.wake_all()
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self.is_open = False
+
+    def reopen(self) -> None:
+        """Claim again, from the beginning."""
+        self.is_open = True
+        self.wake_all()
+
+    async def woken(self) -> None:
+        """Return once there is a reason to claim."""
+        await self._event.wait()
+
+    async def step(self) -> Sequence[Claim]:
+        """Claim once, for every reason there was; what was taken. One that goes along with something else is a claim,
+        too, and has to end first: both would be given the same slots."""
+        await self.settled()
+        self._event.clear()
+        if not self.may_claim:
+            return ()
+        self._dirty -= self._acceptance.begin(self._dirty)
+        request = self._admission.request(self.node_id, self._dirty)
+        if request is None:
+            return ()
+        return await self._claim(self._acceptance.narrowed(request), self._store.claim)
+
+    async def claim_along(self, kinds: set[str], ask: Ask, *, beside: Set[str] = frozenset()) -> bool:
+        """Claim tasks of these kinds together with something else that the store is told; whether one was taken, or
+        its place was left to one that another node could take. Tasks of the kinds beside them may want the same place.
+
+        Where there is room for others that may be before it, `ask` is not called. What it cannot answer is asked again,
+        and so is whatever there was another reason to ask for: it looks at no more than it may take.
+        """
+        if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
+            return False
+        request = self._admission.request(self.node_id, kinds, beside)
+        if request is None:
+            return False
+        news, unfit = self._dirty & (kinds | beside), self._unfit & (kinds | beside)
+        claims = await self._claim(self._acceptance.narrowed(request), ask)
+        self._look_at(news)
+        if unfit:  # nobody has looked at those that did not fit before
+            self._unfit |= unfit
+            self._has_unfit.set()
+        return bool(claims or claims.left)
+
+    def _has_room_for(self, kinds: set[str]) -> bool:
+        return any(self._admission.room(kind) > 0 for kind in kinds)
+
+    @property
+    def is_claiming(self) -> bool:
+        """Whether a claim is in flight."""
+        return not self._is_idle.is_set()
+
+    def is_at_rest(self, kind: str | None) -> bool:
+        """Whether the last claim has left nothing to run; of this kind, if one is given. Without one, a kind that is
+        full does not count: whatever is ready of it could not be run here now."""
+        if not self.may_claim or self.is_claiming:
+            return False
+        if kind is not None:
+            return kind not in self._dirty
+        return not self._has_room_for(self._dirty)
+
+    async def claim_is_over(self, patience_seconds: float) -> None:
+        """Return when the claim that is in flight has ended, if there is one, or takes longer than that; another one
+        may be by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await self._is_idle.wait()
+
+    async def settled(self) -> None:
+        """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""
+        while self.is_claiming:  # another may have begun before who waits for the one before had its turn
+            await self._is_idle.wait()
+
+    async def _claim(self, request: ClaimRequest, ask: Ask) -> Claims:
+        asked = {room.kind for room in request.kinds}
+        self._dirty -= asked
+        self._returns = self._admission.returns
+        self._is_idle.clear()
+        try:
+            claims = await ask(request)
+        except BaseException:
+            self._dirty |= asked
+            self._event.set()
+            raise
+        finally:
+            self._is_idle.set()
+        if claims is None:
+            self._look_at(asked)
+            return Claims()
+        if claims.is_cordoned:  # so it knows no more than before
+            self._dirty |= asked
+            self._on_cordoned()
+            return Claims()
+        taken = Counter(claim.kind for claim in claims)
+        self._note_unfit(request, claims, taken)
+        self._note_leftovers(request, claims, taken)
+        if claims:
+            self._start(claims)
+        return claims
+
+    def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
+        """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""
+        asked = {room.kind for room in request.kinds}
+        users = {room.kind for room in request.kinds if room.requirements.cost}
+        maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _crowded(request, taken)
+        # The request that has been answered knew nothing of what was given back or let go of meanwhile.
+        if self._admission.note(claims):
+            # Where room is kept no longer, what was left to that task may be for any kind: a place in a limit, too.
+            self._dirty |= self._kinds if claims.kept is None else asked | self._unfit
+        elif self._admission.returns != self._returns:
+            self._dirty |= self._unfit
+        if self._unfit or self._admission.kept is not None:
+            self._has_unfit.set()
+        else:
+            self._has_unfit.clear()
+
+    def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
+        """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
+        # Commands do not count for the limit, and it does not hold them back: a full node would ask for them for ever.
+        slots_left = request.limit - sum(taken[room.kind] for room in request.kinds if not room.is_command)
+        yielding = request.yielding.get(SLOT, 0)
+        leftover = {
+            room.kind
+            for room in request.kinds
+            if taken[room.kind] >= room.count
+            or (slots_left + yielding * room.is_yielded_to <= 0 and not room.is_command)
+        }
+        more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
+        # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
+        if more and not self._has_surplus:
+            self._on_surplus(more)
+        self._has_surplus = bool(more)
+        self.leftover = more
+        self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)
+        if self._dirty:  # of these, or of kinds that were not asked for this time
+            self._event.set()
+
+
+def _crowded(request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
+    """Kinds of which more may be ready than there were child processes for."""
+    return {
+        room.kind
+        for room in request.kinds
+        if room.is_process and taken[room.kind] >= most_without_requirements(request, room)
+    }

@@ -1,0 +1,1 @@
+"""Background duties of a node, one module each."""

@@ -1,0 +1,85 @@
+"""Sleeps until the next task is due or expires, and then looks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from synergon.model.clock import Clock
+from synergon.stores.base import Store
+
+BATCH: Final = 1000
+LONGEST_SLEEP_SECONDS: Final = 3600.0
+
+
+class Alarm:
+    """Due tasks become ready on time; expired ones end. Any number of nodes may do this at once: the store decides."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        on_ready: Callable[[Iterable[str]], None],
+        on_ended: Callable[[Collection[int]], None],
+        on_moment: Callable[[], None] = lambda: None,
+        rated: Collection[str] = (),
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._logger = logger
+        self._on_ready = on_ready
+        self._on_ended = on_ended
+        self._on_moment = on_moment
+        self._rated = rated
+        """Kinds whose tasks have their turns, one after the other: each is not worth a line."""
+        self._changed = asyncio.Event()
+        self._is_asked = False
+        self._next_at: float | None = None
+
+    def look(self) -> None:
+        """Look at the store's clock now."""
+        self._is_asked = True
+        self._changed.set()
+
+    def due_in(self, seconds: float) -> None:
+        """Something will be due after `seconds`; sleep no longer than that."""
+        moment = self._clock.monotonic() + seconds
+        if self._next_at is None or moment < self._next_at:
+            self._next_at = moment
+            self._changed.set()
+
+    async def step(self) -> None:
+        """Wake what is due, then sleep until the next moment."""
+        self._is_asked = False
+        self._next_at = None  # from now on it is kept what is said: the answer may be older than that
+        woken = await self._store.wake(BATCH)
+        if woken.next_in is not None:
+            self.due_in(woken.next_in / 1_000_000)
+        if woken.kinds:
+            due = sum(count for kind, count in woken.kinds.items() if kind not in self._rated)
+            if due:
+                self._logger.info("made %d due tasks ready", due)
+            self._on_ready(woken.kinds)
+        if woken.expired:
+            self._logger.info("ended %d tasks that had expired", len(woken.expired))
+            self._on_ended(woken.expired)
+        while not self._is_asked and self._pause() > 0:
+            await self._sleep(self._pause())
+        self._on_moment()
+
+    def _pause(self) -> float:
+        if self._next_at is None:
+            return LONGEST_SLEEP_SECONDS
+        return self._next_at - self._clock.monotonic()
+
+    async def _sleep(self, seconds: float) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,92 @@
+"""Whether anything is left that a node could run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from synergon.errors import StoreError
+from synergon.model.claims import CandidateQuery
+from synergon.model.clock import Clock
+from synergon.model.lifecycle import LIVE, State
+from synergon.stores.base import Store
+
+LOOK_SECONDS: Final = 0.05
+LOOK_SHARE: Final = 0.1
+"""How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
+
+PAGE: Final = 500
+"""How many tasks that may have been refused are looked at together."""
+
+
+class Backlog:
+    """The live tasks of the kinds and queues that a node serves, in queues that are not paused; without those that are
+    ready and requirements what this node does not have, or were refused by it."""
+
+    def __init__(
+        self,
+        store: Store,
+        kinds: Container[str],
+        queues: frozenset[str] | None,
+        *,
+        look: Callable[[str, tuple[int, int] | None, int], CandidateQuery],
+        is_refused: Callable[[str, int], bool],
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._queues = queues
+        self._look = look
+        """What to ask for, to see the ready tasks of a kind that the node could run."""
+        self._is_refused = is_refused
+
+    async def ends(
+        self, clock: Clock, is_busy: Callable[[], bool], started: Callable[[], int], is_over: Callable[[], bool]
+    ) -> None:
+        """Return when nothing is left and nothing runs, or when it is over anyway.
+
+        `started` tells how many the node has ever started: one that it took between two looks was seen by neither.
+        """
+        while not is_over():
+            asked_at, before = clock.monotonic(), started()
+            if not is_busy() and await self.is_empty() and not is_busy() and started() == before:
+                return
+            await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
+
+    async def is_empty(self) -> bool:
+        """False also if the store cannot say."""
+        try:
+            left = await self._left()
+            if left and not await self._is_any_for_us(left):
+                left = await self._left()  # one that another node took meanwhile is not ready, and not nothing
+                return all(state is State.READY for _, state in left)
+            return not left
+        except StoreError:
+            return False
+
+    async def _left(self) -> set[tuple[str, State]]:
+        paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
+        return {
+            (kind, state)
+            for queue, kind, state in await self._store.counts()
+            if state in LIVE and kind in self._kinds and queue not in paused and self._serves(queue)
+        }
+
+    async def _is_any_for_us(self, left: set[tuple[str, State]]) -> bool:
+        """Whether something will be ready, or is, that the node could run."""
+        if any(state is not State.READY for _, state in left):
+            return True
+        for kind, _ in left:
+            if await self._is_any_of(kind):
+                return True
+        return False
+
+    async def _is_any_of(self, kind: str) -> bool:
+        after, limit = None, 1
+        while page := await self._store.look(self._look(kind, after, limit)):
+            if not all(self._is_refused(kind, task.id) for task in page):
+                return True
+            after, limit = (page[-1].priority, page[-1].id), PAGE
+        return False
+
+    def _serves(self, queue: str) -> bool:
+        return self._queues is None or queue in self._queues

@@ -1,0 +1,116 @@
+"""Whether a node takes new work, and whether it leaves as soon as nothing runs on it.
+
+Promise: a cordoned node starts nothing. The store takes care of that: from the moment of the order on it refuses every
+claim of the node. This is how the node knows of it, so that it does not ask in vain, calls no idle hooks and offers
+its work to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from enum import StrEnum
+from typing import Final
+
+from synergon.model.nodes import NodeRecord
+from synergon.node.claims.scheduler import Scheduler
+from synergon.stores.base import Store
+
+RESTART_EXIT_CODE: Final = 86
+"""How a process ends that was told to restart: whatever watches over it should start it again."""
+
+
+class Departure(StrEnum):
+    """Why a node ends when nothing runs on it any more."""
+
+    DRAIN = "drain"
+    RESTART = "restart"
+
+
+class Cordon:
+    """Cordoned or not, leaving or not."""
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        quiet: Callable[[], Awaitable[None]],
+        stop: Callable[[], None],
+        on_change: Callable[[], None],
+        on_found: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._logger = logger
+        self._quiet = quiet
+        self._stop = stop
+        self._on_change = on_change
+        self._on_found = on_found
+        self.leaving: Departure | None = None
+        self._departure: asyncio.Task[None] | None = None
+        self.exit_code = 0
+        """What the process should end with, once the node has stopped."""
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether it may start nothing new."""
+        return self._scheduler.is_cordoned
+
+    def cordon(self) -> None:
+        """Start nothing new."""
+        if not self.is_cordoned:
+            self._scheduler.cordon()
+            self._on_change()
+
+    def uncordon(self) -> None:
+        """Start tasks again, and stay; too late if the node stops already."""
+        if self._departure is not None:
+            self._departure.cancel()
+        self._departure = self.leaving = None
+        if self.is_cordoned:
+            self._scheduler.uncordon()
+            self._on_change()
+
+    def leave(self, why: Departure) -> None:
+        """Start nothing new, and stop the node when nothing runs on it; said twice, the last reason counts."""
+        self.leaving = why
+        self._scheduler.cordon()
+        self._on_change()
+        if self._departure is None:
+            self._departure = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
+
+    def close(self) -> None:
+        """The node stops, for whatever reason."""
+        if self._departure is not None:
+            self._departure.cancel()
+
+    async def _depart(self) -> None:
+        await self._quiet()
+        if self.leaving is Departure.RESTART:
+            self.exit_code = RESTART_EXIT_CODE
+        self._logger.info("nothing runs here any more: the node ends (%s)", self.leaving)
+        self._stop()
+
+    def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
+        """The node table, as it has just been read. It may be older than what is known here, so it is believed only if
+        it says that nothing may start."""
+        if any(node.id == node_id and node.is_cordoned for node in nodes):
+            self.found_cordoned()
+
+    def found_cordoned(self) -> None:
+        """The store says so, and knew it first; there may be more to read."""
+        if not self.is_cordoned:
+            self.cordon()
+            self._on_found()
+
+    async def check(self, node_id: str) -> None:
+        """While it believes that it is cordoned: whether the store says so too. A claim that was under way when the
+        order was taken back may have said it too late."""
+        if not self.is_cordoned or self.leaving is not None:
+            return
+        row = next((node for node in await self._store.nodes() if node.id == node_id), None)
+        if row is not None and not row.is_cordoned:
+            self.uncordon()

@@ -1,0 +1,65 @@
+"""Orders for this node: read when somebody hints at them or at the sweep, obeyed, and answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from synergon.errors import StoreError
+from synergon.model.operator_actions import AuditRecord
+from synergon.node.duties.cordon import Cordon, Departure
+from synergon.stores.base import Store
+
+AT_ONCE: Final = 100
+
+OUTCOMES: Final = {
+    "cordon": "cordoned",
+    "uncordon": "takes work again",
+    "drain": "ends when nothing runs there",
+    "restart": "restarts when nothing runs there",
+    "stop": "stops",
+}
+
+
+class OperatorActions:
+    """Obeys cordon, uncordon, drain, restart and stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        presence: Cordon,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._presence = presence
+        self._logger = logger
+        self._on_stop = on_stop
+
+    async def obey(self, node_id: str) -> None:
+        """Carry out what was ordered and not done yet, in order."""
+        for order in await self._store.audit(AT_ONCE, node_id):
+            self._logger.info("%s orders: %s", order.who, order.verb)
+            try:
+                await self._store.action_done(order.id, OUTCOMES.get(order.verb, "not understood"))
+            except StoreError:
+                # It may be written down as done all the same, and nobody would ever read it again. To obey twice does
+                # no harm.
+                self._carry_out(order)
+                raise
+            self._carry_out(order)
+
+    def _carry_out(self, order: AuditRecord) -> None:
+        match order.verb:
+            case "cordon":
+                self._presence.cordon()
+            case "uncordon":
+                self._presence.uncordon()
+            case "drain" | "restart":
+                self._presence.leave(Departure(order.verb))
+            case "stop":
+                self._on_stop()
+            case _:
+                self._logger.error("the order %r is not one for a node", order.verb)

@@ -1,0 +1,40 @@
+"""Lets ended tasks and old orders go when their time is over, in bounded batches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synergon.model.clock import Clock
+from synergon.model.tasks import Cutoffs
+from synergon.options.durations import microseconds, seconds
+from synergon.policies import Retention
+from synergon.stores.base import Store
+
+BATCH: Final = 1000
+PAUSE_SECONDS: Final = 60.0
+AUDIT_SECONDS: Final = 30 * 86400.0
+"""How long it is known who ordered what."""
+
+
+class Pruner:
+    """Keeps the history as long as the retention says, per final state."""
+
+    def __init__(self, store: Store, clock: Clock, retention: Retention) -> None:
+        self._store = store
+        self._clock = clock
+        self._cutoffs = Cutoffs(
+            succeeded=_age(retention.succeeded),
+            failed=_age(retention.failed),
+            cancelled=_age(retention.cancelled),
+            audit=microseconds(AUDIT_SECONDS),
+        )
+
+    async def step(self) -> None:
+        """Prune everything that is old enough, then rest; nodes that rest for different times do not do it twice."""
+        while await self._store.prune(self._cutoffs, BATCH) >= BATCH:
+            await self._clock.sleep(0.01)
+        await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._clock.chance()))
+
+
+def _age(retained: object) -> int | None:
+    return None if retained is None else microseconds(seconds(retained, "retention"))  # type: ignore[arg-type]  # checked by Retention

@@ -1,0 +1,99 @@
+"""The end of what runs when its node stops: grace, then a request to end, then a little patience.
+
+What is uninterruptible is not asked to end, and is waited for however long it takes. What will not end is waited for,
+too, unless the process may exit: then it is given back, and the process must end, since nothing else can end a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from synergon.errors import SynergonError
+from synergon.model.claims import Claim
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.runner import Runner
+from synergon.node.duties.idle_event import IdleEvent
+
+LAST_SECONDS: Final = 2.0
+"""How long bodies that were asked to end may take before something is said, or done, about it."""
+
+
+class Shutdown:
+    """Knows what still runs, and how to end it."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        may_exit: bool,
+        give_back: Callable[[Iterable[Claim]], None],
+    ) -> None:
+        self._runner = runner
+        self._logger = logger
+        self._may_exit = may_exit
+        self._give_back = give_back
+        self.quiet = IdleEvent(lambda: bool(runner.running))
+        self._undisturbed = IdleEvent(lambda: bool(self._uninterruptible()))
+        self._is_waiting = False
+        self.was_abandoned = False
+        """Bodies that would not end were given back while they ran."""
+
+    def look(self) -> None:
+        """Something has ended."""
+        if not self._runner.running:
+            self.quiet.look()
+        if self._is_waiting:  # what still runs is not gone through at every end
+            self._undisturbed.look()
+
+    def refuse_from_inside(self, grace: float | None) -> None:
+        """A body that stops its own node, which gives it all the time it wants, would wait for itself."""
+        current = asyncio.current_task()
+        for attempt in self._runner.running.values():
+            if attempt.asyncio_task is not current:
+                continue
+            if grace is None:
+                raise SynergonError(
+                    "a body cannot stop its own engine with grace=None: it would wait for itself; give a grace"
+                )
+            if attempt.task_type.policy.uninterruptible:
+                raise SynergonError("an uninterruptible body cannot stop its own engine: it would wait for itself")
+
+    async def end_bodies(self, grace: float | None) -> None:
+        """Return when nothing runs any more, or nothing that could be ended."""
+        if await self.quiet.comes_within(grace):
+            return
+        self._runner.stop_all(Stop.SHUTDOWN)
+        if not await self.quiet.comes_within(LAST_SECONDS):
+            await self._leave_undisturbed()
+            await self._wait_for_the_last()
+
+    def _uninterruptible(self) -> list[Attempt]:
+        return [attempt for attempt in self._runner.running.values() if attempt.is_undisturbed]
+
+    async def _leave_undisturbed(self) -> None:
+        left = self._uninterruptible()
+        if left:
+            self._logger.info("waits for tasks that are uninterruptible: %s", _named(left))
+            self._is_waiting = True
+            await self._undisturbed.comes()
+
+    async def _wait_for_the_last(self) -> None:
+        """Coroutines and children have ended by now; a thread ends when it ends."""
+        left = list(self._runner.running.values())
+        if not left:
+            return
+        if self._may_exit:
+            self._logger.warning("gives back tasks whose bodies would not end: %s", _named(left))
+            self.was_abandoned = True
+            self._give_back(attempt.claim for attempt in left)
+            return
+        self._logger.warning("waits for bodies that will not end: %s", _named(left))
+        await self.quiet.comes()
+
+
+def _named(attempts: Iterable[Attempt]) -> str:
+    return ", ".join(f"{attempt.claim.id} ({attempt.claim.kind})" for attempt in attempts)

@@ -1,0 +1,1 @@
+"""Staying a member: lease, membership, watchdog, reaper, published status."""

@@ -1,0 +1,78 @@
+"""Gives back what this node has claimed without knowing it.
+
+A claim that raised may have been executed all the same, if only its answer was lost. Its tasks then run nowhere, under
+the name of a node that lives, and nobody would ever reap them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from synergon.model.clock import Clock
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import FencedOutcome, HandedBack
+from synergon.model.task_records import TaskQuery, TaskRecord
+from synergon.stores.base import Store
+
+RUNNING: Final = frozenset({State.RUNNING})
+PAGE: Final = 1000
+
+
+class LostClaims:
+    """Looks only while there is a doubt. To be called while no claim is in flight."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        known: Callable[[], set[int]],
+        settle: Callable[[FencedOutcome], None],
+        doubt_seconds: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._known = known
+        self._settle = settle
+        self._doubt_seconds = doubt_seconds
+        self._doubt_until: float | None = None
+
+    def doubt(self) -> None:
+        """A claim has failed. It may be executed yet, so one look is not enough."""
+        self._doubt_until = self._clock.monotonic() + self._doubt_seconds
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether something may run here that nobody knows of."""
+        return self._doubt_until is not None
+
+    async def give_back(self, node_id: str) -> None:
+        """Hand back every task that the store believes to run here and that does not."""
+        if self._doubt_until is None:
+            return
+        is_last_look = self._clock.monotonic() > self._doubt_until
+        known = self._known()
+        for task in await self._running_of(node_id):
+            if task.id not in known:
+                self._settle(
+                    FencedOutcome(
+                        id=task.id,
+                        claim_no=task.claim_no,
+                        outcome=HandedBack(),
+                        limit_key=task.limit_key,
+                        group_id=task.group_id,
+                    )
+                )
+        if is_last_look:
+            self._doubt_until = None
+
+    async def _running_of(self, node_id: str) -> list[TaskRecord]:
+        found: list[TaskRecord] = []
+        before: int | None = None
+        while True:
+            page = await self._store.list_tasks(TaskQuery(states=RUNNING, before=before, limit=PAGE))
+            found += [task for task in page if task.node_id == node_id]
+            before = page.next
+            if before is None:
+                return found

@@ -1,0 +1,54 @@
+"""What a node would say of itself now: its admission and its ledger, in the words that others read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.claim_request import kind_status
+from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.scheduler import Scheduler
+
+
+def node_status(
+    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
+) -> NodeStatus:
+    """From any thread: what changes meanwhile is told the next time."""
+    is_keeping = not admission.is_letting_go
+    kinds = {room.kind: kind_status(room, task_type) for room, task_type in admission.kinds()}
+    return NodeStatus(
+        is_said=True,
+        labels=tuple(sorted(admission.labels)),
+        totals=dict(ledger.totals),
+        free=ledger.unpromised,
+        yielding=admission.yielding,
+        resting=admission.resting,
+        shares=ledger.shares,
+        held=admission.held if is_keeping else {},
+        reserved_task=admission.kept.id if is_keeping and admission.kept is not None else None,
+        reserved_kind=admission.kept.kind if is_keeping and admission.kept is not None else None,
+        patience=admission.patience if is_keeping else None,
+        brief=tuple(admission.brief) if is_keeping else (),
+        slots_free=max(ledger.free, 0),
+        commands_free=ledger.commands_free,
+        taken=ledger.taken,
+        promised=tuple(task_id for task_id, attempt in list(running.items()) if attempt.room is not None),
+        running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
+        is_cordoned=scheduler.is_cordoned,
+        is_stopping=not scheduler.is_open,
+        leaving=leaving,
+        kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
+        unheeded=admission.unheeded,
+        past=tuple(sorted(admission.past)),
+        holders=_holders(list(running.values())),
+    )
+
+
+def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
+    shares: dict[str, list[tuple[int, int]]] = {}
+    for attempt in running:
+        for name, amount in attempt.cost.items():
+            shares.setdefault(name, []).append((-amount, attempt.claim.id))
+    return {name: tuple(task_id for _, task_id in sorted(held)[:HOLDERS]) for name, held in shares.items()}

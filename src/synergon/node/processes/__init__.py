@@ -1,0 +1,1 @@
+"""Child processes, and the executor that starts them."""

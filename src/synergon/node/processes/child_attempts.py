@@ -1,0 +1,194 @@
+"""Attempts whose bodies run in child processes: killed at their deadline, and their death is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from synergon.errors import Cancel, Control, Discard, RetryAfter, Snooze
+from synergon.model.clock import Clock
+from synergon.model.outcomes import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
+from synergon.node.attempts import outcomes
+from synergon.node.attempts.attempt import Attempt, Services, Stop
+from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
+from synergon.node.processes.child_pool import ChildDied, ChildError, ChildFailure, ChildNotStarted
+from synergon.node.processes.executors import Executor
+from synergon.options.durations import microseconds
+from synergon.task import AnyTask
+
+START_SECONDS: Final = 60.0
+"""How long a child may take to import what its body needs."""
+
+CELLS: Final = 64
+"""How many bodies that have crashed before run at once, each alone in a child, where there is memory for so many."""
+
+NOT_STARTED_SECONDS: Final = 5.0
+"""How long a task waits after no child could be started for it."""
+
+_ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
+_PROGRESS: Final = msgspec.json.Decoder(Progress)
+
+
+class ChildAttempts:
+    """Runs attempts in children."""
+
+    def __init__(
+        self,
+        services: Services,
+        executor: Executor,
+        clock: Clock,
+        logger: logging.LoggerAdapter[logging.Logger],
+        *,
+        url: str,
+        most: int,
+        deadlines: Deadlines,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._services = services
+        self._executor = executor
+        self._clock = clock
+        self._logger = logger
+        self._deadlines = deadlines
+        self._is_stopping = is_stopping
+        self._places = asyncio.Semaphore(most)
+        self._cells = asyncio.Semaphore(max(most, executor.room_for_children(CELLS)))
+        self._url = url
+        self._tied: set[str] = set()
+
+    def why_not(self, task_type: AnyTask) -> str | None:
+        """Why bodies of this kind cannot run in a child; None: they can."""
+        if task_type.kind in self._tied:
+            return "its body uses ctx.transaction()"
+        return task_type.why_not_importable()
+
+    async def run(self, attempt: Attempt, node_id: str) -> Outcome:
+        """From a claim to its outcome. There are never more children than places: the claim sees to that; only those
+        that are here because of a crash may have to wait.
+
+        Bodies that are here because a process died under them have places of their own, and many: where a worker with
+        a crowd of long bodies has died, all of its work is to run again soon, not a few at a time.
+        """
+        places = self._cells if attempt.is_isolated else self._places
+        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        try:
+            await places.acquire()
+        except asyncio.CancelledError:
+            if attempt.stop is None:
+                raise
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        finally:
+            attempt.asyncio_task = None
+        attempt.has_begun = True
+        try:
+            return await self._run(attempt, node_id)
+        finally:
+            places.release()
+
+    async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
+        def on_message(message: bytes) -> Any:
+            if message == BEGINS:  # the deadline is the body's: what it takes to start a process is not its time
+                starting.cancel()
+                self._deadlines.arm(attempt)
+                return None
+            if message == b"still_owned":
+                return self._answer_ownership(attempt)
+            self._services.report_progress(attempt, _PROGRESS.decode(message))
+            return None
+
+        is_fresh = attempt.claim.crashes > 0
+        attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
+        starting = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
+        try:
+            answer = _ANSWER.decode(await attempt.child.result())
+        except ChildFailure as failure:
+            return self._of_failure(attempt, failure, node_id)
+        finally:
+            attempt.child = None
+            starting.cancel()
+            self._deadlines.disarm(attempt)
+        if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        if attempt.stop is not None and attempt.has_seen_stop:  # it left because it was told to
+            return HandedBack()
+        if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
+            self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
+            return HandedBack()
+        return self._of_answer(attempt, answer, node_id)
+
+    async def _answer_ownership(self, attempt: Attempt) -> bytes:
+        return b"yes" if await self._services.still_owned(attempt) else b"no"
+
+    def _of_failure(self, attempt: Attempt, failure: ChildFailure, node_id: str) -> Outcome:
+        if attempt.stop is not None:
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+        match failure:
+            case ChildDied() if self._is_stopping():  # most often it was told to end together with the node
+                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+                return HandedBack()
+            case ChildDied():
+                return Crashed(error=_error(attempt, "Crash", failure, node_id))
+            case ChildNotStarted():  # not the task's fault, and not worth trying again at once
+                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+                return Snoozed(delay=microseconds(NOT_STARTED_SECONDS))
+            case ChildError():
+                error = _error(attempt, "ChildError", failure, node_id)
+                return outcomes.of_record(attempt, error, self._clock.chance)
+            case _:  # killed, because the node may not act any more
+                return HandedBack()
+
+    def _of_answer(self, attempt: Attempt, answer: ChildAnswer, node_id: str) -> Outcome:
+        if answer.control is not None:
+            return outcomes.of_error(attempt, _control(answer.control), node_id, self._clock.chance)
+        if answer.error is not None:
+            error = msgspec.structs.replace(answer.error, node_id=node_id)
+            if answer.is_misfit:
+                attempt.is_own_fault = True
+                return outcomes.of_payload_record(error)
+            return outcomes.of_record(attempt, error, self._clock.chance)
+        return Succeeded(result=answer.result, children=answer.children)
+
+
+def _error(attempt: Attempt, type_name: str, failure: ChildFailure, node_id: str) -> ErrorRecord:
+    return ErrorRecord(attempt=attempt.claim.attempts, type=type_name, message=str(failure), node_id=node_id)
+
+
+def _job_of(attempt: Attempt, url: str) -> bytes:
+    claim = attempt.claim
+    return msgspec.json.encode(
+        ChildJob(
+            module=attempt.task_type.registered_in,
+            home=attempt.task_type.function.__module__,
+            name=attempt.task_type.function.__qualname__,
+            path=sys.path,
+            url=url,
+            task_id=claim.id,
+            kind=claim.kind,
+            queue=claim.queue,
+            payload=claim.payload,
+            attempt=claim.attempts,
+            claim_no=claim.claim_no,
+            tags=claim.tags,
+            meta=claim.meta,
+            # Labels stay with the node: they need not be JSON.
+            server=None if attempt.server is None else replace(attempt.server, labels={}),
+        )
+    )
+
+
+def _control(told: ChildControl) -> Control:
+    match told.name:
+        case "Snooze":
+            return Snooze(told.seconds, told.message)
+        case "RetryAfter":
+            return RetryAfter(told.seconds, told.message)
+        case "Cancel":
+            return Cancel(told.message)
+        case _:
+            return Discard(told.message)

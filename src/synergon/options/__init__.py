@@ -1,0 +1,1 @@
+"""What users write: options, settings and arguments, parsed and checked."""

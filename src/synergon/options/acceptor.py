@@ -1,0 +1,81 @@
+"""Candidates, and the functions that say which of them a node takes (`@kind.can_accept`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from synergon.errors import ConfigurationError, OptionError
+from synergon.model.record import Record
+from synergon.options.durations import Duration, seconds
+from synergon.options.function_names import name_of
+
+DEFAULT_HOLDS_SECONDS: Final = 10.0
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """A task that is ready, as a function sees it that is asked whether to take it."""
+
+    id: int
+    kind: str
+    queue: str
+    priority: int
+    arguments: dict[str, Any]
+    """As the body would get them."""
+    attempts: int
+    """How many of its bodies have started so far."""
+    enqueued_at: datetime
+    tags: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+Decider = TypeVar("Decider", bound=Callable[[list[Candidate]], Any])
+
+
+class Acceptor:
+    """What decides for one kind, for how long a verdict holds, and how long it may take."""
+
+    def __init__(self, function: Callable[..., Any], kind: str, *, holds_for: Duration, timeout: Duration) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
+        _refuse_misfit(function, kind)
+        is_coroutine = inspect.iscoroutinefunction(function)
+        self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
+        self.name = name_of(function)
+        self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
+        self.timeout_seconds = seconds(timeout, "timeout", positive=True)
+
+
+def _refuse_misfit(function: Callable[..., Any], kind: str) -> None:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"can_accept of {kind!r} takes a function of the candidates, {function!r} is not: {error}"
+        ) from None
+    except ValueError:  # something built in, which does not tell
+        pass
+
+
+def _looked_through(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
+    """A generator does its work when somebody looks at it, which belongs where the function itself is called."""
+    said = function(candidates)
+    return list(said) if inspect.isgenerator(said) else said
+
+
+def accepted_ids(said: Any, candidates: list[Candidate]) -> set[int]:
+    """The candidates that were named; OptionError if what was said cannot mean any."""
+    if isinstance(said, str | bytes) or not isinstance(said, Iterable):
+        raise OptionError(f"can_accept must return a list of candidates or of their ids, got {said!r}")
+    shown = {candidate.id for candidate in candidates}
+    accepted: set[int] = set()
+    for entry in said:
+        task_id = entry.id if isinstance(entry, Candidate) else entry
+        if isinstance(task_id, bool) or not isinstance(task_id, int) or task_id not in shown:
+            raise OptionError(f"can_accept returned {entry!r}, which is none of the candidates that it was shown")
+        accepted.add(task_id)
+    return accepted

@@ -1,0 +1,73 @@
+"""`@engine.task` and `@provider.task`, with and without options, so that the function's own signature survives.
+
+What is filled in by synergon is left out of what callers give, if it stands in front: a Context, a Server, or both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from synergon.context import Context
+from synergon.options.options import TaskOptions
+from synergon.providers.server import Server
+from synergon.task import AnyTask, TaskType
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+Value = TypeVar("Value")
+
+
+class Register(Protocol):
+    """Whoever keeps the kinds."""
+
+    def __call__(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+        """Keep this one."""
+
+
+class TaskDecorator:
+    """Takes a function and registers it, or takes options first."""
+
+    def __init__(self, register: Register, options: Mapping[str, Any]) -> None:
+        self._register = register
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Server, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Server, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Returned], /
+    ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+
+    def __call__(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a kind of task; with or without options. It stays a plain callable."""
+        if function is None:
+            return TaskDecorator(self._register, {**self._options, **options})
+        return self._register(function, self._options, calling_module())
+
+
+def calling_module() -> str:
+    """The module that calls whoever asks."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
+    return name

@@ -1,0 +1,95 @@
+"""Idle work: functions that a node calls when it has room and nothing to run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, overload
+
+from synergon.errors import OptionError
+from synergon.options.durations import Duration, seconds
+from synergon.options.function_names import name_of
+from synergon.policies import DEFAULT_TIMEOUT_SECONDS
+
+EVERY_SECONDS: Final = 5.0
+
+Hook = TypeVar("Hook", bound=Callable[[], Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleHook:
+    """A function, and when it is called."""
+
+    function: Callable[[], Any]
+    every: float
+    """Seconds from the end of one call to the next at the earliest."""
+    timeout: float | None
+    kind: str | None = None
+    """Called when there is room for tasks of this kind and none is ready; None: when there is nothing to run at all."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+        return name_of(self.function)
+
+
+class WhenIdle(Protocol):
+    """`when_idle`, with and without options. The function stays what it is."""
+
+    @overload
+    def __call__(self, function: Hook, /) -> Hook: ...
+    @overload
+    def __call__(
+        self, /, *, every: Duration = EVERY_SECONDS, timeout: Duration | None = DEFAULT_TIMEOUT_SECONDS
+    ) -> Callable[[Hook], Hook]: ...
+    def __call__(self, function: Any = None, /, **options: Any) -> Any:
+        """Call the function whenever there is nothing to do, every so many seconds at the most."""
+
+
+class HookOwner(Protocol):
+    """Whoever keeps idle hooks."""
+
+    idle_hooks: list[IdleHook]
+
+    @property
+    def node(self) -> object:
+        """What would call them; None: nobody yet."""
+
+
+def registrar(owner: HookOwner, kind: str | None = None) -> WhenIdle:
+    """What gives idle hooks to this one."""
+
+    def when_idle(function: Any = None, /, **options: Any) -> Any:
+        every, timeout = _checked(**options)
+
+        def register(function: Hook) -> Hook:
+            if owner.node is not None:
+                raise OptionError(f"the idle hook {function!r} must be there before a worker starts")
+            owner.idle_hooks.append(IdleHook(function=_callable(function), every=every, timeout=timeout, kind=kind))
+            return function
+
+        return register if function is None else register(function)
+
+    return when_idle
+
+
+def _checked(every: Any = EVERY_SECONDS, timeout: Any = DEFAULT_TIMEOUT_SECONDS, **unknown: Any) -> tuple[Any, Any]:
+    if unknown:
+        raise OptionError(f"when_idle has no option {', '.join(map(repr, sorted(unknown)))}; it has every and timeout")
+    limit = None if timeout is None else seconds(timeout, "timeout of when_idle", positive=True)
+    return seconds(every, "every of when_idle", positive=True), limit
+
+
+def _callable(function: Any) -> Callable[[], Any]:
+    if not callable(function) or inspect.isclass(function):
+        raise OptionError(f"when_idle decorates functions, got {function!r}; options are named: when_idle(every=5)")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise OptionError(f"the idle hook {function!r} is a generator, which would never be run; enqueue inside it")
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise OptionError(f"the idle hook {function!r} is called without arguments: {error}") from None
+    except ValueError:  # something built in, which does not tell
+        pass
+    return function  # type: ignore[no-any-return]  # it is, as just seen

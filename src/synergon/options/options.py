@@ -1,0 +1,424 @@
+"""The options of tasks and calls: which there are, what they may hold, and the error for everything else.
+
+Long, because every option has its check here, and each check its words.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypedDict, get_args
+
+import msgspec
+
+from synergon.errors import OptionError
+from synergon.model.record import from_datetime
+from synergon.model.requirements import NO_REQUIREMENTS, Requirements
+from synergon.model.tasks import OnConflict
+from synergon.options.addresses import normal_prefix
+from synergon.options.durations import Duration, microseconds, seconds
+from synergon.options.middleware_checks import Middleware, check_middlewares
+from synergon.options.payload import encode
+from synergon.options.requirement_options import (
+    NOTHING_GIVEN,
+    GivenRequirements,
+    given_requirements,
+    requirements_of_kind,
+)
+from synergon.options.urgency import urgency_options
+from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
+
+RunsIn = Literal["loop", "thread", "process"]
+
+NAME_LENGTH: Final = 200
+MOST_AT_ONCE: Final = 2**31 - 1
+RESERVED: Final = ("kind:", "key:")
+"""How the names of limits begin that belong to one kind."""
+MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
+"""Python's first and last dates are infinity for PostgreSQL, or none in another zone: they would break every list."""
+HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
+
+
+class KindOptions(TypedDict, total=False):
+    """What can be said of a kind, wherever its body runs."""
+
+    queue: str
+    priority: int
+    timeout: Duration | None
+    retry: Retry | int
+    max_running: int
+    max_running_global: int | None
+    limits: Iterable[str]
+    limit_by: Callable[..., str | int] | str
+    limit: int | None
+    rate: Rate
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
+    downstream_of: Iterable[str]
+    urgent: bool
+    preemptible: bool
+    uninterruptible: bool
+    on_start: Callable[..., Any]
+    on_success: Callable[..., Any]
+    on_failure: Callable[..., Any]
+    on_complete: Callable[..., Any]
+    middleware: Iterable[Middleware]
+
+
+class TaskOptions(KindOptions, total=False):
+    """What `@engine.task(...)` takes."""
+
+    name: str
+    runs_in: RunsIn
+
+
+class CallOptions(TypedDict, total=False):
+    """What `with_options(...)` takes."""
+
+    queue: str
+    priority: int
+    timeout: Duration | None
+    retry: Retry | int
+    runs_in: RunsIn
+    delay: Duration
+    run_at: datetime
+    key: str
+    on_conflict: OnConflict
+    expires_in: Duration
+    tags: Iterable[str]
+    meta: Mapping[str, Any]
+    cost: Resources
+    needs: Iterable[str]
+    forbids: Iterable[str]
+    conn: Any
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one call says otherwise than its kind; stored with the task. Seconds; a timeout of -1 is none."""
+
+    timeout: float | None = None
+    attempts: int | None = None
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.25
+    runs_in: RunsIn | None = None
+
+    @property
+    def retry(self) -> Retry | None:
+        """The policy of this call, if it has one of its own."""
+        if self.attempts is None:
+            return None
+        return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
+
+
+NO_TIMEOUT: Final = -1.0
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a call, checked and in the store's units."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    expires_in: int | None = None
+    key: str | None = None
+    on_conflict: OnConflict = "return"
+    tags: tuple[str, ...] = ()
+    meta: bytes | None = None
+    max_attempts: int | None = None
+    overrides: bytes | None = None
+    timeout: float | None = None
+    """Seconds, NO_TIMEOUT for none; None: the call does not say."""
+    requirements: GivenRequirements = NOTHING_GIVEN
+    """What it asks of the node that runs it."""
+    runs_in: RunsIn | None = None
+    conn: Any = None
+
+    @property
+    def is_process(self) -> bool | None:
+        """Whether its body runs in a child process; None: the call does not say."""
+        return None if self.runs_in is None else self.runs_in == "process"
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Raise for the first option that `where` does not have."""
+    names = set(known)
+    for name in given:
+        if name in names:
+            continue
+        # Short words are alike by chance: `cron` is no misspelt `conn`.
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.6 if len(name) > 4 else 0.8)
+        advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
+        raise OptionError(f"{where} has no option {name!r}; {advice}")
+
+
+def place(options: Mapping[str, Any], where: str) -> Placement:
+    """Check the options of a call."""
+    refuse_unknown(options, CallOptions.__annotations__, where)
+    values: dict[str, Any] = {}
+    for name in ("queue", "key"):
+        if name in options:
+            values[name] = check_name(options[name], name)
+    if "priority" in options:
+        values["priority"] = check_priority(options["priority"])
+    if "delay" in options and "run_at" in options:
+        raise OptionError(f"{where}: give delay or run_at, not both")
+    if "delay" in options:
+        values["delay"] = microseconds(seconds(options["delay"], "delay"))
+    if "run_at" in options:
+        values["run_at"] = check_moment(options["run_at"], "run_at")
+    if "expires_in" in options:
+        values["expires_in"] = microseconds(seconds(options["expires_in"], "expires_in", positive=True))
+    if "on_conflict" in options:
+        values["on_conflict"] = check_choice(options["on_conflict"], get_args(OnConflict), "on_conflict")
+        if "key" not in options:
+            raise OptionError(f"{where}: on_conflict says what to do when the key is taken; give a key too")
+    if "tags" in options:
+        values["tags"] = check_tags(options["tags"])
+    if "meta" in options:
+        values["meta"] = check_meta(options["meta"])
+    if "runs_in" in options:
+        values["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
+    values["max_attempts"], values["overrides"] = _overrides(options, where)
+    if "timeout" in options:
+        values["timeout"] = _stored_timeout(options["timeout"])
+    return Placement(**values, requirements=given_requirements(options, where), conn=options.get("conn"))
+
+
+def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
+    found: dict[str, Any] = {}
+    if "timeout" in options:
+        found["timeout"] = _stored_timeout(options["timeout"])
+    if "runs_in" in options:
+        found["runs_in"] = options["runs_in"]
+    if "retry" in options:
+        retry = check_retry(options["retry"])
+        if retry.wait is not None:
+            raise OptionError(f"{where}: a function cannot be stored with a task; set Retry(wait=...) on the decorator")
+        found.update(
+            attempts=retry.attempts, first=retry.first, factor=retry.factor, cap=retry.cap, jitter=retry.jitter
+        )
+    if not found:
+        return None, None
+    return found.get("attempts"), msgspec.json.encode(Overrides(**found))
+
+
+def _stored_timeout(value: Any) -> float:
+    timeout = check_timeout(value)
+    return NO_TIMEOUT if timeout is None else timeout
+
+
+def check_name(value: Any, what: str) -> str:
+    """A queue, kind, key or tag: text that is not empty, not long, and printable."""
+    if not isinstance(value, str) or not value or len(value) > NAME_LENGTH or not value.isprintable():
+        raise OptionError(f"{what} must be printable text of 1 to {NAME_LENGTH} characters, got {value!r}")
+    return value
+
+
+def check_priority(value: Any) -> int:
+    """Any 64-bit integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
+        raise OptionError(f"priority must be a whole number from -2**63 to 2**63 - 1, got {value!r}")
+    return value
+
+
+def check_count(value: Any, what: str) -> int:
+    """A whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"{what} must be a whole number from 1 on, got {value!r}")
+    return value
+
+
+def check_limit(value: Any, what: str) -> int | None:
+    """How many at once: None for any number, 0 for none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"{what} must be a whole number from 0 on, or None for no limit, got {value!r}")
+    if value > MOST_AT_ONCE:
+        raise OptionError(f"{what} must be at most {MOST_AT_ONCE}, or None for no limit, got {value!r}")
+    return value
+
+
+def check_limit_name(value: Any, what: str) -> str:
+    """The name of a limit, or the prefix of addresses that it covers."""
+    if isinstance(value, str) and value.startswith(RESERVED):
+        raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
+    return normal_prefix(value, what)
+
+
+def check_any_limit_name(value: Any) -> str:
+    """The name of a limit that is in force, a kind's own ones included."""
+    is_own = isinstance(value, str) and value.startswith(RESERVED)
+    return str(value) if is_own else check_limit_name(value, "a limit")
+
+
+def check_timeout(value: Any) -> float | None:
+    """Seconds, longer than zero; None: no limit."""
+    return None if value is None else seconds(value, "timeout", positive=True)
+
+
+def check_retry(value: Any) -> Retry:
+    """A policy, or a number of attempts."""
+    if isinstance(value, Retry):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"retry must be a Retry or a number of attempts, got {value!r}")
+    return Retry(attempts=value)
+
+
+def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
+    """One of a few words."""
+    if value not in choices:
+        raise OptionError(f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_moment(value: Any, what: str) -> int:
+    """An aware datetime that any store can hold and any time zone can show, in the store's unit."""
+    if not isinstance(value, datetime):
+        raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise OptionError(f"{what} must have a time zone, got {value!r}; write datetime(..., tzinfo=UTC)")
+    moment = from_datetime(value)
+    if moment not in MOMENTS:
+        raise OptionError(f"{what} must lie between the years 1900 and 3000, got {value!r}")
+    return moment
+
+
+def check_tags(value: Any) -> tuple[str, ...]:
+    """A few words."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f"tags must be a list of words, got {value!r}")
+    return tuple(check_name(tag, "a tag") for tag in value)
+
+
+def check_meta(value: Any) -> bytes:
+    """A JSON object."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OptionError(f"meta must be a dict with text keys, got {value!r}")
+    return encode(dict(value), "meta")
+
+
+class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a kind, checked."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    timeout: float | msgspec.UnsetType | None = msgspec.UNSET
+    """Seconds; None: none, written so; UNSET: the engine's."""
+    retry: Retry
+    runs_in: RunsIn
+    max_running: int | None = None
+    max_running_global: int | msgspec.UnsetType | None = msgspec.UNSET
+    """None: no limit unless an operator sets one; UNSET: there is none to set."""
+    limits: tuple[str, ...] = ()
+    limit_by: Callable[..., Any] | str | None = None
+    limit: int | None = None
+    rate: Rate | None = None
+    requirements: Requirements = NO_REQUIREMENTS
+    """What its tasks requirements of a node, unless their calls say otherwise."""
+    downstream_of: tuple[str, ...] = ()
+    """Kinds that come before it in a pipeline."""
+    urgent: bool = False
+    """It starts at once: where the node is full, preemptible work yields to it."""
+    preemptible: bool = False
+    """It yields to urgent work, at no charge."""
+    uninterruptible: bool = False
+    """It never yields, and a node that stops waits for it, whatever the grace."""
+    hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    middleware: tuple[Middleware, ...] = ()
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether its tasks stand in line by a key, or all in one because of a rate."""
+        return self.limit_by is not None or self.rate is not None
+
+    def is_exceeded_by(self, timeout: float | None) -> bool:
+        """Whether a call with this timeout (as in Placement) might run for longer than the kind says."""
+        if timeout is None or self.timeout is None:
+            return False
+        return timeout == NO_TIMEOUT or self.timeout is msgspec.UNSET or timeout > self.timeout
+
+
+def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
+    """Check the options of a kind."""
+    refuse_unknown(options, TaskOptions.__annotations__, where)
+    values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
+    if "queue" in options:
+        values["queue"] = check_name(options["queue"], "queue")
+    if "priority" in options:
+        values["priority"] = check_priority(options["priority"])
+    if "timeout" in options:
+        values["timeout"] = check_timeout(options["timeout"])
+    if "retry" in options:
+        values["retry"] = check_retry(options["retry"])
+    if "max_running" in options:
+        values["max_running"] = check_count(options["max_running"], "max_running")
+    values.update(_shared_limits(options, where))
+    values["requirements"] = requirements_of_kind(given_requirements(options, where))
+    if "downstream_of" in options:
+        values["downstream_of"] = _kind_names(options["downstream_of"])
+    values.update(urgency_options(options, where))
+    values["hooks"] = check_hooks(options, where)
+    if "middleware" in options:
+        values["middleware"] = check_middlewares(options["middleware"], where)
+    if "runs_in" in options:
+        values["runs_in"] = check_runs_in(options["runs_in"], where, is_coroutine=is_coroutine)
+    return KindPolicy(**values)
+
+
+def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the options say of limits over the cluster."""
+    values: dict[str, Any] = {}
+    if "max_running_global" in options:
+        values["max_running_global"] = check_limit(options["max_running_global"], "max_running_global")
+    if "limits" in options:
+        values["limits"] = _limit_names(options["limits"])
+    if "limit" in options:
+        if "limit_by" not in options:
+            raise OptionError(f"{where}: limit says how many of each key may run; give limit_by too, or use limits=")
+        values["limit"] = check_limit(options["limit"], "limit")
+    if "limit_by" in options:
+        if "limit" not in options and "rate" not in options:
+            raise OptionError(f"{where}: limit_by makes a key for each task; give limit or rate too")
+        values["limit_by"] = options["limit_by"]
+    if "rate" in options:
+        if not isinstance(options["rate"], Rate):
+            raise OptionError(f"rate must be a Rate, like Rate(10, per=1), got {options['rate']!r}")
+        values["rate"] = options["rate"]
+    return values
+
+
+def _kind_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f'downstream_of must be a list of kinds, like ["earlier"], got {value!r}')
+    return tuple(sorted({check_name(name, "a kind in downstream_of") for name in value}))
+
+
+def _limit_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f"limits must be a list of names, got {value!r}")
+    return tuple(sorted({check_limit_name(name, "a limit") for name in value}))
+
+
+def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """What to call when an attempt starts and when a task ends."""
+    for name in HOOKS:
+        if name in options and not callable(options[name]):
+            raise OptionError(f"{where}: {name} must be a function, got {options[name]!r}")
+    return tuple((name, options[name]) for name in HOOKS if name in options)
+
+
+def check_runs_in(value: Any, where: str, *, is_coroutine: bool) -> RunsIn:
+    """Where a body runs; a plain function would block the loop, so it may not run there."""
+    checked: RunsIn = check_choice(value, get_args(RunsIn), "runs_in")
+    if checked == "loop" and not is_coroutine:
+        raise OptionError(f'{where}: a plain function would block the loop; use runs_in="thread" or make it async')
+    if checked == "thread" and is_coroutine:
+        raise OptionError(f'{where}: a coroutine runs in the loop; use runs_in="loop", or make it a plain function')
+    return checked

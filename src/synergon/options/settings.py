@@ -1,0 +1,252 @@
+"""The engine's settings: each has a default and an environment variable, and knows where its value came from.
+
+What the code says wins over the environment, which wins over `[tool.synergon]` in pyproject.toml, which wins over the
+default. The command line wins over all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from synergon.errors import ConfigurationError, OptionError
+from synergon.options.durations import seconds
+from synergon.options.options import check_count, check_name, check_timeout
+from synergon.options.requirement_options import check_labels
+from synergon.options.sizes import size_bytes
+from synergon.options.store_urls import check_url
+from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
+
+UNSET: Final[Any] = object()
+"""Not given: somebody else may say."""
+
+AUTO: Final = "auto"
+"""As the store needs it."""
+
+_pyproject: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an engine works with, and where each value came from."""
+
+    url: str = "sqlite:///synergon.db"
+    name: str = ""
+    concurrency: int = 64
+    queues: frozenset[str] | None = None
+    timeout: float | None = DEFAULT_TIMEOUT_SECONDS
+    lease: float = 30.0
+    sweep: float | None = None
+    grace: float | None = 30.0
+    retention: Retention = field(default_factory=Retention)
+    child_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """How many bodies may run in child processes at once."""
+    child_tasks: int = 1000
+    """After how many bodies a child process is replaced."""
+    child_memory: int | None = None
+    """With how much resident memory, in bytes, a child process is replaced after its body; None: never."""
+    resources: Resources = field(default_factory=Resources)
+    """What the node has; of what is not said, as much as is found on the machine."""
+    labels: frozenset[str] = frozenset()
+    """What else tasks may need of the node."""
+    listen: str | None = AUTO
+    """Where to hear from peers, `host:port`; None: nowhere."""
+    advertise: str | None = None
+    """The address that peers are told, where it is not the one that is listened on."""
+    sources: Mapping[str, str]
+
+    def changed(self, given: Mapping[str, Any], source: str) -> Settings:
+        """The same with these values, checked; UNSET ones are left as they are."""
+        values = {name: _CHECKS[name](value) for name, value in given.items() if value is not UNSET}
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
+
+
+def use_pyproject(path: Path | None) -> None:
+    """Let engines that are made from now on honour this file; the command line does, before it imports an app.
+
+    Nobody else reads it: a library does not look for files that nobody named.
+    """
+    global _pyproject
+    _pyproject = path
+
+
+def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings:
+    """Defaults, then pyproject.toml, then the environment, then what the code gave."""
+    settings = Settings(name=f"{socket.gethostname()}-{os.getpid()}", sources=dict.fromkeys(_CHECKS, "default"))
+    pyproject = pyproject or _pyproject
+    if pyproject is not None:
+        table = read_pyproject(pyproject)
+        with _naming(str(pyproject)):
+            settings = settings.changed({name: table[name] for name in table if name != "app"}, str(pyproject))
+    for name in _CHECKS:
+        variable = f"SYNERGON_{name.upper()}"
+        if os.environ.get(variable):
+            with _naming(f"${variable}"):
+                settings = settings.changed({name: from_text(name, os.environ[variable], variable)}, f"${variable}")
+    return settings.changed(given, "code")
+
+
+@contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """A value that makes no sense is looked for where it was written."""
+    try:
+        yield
+    except (ConfigurationError, TypeError) as error:
+        said = str(error)
+        raise OptionError(said if said.startswith(source) else f"{source}: {said}") from error
+
+
+def read_pyproject(path: Path) -> dict[str, Any]:
+    """`[tool.synergon]`: settings, and `app`, which is for the command line. TOML has no null; "none" stands for it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("synergon", {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}") from error
+    for name in table:
+        if name not in _CHECKS and name != "app":
+            raise OptionError(f"[tool.synergon] in {path} has no setting {name!r}; it takes app, {', '.join(_CHECKS)}")
+    return {name: None if _is_none(name, value) else value for name, value in table.items()}
+
+
+def _is_none(name: str, value: Any) -> bool:
+    return name in ("timeout", "grace", "child_memory") and isinstance(value, str) and value.lower() == "none"
+
+
+def from_text(name: str, text: str, variable: str) -> Any:
+    """A setting that was written as text, as the value that the code would have given."""
+    if _is_none(name, text):
+        return None
+    if name in ("concurrency", "child_processes", "child_tasks"):
+        if not text.isdecimal():
+            raise OptionError(f"${variable} must be a whole number, got {text!r}")
+        return int(text)
+    if name in ("queues", "labels"):
+        return [word.strip() for word in text.split(",")]
+    if name == "resources":
+        return _resources_of(text)
+    if name == "retention":
+        return Retention(succeeded=text, failed=text, cancelled=text)
+    return text
+
+
+def _check_queues(value: Any) -> frozenset[str] | None:
+    if value is None:
+        return None
+    names = [] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"queues must be a list of names, got {value!r}; None serves every queue")
+    return frozenset(check_name(name, "queue") for name in names)
+
+
+def _check_lease(value: Any) -> float:
+    lease = seconds(value, "lease")
+    if not 0.5 <= lease <= 3600:
+        raise OptionError(f"lease must be between half a second and an hour, got {value!r}")
+    return lease
+
+
+def _check_sweep(value: Any) -> float | None:
+    return None if value is None else seconds(value, "sweep", positive=True)
+
+
+def _check_grace(value: Any) -> float | None:
+    return None if value is None else seconds(value, "grace")
+
+
+def _check_retention(value: Any) -> Retention:
+    if isinstance(value, Mapping):
+        return Retention(**value)
+    if not isinstance(value, Retention):
+        raise OptionError(f"retention must be a Retention, got {value!r}")
+    return value
+
+
+def _check_resources(value: Any) -> Resources:
+    if isinstance(value, str):
+        return _resources_of(value)
+    if isinstance(value, Mapping):
+        return _resources_from(value)
+    if not isinstance(value, Resources):
+        raise OptionError(f"resources must be Resources, like Resources(cpu=8, ram='16GiB'), got {value!r}")
+    return value
+
+
+def _resources_of(text: str) -> Resources:
+    """`cpu=8, ram=16GiB, license=2`, as in the environment."""
+    amounts: dict[str, Any] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        name, separator, amount = (part.strip() for part in word.partition("="))
+        if not separator or not amount or name in amounts:
+            raise OptionError(f'resources are written like "cpu=8, ram=16GiB, license=2", got {text!r}')
+        amounts[name] = amount if name == "ram" else _number(name, amount)
+    return _resources_from(amounts)
+
+
+def _resources_from(amounts: Mapping[Any, Any]) -> Resources:
+    """As in pyproject.toml: what is not one of the usual three is custom."""
+    usual = {name: amounts[name] for name in ("cpu", "ram", "gpu") if name in amounts}
+    custom = {name: amount for name, amount in amounts.items() if name not in usual}
+    return Resources(**usual, custom=custom)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"resources: {name} must be a number, got {text!r}") from None
+
+
+def _check_listen(value: Any) -> str | None:
+    if value is None or value == "off":
+        return None
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    is_place = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
+    if value != AUTO and not is_place:
+        raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
+    return str(value)
+
+
+def _check_advertise(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _is_address(value):
+        raise OptionError(
+            f"advertise must be an address like http://10.0.0.5:7700, without anything behind its path, got {value!r}"
+        )
+    return value
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        is_place = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+    return is_place and not set("?# ").intersection(text)
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "url": check_url,
+    "name": lambda value: check_name(value, "name"),
+    "concurrency": lambda value: check_count(value, "concurrency"),
+    "queues": _check_queues,
+    "timeout": check_timeout,
+    "lease": _check_lease,
+    "sweep": _check_sweep,
+    "grace": _check_grace,
+    "retention": _check_retention,
+    "child_processes": lambda value: check_count(value, "child_processes"),
+    "child_tasks": lambda value: check_count(value, "child_tasks"),
+    "resources": _check_resources,
+    "labels": lambda value: check_labels(value, "labels"),
+    "listen": _check_listen,
+    "advertise": _check_advertise,
+    "child_memory": lambda value: None if value is None else size_bytes(value, "child_memory"),
+}

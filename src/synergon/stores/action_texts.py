@@ -1,0 +1,133 @@
+"""Orders in words: what they ask for, and what came of them. The same in every store."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from synergon.errors import OptionError
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewServer
+from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Verb
+from synergon.model.task_records import TaskRecord
+from synergon.model.tasks import Moved
+from synergon.options.addresses import normal_address
+
+NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop", "drain", "restart"})
+"""Orders that the node carries out which they name."""
+CORDONING: Final[frozenset[Verb]] = frozenset({"cordon", "drain", "restart"})
+"""From the moment on in which one of these is written down, the node that it names may claim nothing."""
+ENDED_BEFORE: Final = "ended before"
+CANCEL_REQUESTED: Final = "cancel requested"
+
+
+NO_NODE: Final = "no node of that id"
+DEAD_NODE: Final = "its lease is over"
+
+
+class Rejected(Exception):
+    """The order cannot be carried out by anybody; the message says why. Nothing is done, and that is written down."""
+
+    @property
+    def outcome(self) -> str:
+        """What is written down."""
+        return f"{REJECTED}{self}"
+
+
+def check(order: NewAction) -> None:
+    """Refuse what was refused before it came here."""
+    if order.refusal is not None:
+        raise Rejected(order.refusal)
+
+
+def limit_value(order: NewAction) -> int | None:
+    """The new value of a limit."""
+    return _number(order.value, "a limit")
+
+
+def servers(order: NewAction) -> list[NewServer]:
+    """The new pool of a provider."""
+    value = order.value
+    if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
+        raise Rejected(f"servers are [[address, capacity], ...], got {value!r}")
+    pool = [NewServer(address=_address(one[0]), capacity=_number(one[1], "a capacity")) for one in value]
+    if len({server.address for server in pool}) < len(pool):
+        raise Rejected("two servers have the same address")
+    return pool
+
+
+def task_id(order: NewAction) -> int:
+    """The task that is meant."""
+    try:
+        return int(order.subject)
+    except ValueError:
+        raise Rejected(f"{order.subject!r} is no id of a task") from None
+
+
+def why(order: NewAction) -> str | None:
+    """Why a task is cancelled."""
+    if order.value is not None and not isinstance(order.value, str):
+        raise Rejected(f"the reason of a cancel is a text, got {order.value!r}")
+    return order.value
+
+
+def _number(value: Any, what: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise Rejected(f"{what} is a whole number from 0 on, or null for no limit, got {value!r}")
+    number: int | None = value
+    return number
+
+
+def _address(value: Any) -> str:
+    try:
+        return normal_address(value)
+    except OptionError as error:
+        raise Rejected(str(error)) from error
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+def pause_outcome(*, done: bool) -> str:
+    """Of a pause."""
+    return "paused" if done else "was paused already"
+
+
+def resume_outcome(*, done: bool) -> str:
+    """Of a resume."""
+    return "resumed" if done else "was not paused"
+
+
+def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
+    """Of a new value."""
+    if not done:
+        raise Rejected("no limit of that name")
+    return f"limit {name} is {'unlimited' if value is None else value} now"
+
+
+def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
+    """Of a new pool."""
+    if not done:
+        raise Rejected("no provider of that name")
+    return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
+
+
+def cancel_outcome(moved: Moved) -> str:
+    """Of a cancel."""
+    if moved.state is None:
+        raise Rejected("no task of that id")
+    if not moved.done:
+        return ENDED_BEFORE
+    return CANCEL_REQUESTED if moved.state is State.RUNNING else "cancelled"
+
+
+def cancelled(order: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:
+    """What a cancel that was ordered has done, by its outcome; the task as it was found afterwards."""
+    if order.is_refused:
+        return Moved(id=task_id, done=False, state=None)
+    kind = None if record is None else record.kind
+    if order.outcome == ENDED_BEFORE:
+        return Moved(id=task_id, done=False, state=None if record is None else record.state, kind=kind)
+    if order.outcome == CANCEL_REQUESTED:
+        node_id = None if record is None else record.node_id
+        return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
+    return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)

@@ -1,0 +1,51 @@
+"""A store that connects when it is first asked something: in a child process most bodies never ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from synergon.errors import NotAvailable
+from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.base import Store
+
+
+class LazyStore:
+    """Any store, opened at the first call. What a child cannot share with its parent is refused then."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._is_open = False
+        self.url = store.url
+        self.capabilities = store.capabilities
+
+    async def open(self) -> None:
+        """Later."""
+
+    async def close(self) -> None:
+        """Disconnect, if it ever connected."""
+        if self._is_open:
+            await self._store.close()
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """The caller's own connection is open already."""
+        return self._store.insert_on_sync(connection, tasks)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Any other call of the store, once it is open."""
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            await self._open()
+            return await getattr(self._store, name)(*arguments, **named)
+
+        return call
+
+    async def _open(self) -> None:
+        if not self.capabilities.shared:
+            raise NotAvailable(f"{self.url} lives in one process, and this body runs in a child of it")
+        async with self._lock:
+            if not self._is_open:
+                await self._store.open()
+                self._is_open = True

@@ -1,0 +1,114 @@
+"""Looking at the tables without changing them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import merge
+from itertools import chain, islice, takewhile
+
+from synergon.model.claims import CandidateQuery
+from synergon.model.lifecycle import State
+from synergon.model.record import to_datetime
+from synergon.model.requirements import is_suitable
+from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.stores.memory.claim_limited import open_lanes
+from synergon.stores.memory.key_queues import line_name
+from synergon.stores.memory.ready_groups import Place
+from synergon.stores.memory.row import Row, record_of
+from synergon.stores.memory.tables import Tables
+from synergon.stores.node_capacity import requirements_of
+
+
+def list_tasks(tables: Tables, query: TaskQuery) -> TaskPage:
+    """One page of the tasks that match, newest id first."""
+    matching = (row for row in _newest_first(tables, query.before) if _matches(row, query))
+    found = list(islice(matching, query.limit + 1))
+    page = found[: query.limit]
+    has_more = len(found) > len(page)
+    return TaskPage(tasks=tuple(record_of(row) for row in page), next=page[-1].id if has_more and page else None)
+
+
+def _newest_first(tables: Tables, before: int | None) -> Iterator[Row]:
+    if before is None:
+        return reversed(tables.rows.values())
+    ids = list(tables.rows)
+    return (tables.rows[ids[index]] for index in range(bisect_left(ids, before) - 1, -1, -1))
+
+
+def _matches(row: Row, query: TaskQuery) -> bool:
+    task = row.task
+    return (
+        (query.states is None or row.state in query.states)
+        and (query.kind is None or task.kind == query.kind)
+        and (query.queue is None or task.queue == query.queue)
+        and (query.key is None or task.key == query.key)
+        and (query.tag is None or query.tag in task.tags)
+    )
+
+
+def counts(tables: Tables) -> dict[tuple[str, str, State], int]:
+    """How many tasks are in each state, by queue and kind."""
+    return {
+        (queue, kind, state): number
+        for (queue, kind), tally in tables.tallies.items()
+        for state, number in tally.items()
+        if number
+    }
+
+
+def queues(tables: Tables) -> list[QueueRecord]:
+    """Every queue that was ever named."""
+    numbers: dict[str, dict[State, int]] = {name: {} for name in tables.queues}
+    for (queue, _, state), number in counts(tables).items():
+        numbers[queue][state] = numbers[queue].get(state, 0) + number
+    return [
+        QueueRecord(name=name, paused_at=None if paused_at is None else to_datetime(paused_at), counts=numbers[name])
+        for name, paused_at in sorted(tables.queues.items())
+    ]
+
+
+def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
+    """Ready tasks of a kind in order, of those that a node could run."""
+    after = None if look.after is None else (-look.after[0], look.after[1])
+    suitable = (
+        lane.rows(after)
+        for lane in open_lanes(tables, look.room.kind, look.queues)
+        if (lane.queue, lane.requirements) not in look.without
+        and is_suitable(requirements_of(look.room, lane.requirements), look.labels, look.totals)
+    )
+    fresh = (row for row in merge(*suitable, key=_place) if row.expires_at is None or row.expires_at > now)
+    return [record_of(row) for row in islice(fresh, look.limit)]
+
+
+def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
+    """How many tasks of the same kind, state and line go before this one."""
+    row = tables.rows.get(task_id)
+    if row is None or row.state not in (State.READY, State.WAITING):
+        return None
+    before = (other for other in _rivals(tables, row) if _place(other) < _place(row))
+    return sum(1 for _ in islice(before, limit))
+
+
+def _rivals(tables: Tables, row: Row) -> Iterator[Row]:
+    """Tasks that might go before this one; of those that are ready without a line, first those that do."""
+    name = line_name(row)
+    if name is not None:
+        return tables.lines[name].rows(row.state)
+    if row.state is State.WAITING:
+        return _waiting(tables, row.task.kind)
+    ready = tables.ready
+    lanes = ready.command_lanes(row.task.kind) if row.task.is_command else ready.lanes(row.task.kind)
+    mine = _place(row)
+    return chain.from_iterable(takewhile(lambda other: _place(other) < mine, lane.rows()) for lane in lanes)
+
+
+def _waiting(tables: Tables, kind: str) -> Iterator[Row]:
+    for line in tables.lines_of(kind):
+        yield from line.rows(State.WAITING)
+    for group in tables.groups.values():
+        yield from (row for row in group.followers.values() if row.task.kind == kind)
+
+
+def _place(row: Row) -> Place:
+    return -row.priority, row.id

@@ -1,0 +1,81 @@
+"""Room that a node keeps for a task that does not fit yet."""
+
+from __future__ import annotations
+
+from synergon.model.claims import ClaimRequest, KindRequest, ReservedTask
+from synergon.model.lifecycle import State
+from synergon.model.requirements import Requirements
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+from synergon.stores.node_capacity import requirements_of
+from synergon.stores.shared_capacity import PermitRequest, SharedCapacity
+
+
+def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    """Whether the node may choose this task, which it could run and has no room for."""
+    return (
+        request.patience is not None
+        and now - row.run_at >= request.patience
+        and not _is_another_s(tables, request, row, now)
+    )
+
+
+def keep(row: Row, request: ClaimRequest, requirements: Requirements, now: int) -> ReservedTask:
+    """The node keeps room for it, from now on or further."""
+    row.reserved_by = request.node_id
+    row.reserved_until = now + request.reserve_microseconds
+    return ReservedTask(id=row.id, kind=row.task.kind, requirements=requirements)
+
+
+def hold_place(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: int) -> None:
+    """Others leave to the task that room is kept for what it needs of that which all nodes share."""
+    row = tables.rows.get(request.reserved_task or 0)
+    room = None if row is None else _room_of(request, row)
+    if row is not None and room is not None and row.state is State.READY and _may_keep_on(tables, request, row, now):
+        places.hold(room, candidate(row))
+
+
+def keep_on(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: int) -> ReservedTask | None:
+    """The node keeps room for the same task as before, or lets go of it if that could not start anyway."""
+    row = tables.rows.get(request.reserved_task or 0)
+    if row is None or row.state is not State.READY:
+        return None
+    room = _room_of(request, row)
+    if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, candidate(row)) is not None:
+        return keep(row, request, requirements_of(room, row.task.requirements), now)
+    if row.reserved_by == request.node_id:
+        row.reserved_by = None
+    return None
+
+
+def _room_of(request: ClaimRequest, row: Row) -> KindRequest | None:
+    return next((room for room in request.kinds if room.kind == row.task.kind), None)
+
+
+def _may_keep_on(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    is_asked_for = request.queues is None or row.task.queue in request.queues
+    is_over = row.expires_at is not None and row.expires_at <= now
+    return (
+        request.reserve_microseconds > 0
+        and is_asked_for
+        and not is_over
+        and tables.queues[row.task.queue] is None
+        and not _is_another_s(tables, request, row, now)
+    )
+
+
+def candidate(row: Row) -> PermitRequest:
+    """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
+    avoid = row.server if row.attempts > 0 else None
+    return PermitRequest(row.id, row.priority, row.task.kind, row.task.target, avoid)
+
+
+def _is_another_s(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+    """Whether another node keeps room for it that is alive and not cordoned."""
+    return (
+        row.reserved_by is not None
+        and row.reserved_by != request.node_id
+        and row.reserved_until > now
+        and tables.is_leased(row.reserved_by, now)
+        and tables.nodes[row.reserved_by].cordoned_at is None
+    )

@@ -1,0 +1,167 @@
+"""What a node can carry: the decision that every store makes in its claim, from what the node says of itself.
+
+It is the node's own word, not a row's: nobody else runs anything there. `Allotment` decides about what all nodes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Final
+
+from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.requirements import (
+    PROCESS,
+    SLOT,
+    UNIT,
+    Requirements,
+    is_suitable,
+    parse_requirements,
+    with_kind_defaults,
+)
+
+ANY_NUMBER: Final = 2**31
+
+
+class Fit(Enum):
+    """Whether a task could run on a node."""
+
+    NOW = auto()
+    LATER = auto()
+    """When enough of what runs there has ended."""
+    IN_TURN = auto()
+    """When a child process is free, at the earliest. Each takes one, so nobody is too big for it; until it is free no
+    room is kept."""
+    NEVER = auto()
+    """It lacks a label or has a forbidden one, or the whole node is too small."""
+
+
+class NodeCapacity:
+    """What the node has left, while a claim takes it task by task."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self._request = request
+        self._free = dict(request.free)
+        self._slots = request.limit
+        self._held = request.held
+        self._shares = list(request.shares)
+        """What each of those gives back that run there, or are taken now."""
+        self.may_keep = may_reserve(request)
+        """Whether room may be kept for a task that comes next in order and does not fit."""
+        self.unfit: set[str] = set()
+        """Kinds of which a task was weighed that fits later and not now."""
+
+    def fit(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
+        """Whether a task with these requirements fits now; without an id: any task but the reserved one."""
+        request = self._request
+        if not is_suitable(requirements, request.labels, request.totals):
+            return Fit.NEVER
+        short_of = self.short_of(room, requirements, task_id)
+        if not short_of:
+            return Fit.NOW
+        if task_id is not None:
+            self.unfit.add(room.kind)
+        return Fit.IN_TURN if PROCESS in short_of else Fit.LATER
+
+    def slots(self, room: KindRequest) -> int:
+        """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
+        if room.is_command:
+            return ANY_NUMBER
+        return self._slots + self._request.yielding.get(SLOT, 0) if room.is_yielded_to else self._slots
+
+    def short_of(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
+        """The resources of which too little is left for it now."""
+        is_exempt = self._is_exempt(room, requirements, task_id)
+        return [name for name, amount in requirements.cost.items() if amount > self._available(name, room, is_exempt)]
+
+    def is_worth_keeping(self, room: KindRequest, requirements: Requirements, task_id: int) -> bool:
+        """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
+        bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
+        them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
+        not kept for it, it is for none behind it: that would be kept from this one, too."""
+        short = self.short_of(room, requirements, task_id)
+        holders = (share for share in self._shares if not share.keys().isdisjoint(short))
+        is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
+        is_worth = is_worth or bool(room.limits) or room.provider is not None
+        self.may_keep = self.may_keep and is_worth
+        return is_worth
+
+    def left(self, room: KindRequest) -> dict[str, int]:
+        """What a task of the kind finds of each resource, if nothing is held from it."""
+        return {name: self._available(name, room, is_exempt=True) for name in self._request.totals}
+
+    def most(self, room: KindRequest, requirements: Requirements) -> int:
+        """More than this cannot be taken of such tasks; the one that room is kept for not counted."""
+        if self.fit(room, requirements) is Fit.NEVER:
+            return 0
+        is_exempt = self._is_exempt(room, requirements, None)
+        shares = [
+            max(self._available(name, room, is_exempt), 0) // amount for name, amount in requirements.cost.items()
+        ]
+        return min(shares, default=ANY_NUMBER)
+
+    def take(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
+        """It is taken. What was held for it is its own now, and held from nobody any more."""
+        self._slots -= not room.is_command
+        for name, amount in requirements.cost.items():
+            self._free[name] = self._free.get(name, 0) - amount
+        if requirements.cost:
+            self._shares.append(requirements.cost)
+        if task_id is not None and task_id == self._request.reserved_task:
+            self._held = {}
+
+    def _is_exempt(self, room: KindRequest, requirements: Requirements, task_id: int | None) -> bool:
+        """Whether it may use what is held for the task that room is kept for."""
+        is_brief = room.is_brief and not requirements.is_long
+        return room.is_urgent or is_brief or (task_id is not None and task_id == self._request.reserved_task)
+
+    def _available(self, name: str, room: KindRequest, is_exempt: bool) -> int:
+        available = self._free.get(name, 0)
+        if room.is_yielded_to:
+            available += self._request.yielding.get(name, 0)
+        return available if is_exempt else available - self._held.get(name, 0)
+
+
+def may_reserve(request: ClaimRequest) -> bool:
+    """Whether the node may choose a task that does not fit, to keep room for it."""
+    return request.patience is not None and request.reserved_task is None
+
+
+def needs_only_slots(request: ClaimRequest, rooms: Iterable[KindRequest]) -> bool:
+    """Whether nothing but numbers decides who of these kinds is taken, as long as their rows say nothing. Child
+    processes have to be weighed only where several kinds share some."""
+    if request.reserved_task is not None:
+        return False
+    in_processes: set[str] = set()
+    for room in rooms:
+        if not room.is_free:
+            return False
+        if room.is_process:
+            in_processes.add(room.kind)
+    return len(in_processes) <= 1 or _free_processes(request) <= 0
+
+
+def most_without_requirements(request: ClaimRequest, room: KindRequest) -> int:
+    """How many of the kind could be taken whose rows say nothing, where nobody else takes a child process."""
+    return min(room.count, _free_processes(request)) if room.is_process else room.count
+
+
+def _free_processes(request: ClaimRequest) -> int:
+    return max(request.free.get(PROCESS, 0), 0) // UNIT
+
+
+def requirements_of(room: KindRequest, text: str) -> Requirements:
+    """What a row's text means, where its kind is known."""
+    return with_kind_defaults(parse_requirements(text), room.requirements) if text else room.requirements
+
+
+def claim_order(
+    room: KindRequest, priority: int, task_id: int, reserved_task: int | None = None
+) -> tuple[bool, bool, int, int, int]:
+    """The order in which tasks are taken: commands, urgent kinds, the task that room is kept for, priority, the end of
+    a pipeline before its beginning, age."""
+    if room.is_command:
+        return False, False, 0, 0, task_id
+    if task_id == reserved_task:  # else others would have the last slot, and what is held would be held in vain
+        return True, not room.is_urgent, -ANY_NUMBER, 0, task_id
+    return True, not room.is_urgent, -priority, room.rank, task_id

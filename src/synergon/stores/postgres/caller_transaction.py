@@ -1,0 +1,86 @@
+"""Tasks come in by way of a caller's own transaction; a NOTIFY in it tells the nodes when it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from synergon.errors import KeyConflict, OptionError
+from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.drivers import Driver
+from synergon.stores.postgres.insert import insert
+from synergon.stores.postgres.schema import Identity
+from synergon.stores.postgres.session import Session
+
+PAYLOAD_BYTES: Final = 7999
+"""What fits into a notification; more kinds than that are told as `all`."""
+
+Result = TypeVar("Result")
+
+
+async def insert_on(
+    driver: Driver, address: Address, identity: Identity, sql: Mapping[str, str], tasks: Sequence[NewTask]
+) -> list[Insertion]:
+    """Insert on the caller's connection, after a look at where it leads."""
+    await driver.check_transaction()
+    session = Session(driver, address.profile, sql, shard=0, is_callers=True)
+    await _check_same_database(session, address, identity)
+    inserted = await _insert_all_or_none(session, tasks)
+    if address.notifies:
+        await session.rows("notify", address.channel, payload_of({task.kind for task in tasks}))
+    return inserted
+
+
+async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """A caller may catch a conflict and commit nevertheless; then nothing of this call may be there."""
+    if all(task.key is None or task.on_conflict == "return" for task in tasks):
+        return await insert(session, tasks)
+    await session.rows("begin_call")
+    try:
+        inserted = await insert(session, tasks)
+    except KeyConflict:
+        await session.rows("undo_call")
+        await session.rows("end_call")
+        raise
+    await session.rows("end_call")
+    return inserted
+
+
+async def _check_same_database(session: Session, address: Address, identity: Identity) -> None:
+    # Asked for by name first: a table that is not there would abort the caller's transaction.
+    database, has_tables = await session.row("whereabouts", f"{address.schema}.meta")
+    found = await session.value("database_id") if has_tables else None
+    if database != identity.database or found != identity.id:
+        raise OptionError(
+            f"conn is a connection to another database: {database!r} "
+            f"{'with a schema' if has_tables else 'without a schema'} {address.schema!r}, "
+            f"but the engine's is {identity.database!r} at {address.place}; they must be the same"
+        )
+
+
+def payload_of(kinds: set[str]) -> str:
+    """The kinds, for a notification."""
+    text = msgspec.json.encode(sorted(kinds))
+    return text.decode() if len(text) <= PAYLOAD_BYTES else ""
+
+
+def kinds_of(payload: str) -> list[str] | None:
+    """The kinds of a notification; None: any."""
+    try:
+        return msgspec.json.decode(payload, type=list[str])
+    except msgspec.DecodeError:
+        return None
+
+
+def without_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that never waits: on a synchronous connection everything is answered at once."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("the connection was taken for a synchronous one, and waits")

@@ -1,0 +1,108 @@
+"""Which way a claim goes: the short one, or the long one where limits, servers or demands have a say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from synergon.model.claims import ClaimRequest, Claims
+from synergon.stores.node_capacity import most_without_requirements, needs_only_slots
+from synergon.stores.postgres.claim_fast import AtOnce, Run, shut_out
+from synergon.stores.postgres.claim_limited import claim_seats
+from synergon.stores.postgres.prefix_limits import Covering
+from synergon.stores.postgres.ready_groups import Lanes, find_lanes
+
+REMEMBERED_SECONDS: Final = 10.0
+"""A kind that has had tasks with demands of their own is likely to have more."""
+
+MANY: Final = 50
+"""From this number on it pays to claim by the shorter statement, although it may be asked in vain."""
+
+
+class Claimer:
+    """Claims for the nodes of one process.
+
+    On the long way it is found first, without locks, what there is to take at all; if that needs no weighing, the
+    short way is taken after all. The short way has a shorter one, for requests of one kind, as they are when a task
+    has just come, and for as long as there is more than is asked for.
+    """
+
+    def __init__(
+        self,
+        at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]],
+        shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None,
+        write: Run,
+        statement: Run,
+    ) -> None:
+        self._at_once = at_once
+        self._shortly = shortly
+        self._has_left_some = False
+        """The last claim took as many as it asked for."""
+        self._write = write
+        self._statement = statement
+        self._covering: Covering = {}
+        self._demanding: dict[str, float] = {}
+        """Until when each of these kinds is believed to have tasks that must be weighed."""
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
+        if needs_only_slots(request, request.kinds) and not self._is_remembered(request):
+            found = await self._claim_in_numbers(_in_numbers(request))
+            if not found.demanding:
+                return found.claims
+            self._remember(found.demanding)
+        return await self._claim_by_lanes(request)
+
+    async def _claim_in_numbers(self, request: ClaimRequest) -> AtOnce:
+        found = AtOnce(Claims())
+        is_short = len(request.kinds) == 1 or (self._has_left_some and _is_for_many(request))
+        if self._shortly is not None and is_short:
+            found = AtOnce(await self._shortly(self._statement, request))
+        if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
+            found = await self._at_once(self._statement, request)
+        self._has_left_some = len(found.claims) >= request.limit
+        return found
+
+    async def _claim_by_lanes(self, request: ClaimRequest) -> Claims:
+        lanes: Lanes | None = await self._statement(find_lanes, request)
+        if lanes is None:
+            return shut_out(request.node_id, is_leased=True)
+        self._remember(kind for kind, demands in lanes.demands.items() if any(demands))
+        rest = lanes.rest(request)
+        if not rest.kinds and rest.reserved_task is None:
+            return Claims()
+        if needs_only_slots(rest, rest.kinds) and not any(map(any, lanes.demands.values())):
+            found = await self._claim_in_numbers(_in_numbers(rest))
+            if not found.demanding:
+                return found.claims
+            # Such tasks have come since the look, and nothing was taken: the next look sees them.
+            self._remember(found.demanding)
+            return await self._claim_by_lanes(request)
+        return await claim_seats(self._write, self._statement, request, lanes, self._covering)
+
+    def _is_remembered(self, request: ClaimRequest) -> bool:
+        if not self._demanding:
+            return False
+        now = time.monotonic()
+        self._demanding = {kind: until for kind, until in self._demanding.items() if until > now}
+        return any(room.kind in self._demanding for room in request.kinds)
+
+    def _remember(self, kinds: Iterable[str]) -> None:
+        self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
+
+
+def _is_for_many(request: ClaimRequest) -> bool:
+    """Whether it asks for many, all of which might be of any of its kinds."""
+    return request.limit >= MANY and all(room.count >= request.limit for room in request.kinds)
+
+
+def _in_numbers(request: ClaimRequest) -> ClaimRequest:
+    """The same for the short way, which knows how many of each kind, and of child processes nothing."""
+    if not any(room.is_process for room in request.kinds):
+        return request
+    return replace(
+        request, kinds=tuple(replace(room, count=most_without_requirements(request, room)) for room in request.kinds)
+    )

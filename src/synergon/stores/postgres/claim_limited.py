@@ -1,0 +1,370 @@
+"""The claim where limits, servers, rates, commands or demands have a say: a transaction of a few steps.
+
+The rows of the limits and servers that apply are locked first, then what running tasks hold is counted by later
+statements, so it stays true until the commit. What a task holds is written into its row when it is taken, and nowhere
+else: usage is the number of running rows that name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from synergon.model.claims import ClaimRequest, Claims, KindRequest, ReservedTask
+from synergon.stores.contention import Contention, RowHeld
+from synergon.stores.leaving import Elsewhere, Leaving
+from synergon.stores.node_capacity import NodeCapacity, requirements_of
+from synergon.stores.postgres import servers
+from synergon.stores.postgres.choice import (
+    Choosing,
+    Contender,
+    LaneName,
+    Taken,
+    candidate,
+    contender,
+    most_by_weight,
+    rest_of,
+)
+from synergon.stores.postgres.claim_fast import Run, in_order, queues_of, shut_out
+from synergon.stores.postgres.commands import ready_commands
+from synergon.stores.postgres.elsewhere import looks_elsewhere, seen_elsewhere
+from synergon.stores.postgres.follow_ups import draw
+from synergon.stores.postgres.key_queues import charge_starts
+from synergon.stores.postgres.limits import split
+from synergon.stores.postgres.lock_order import OF_LINES, terms_of
+from synergon.stores.postgres.prefix_limits import Covering, above, limits_above, providers_of
+from synergon.stores.postgres.ready_groups import Lanes
+from synergon.stores.postgres.session import Session, Terms
+from synergon.stores.shared_capacity import Grant, HeldPermits, ServerCapacity, SharedCapacity
+
+LOOKED_AT: Final = 1000
+"""Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
+FEW: Final = 8
+"""So many of a lane are looked at while it is counted how many may be taken."""
+LOOKS: Final = 8
+PATIENT_LOOKS: Final = 3
+MOST_PROBES: Final = 64
+PAUSE_SECONDS: Final = 0.01
+
+
+class Taking(NamedTuple):
+    """What a claim has done."""
+
+    rows: list[Any]
+    kept: ReservedTask | None = None
+    is_cordoned: bool = False
+    unfit: frozenset[str] = frozenset()
+    leaving: Leaving | None = None
+
+
+async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
+    """Take the first ready tasks in order that have a place in everything they need; commands before all else.
+
+    `write` makes a transaction of a piece of work, `statement` one of a single statement. Where a row that somebody
+    holds is an error, it is looked again, and in the end without those rows. `covering` is what was seen before.
+    """
+    held: set[int] = set()
+    for number in range(LOOKS):
+        wanted: list[int] = []
+        try:
+            taking: Taking = await write(take, request, lanes, covering, held, wanted)
+        except RowHeld:
+            await asyncio.sleep(PAUSE_SECONDS * random.random())
+            if number >= PATIENT_LOOKS:
+                held |= await _find_held(statement, wanted)
+        else:
+            claims = in_order(request.kinds, taking.rows, request.reserved_task)
+            claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
+            if taking.leaving is not None:
+                claims.left, claims.unserved = taking.leaving.left, taking.leaving.unserved
+            return claims
+    return Claims()
+
+
+async def _find_held(statement: Run, ids: Sequence[int]) -> set[int]:
+    held: set[int] = set()
+    for task_id in ids[:MOST_PROBES]:
+        try:
+            await statement(_probe, task_id)
+        except RowHeld:
+            held.add(task_id)
+    return held
+
+
+async def _probe(session: Session, task_id: int) -> None:
+    await session.rows("lock_ready", task_id)
+
+
+async def take(
+    session: Session, asked: ClaimRequest, lanes: Lanes, covering: Covering, held: set[int], wanted: list[int]
+) -> Taking:
+    """One claim. Rows that others were quicker to take are passed over, and it is chosen again among the rest.
+
+    `wanted` tells what it tried to take last, should that be refused.
+    """
+    request = lanes.rest(asked)
+    looks = await looks_elsewhere(session, asked, request, lanes, covering)
+    values, servers = await _lock(session, [*request.kinds, *(look.room for look in looks)], covering)
+    elsewhere: list[Elsewhere] | None = None
+    rows: list[Any] = []
+    kept: ReservedTask | None = None
+    unfit: set[str] = set()
+    passed_over = set(held)
+    for _ in range(LOOKS):
+        rest = rest_of(request, rows)
+        sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
+        choosing = Choosing(rest, SharedCapacity(values, servers, sight.holdings))
+        if elsewhere is None:
+            elsewhere = await seen_elsewhere(session, looks, request, choosing.allotment)
+        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over), elsewhere)
+        unfit |= choosing.unfit | sight.unfit
+        wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
+        taken = await _sit(session, request.node_id, choice.taken)
+        rows += taken
+        lost = set(wanted) - {row["id"] for row in taken}
+        if lost and not taken and (refused := await _refused(session, request.node_id)):
+            return refused
+        if not lost and choice.kept is not None:
+            wanted[:] = [choice.kept.candidate.id]
+            row = await _keep(session, asked, choice.kept.candidate.id, choice.kept.requirements)
+            kept = row and _kept(asked, row)
+            lost = set() if kept is not None else set(wanted)
+        if not lost:
+            break
+        passed_over |= lost
+    await _charge(session, request, rows)
+    if (
+        asked.reserved_task is not None
+        and all(row["id"] != asked.reserved_task for row in rows)
+        and asked.reserved_task not in held
+    ):
+        wanted[:] = [asked.reserved_task]
+        kept = await _keep_on(session, asked, asked.reserved_task, choosing.allotment)
+    return Taking(rows, kept, unfit=frozenset(unfit), leaving=choosing.leaving)
+
+
+async def _refused(session: Session, node_id: str) -> Taking | None:
+    """Nothing could be taken, perhaps because the node itself may not."""
+    is_cordoned = await session.value("lease", node_id)
+    if is_cordoned or is_cordoned is None:
+        shut_out(node_id, is_leased=is_cordoned is not None)
+        return Taking([], is_cordoned=True)
+    return None
+
+
+async def _keep(session: Session, request: ClaimRequest, task_id: int, requirements: str | None) -> Any:
+    """Room is kept for it from now on, unless it is gone, or another node does so: then there is no row."""
+    kinds = [room.kind for room in request.kinds]
+    return await session.row(
+        "keep", task_id, request.node_id, request.reserve_microseconds, requirements, kinds, queues_of(request)
+    )
+
+
+async def _keep_on(
+    session: Session, request: ClaimRequest, task_id: int, allotment: SharedCapacity
+) -> ReservedTask | None:
+    """Room is kept for the same task as before, or it is let go of, if that could not start anyway."""
+    row = await _keep(session, request, task_id, None) if request.reserve_microseconds > 0 else None
+    if row is not None and allotment.take(_room_of(request, row), candidate(row)) is not None:
+        return _kept(request, row)
+    await session.rows("let_go", task_id, request.node_id)
+    return None
+
+
+def _kept(request: ClaimRequest, row: Any) -> ReservedTask:
+    return ReservedTask(
+        id=row["id"], kind=row["kind"], requirements=requirements_of(_room_of(request, row), row["requirements"])
+    )
+
+
+def _room_of(request: ClaimRequest, row: Any) -> KindRequest:
+    return next(room for room in request.kinds if room.kind == row["kind"])
+
+
+# ---------------------------------------------------------------- what is locked and counted
+
+
+async def _lock(
+    session: Session, rooms: Collection[KindRequest], covering: Covering
+) -> tuple[dict[str, int | None], list[ServerCapacity]]:
+    """Lock the limits and servers that have a say; what the limits allow, and the servers."""
+    providers = providers_of(rooms)
+    names = {name for room in rooms for name in room.limits} | await limits_above(session, providers, covering)
+    rated = {room.kind for room in rooms if room.is_rated}
+    wanted = names | {OF_LINES + kind for kind in rated}
+    rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
+    session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
+    found = await servers.lock_pools(session, providers) if providers else servers.Pools([], [])
+    covering[providers] = above(found.prefixes, [server.address for server in found.servers])
+    if not covering[providers] <= names:
+        raise Contention("the pool or its limits have changed since the last look")
+    return {row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers
+
+
+# ---------------------------------------------------------------- what there is to take
+
+
+class Sight(NamedTuple):
+    """What running tasks hold, and the first few of the lanes."""
+
+    holdings: list[HeldPermits]
+    contenders: list[Contender]
+    numbers: dict[LaneName, int]
+    """How many of each lane were asked for."""
+    unfit: set[str]
+    """Kinds of which something fits later and not now."""
+
+
+async def _sight(
+    session: Session, request: ClaimRequest, lanes: Lanes, without: set[int], *, is_counted: bool
+) -> Sight:
+    """Where all nodes share something it is counted, after it was locked; a few are most likely all that it allows."""
+    scales = NodeCapacity(request)
+    most = {
+        (room.kind, text): most_by_weight(request, scales, room, text)
+        for room in _by_lanes(request)
+        for text in lanes.demands[room.kind]
+    }
+    if is_counted:
+        most = {lane: min(count, FEW) for lane, count in most.items()}
+    most = {lane: count for lane, count in most.items() if count > 0}
+    rows = await _first(session, request, most, without, is_counted=is_counted)
+    holdings = [
+        HeldPermits(split(row["holds"]), row["provider"], row["server"], row["slot"])
+        for row in rows
+        if row["id"] is None
+    ]
+    return Sight(holdings, [contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
+
+
+def _by_lanes(request: ClaimRequest) -> list[KindRequest]:
+    return [room for room in request.kinds if not room.is_command and room.only is None]
+
+
+async def _contenders(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
+    found = await ready_commands(
+        session, choosing.request, choosing.request.kinds, choosing.allotment, limit=LOOKED_AT, without=without
+    )
+    found += await _tasks(session, choosing, sight, without)
+    found += await _named(session, choosing, without)
+    return list({contender.candidate.id: contender for contender in found}.values())
+
+
+async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
+    """What is in sight, and more of the lanes of which more could be taken."""
+    rooms = {room.kind: room for room in _by_lanes(choosing.request)}
+    most = {lane: choosing.most(rooms[lane[0]], lane[1]) for lane in sight.numbers}
+    numbers = Counter(map(_lane, sight.contenders))
+    again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
+    again |= _with_targets(choosing, rooms, most, sight.contenders)
+    found = [one for one in sight.contenders if _lane(one) not in again]
+    return found + [contender(row) for row in await _first(session, choosing.request, again, without)]
+
+
+def _lane(contender: Contender) -> LaneName:
+    return contender.candidate.kind, contender.requirements
+
+
+def _with_targets(
+    choosing: Choosing, rooms: dict[str, KindRequest], most: dict[LaneName, int], found: Sequence[Contender]
+) -> dict[LaneName, int]:
+    """Where some want a certain server, others behind them may be content with another one."""
+    picky = {_lane(one) for one in found if one.candidate.target is not None}
+    numbers = Counter(map(_lane, found))
+    return {
+        lane: max(most[lane], LOOKED_AT)
+        for lane in picky
+        if rooms[lane[0]].provider is not None
+        and numbers[lane] >= most[lane] > 0
+        and choosing.fits(rooms[lane[0]], lane[1])
+    }
+
+
+async def _first(
+    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int], *, is_counted: bool = False
+) -> list[Any]:
+    """The first so many of each lane, and beside them what running tasks hold."""
+    found: list[Any] = []
+    for lanes in _batches(most) if session.profile.asks_one_number else [most]:
+        if lanes or is_counted:
+            found += await session.rows(
+                "ready",
+                [kind for kind, _ in lanes],
+                [requirements for _, requirements in lanes],
+                list(lanes.values()),
+                queues_of(request),
+                sorted(without),
+                request.patience,
+                request.node_id,
+                max(lanes.values(), default=0),
+                is_counted,
+            )
+            is_counted = False
+    return found
+
+
+def _batches(most: dict[LaneName, int]) -> list[dict[LaneName, int]]:
+    """Those of which one is wanted, for they may be many, and the others."""
+    ones = {lane: count for lane, count in most.items() if count == 1}
+    return [ones, {lane: count for lane, count in most.items() if count > 1}]
+
+
+async def _named(session: Session, choosing: Choosing, without: set[int]) -> list[Contender]:
+    """The tasks that the request names: the only ones of a kind, and the one that room is kept for."""
+    request = choosing.request
+    only = {room.kind: room.only for room in request.kinds}
+    ids = {task_id for room in request.kinds for task_id in room.only or ()}
+    if request.reserved_task is not None:
+        ids.add(request.reserved_task)
+    if not ids:
+        return []
+    rows = await session.rows(
+        "ready_among", sorted(ids), queues_of(request), sorted(without), request.patience, request.node_id
+    )
+    for row in rows:
+        if row["id"] == request.reserved_task and row["kind"] in only:
+            choosing.hold(contender(row))
+    return [contender(row) for row in rows if _is_wanted(row, only)]
+
+
+def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
+    if row["kind"] not in only:
+        return False
+    named = only[row["kind"]]
+    return named is None or row["id"] in named
+
+
+# ---------------------------------------------------------------- they sit down
+
+
+async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[Any]:
+    chosen = sorted(chosen, key=lambda entry: entry.contender.candidate.id)
+    if not chosen:
+        return []
+    return await session.rows(
+        "take_seats",
+        node_id,
+        [entry.contender.candidate.id for entry in chosen],
+        [_holds(entry.seat) for entry in chosen],
+        [entry.seat.provider for entry in chosen],
+        [entry.seat.server for entry in chosen],
+        [entry.seat.slot for entry in chosen],
+        [entry.contender.requirements for entry in chosen],
+    )
+
+
+def _holds(seat: Grant) -> str | None:
+    return "\n".join(seat.limits) if seat.limits or seat.provider is not None else None
+
+
+async def _charge(session: Session, request: ClaimRequest, taken: Sequence[Any]) -> None:
+    rated = {room.kind for room in request.kinds if room.is_rated}
+    started = Counter(
+        (row["kind"], row["limit_key"]) for row in taken if row["kind"] in rated and row["limit_key"] is not None
+    )
+    if started:
+        await charge_starts(session, started)
+        await draw(session)

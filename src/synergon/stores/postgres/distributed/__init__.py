@@ -1,0 +1,1 @@
+"""What differs on PostgreSQL-compatible distributed databases."""

@@ -1,0 +1,109 @@
+"""Claims without stepping over locked rows: look, take what is still there, and look again for what others took.
+
+The guard is in the statement that takes. Two claimers may look at the same tasks; the slower one gets fewer of them, or
+none, and looks again, so that it does not go idle beside ready work. How often is bounded: after that a sweep or a hint
+goes on. A row that somebody holds for long (a caller's own transaction may) is found by halving, and passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from synergon.errors import StoreError
+from synergon.model.claims import ClaimRequest
+from synergon.stores.contention import RowHeld
+from synergon.stores.postgres.claim_fast import AtOnce, Run, in_order, queues_of, shut_out
+from synergon.stores.postgres.session import Session
+
+LOOKS: Final = 8
+PATIENT_LOOKS: Final = 3
+"""Whoever holds a row is a claimer too, most likely, and gone at the next look; only then it is worth halving."""
+PAUSE_SECONDS: Final = 0.01
+MOST_REFUSALS: Final = 64
+"""How often a claim halves, whatever is held."""
+
+
+async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
+    """Take the first ready tasks in order, as many as the request has room for and others leave."""
+    contest = _Contest(run, request)
+    try:
+        for number in range(LOOKS):
+            if await contest.has_taken_what_it_saw(halves=number >= PATIENT_LOOKS):
+                break
+    except StoreError:
+        if not contest.taken:  # what is taken is this node's, and nobody else would run it
+            raise
+    if contest.taken or contest.is_open:
+        return AtOnce(in_order(request.kinds, contest.taken), frozenset() if contest.taken else contest.demanding)
+    return AtOnce(shut_out(request.node_id, is_leased=contest.is_open is not None))
+
+
+class _Contest:
+    """One claim, over several looks."""
+
+    def __init__(self, run: Run, request: ClaimRequest) -> None:
+        self.taken: list[Any] = []
+        self.is_open: bool | None = True
+        self.demanding: frozenset[str] = frozenset()
+        self._run = run
+        self._request = request
+        self._held: set[int] = set()
+        self._refusals = 0
+
+    async def has_taken_what_it_saw(self, *, halves: bool) -> bool:
+        """Look and take once; False: others were quicker, and there may be more."""
+        rows = await self._run(_look, self._rest(), sorted(self._held))
+        self.is_open, self.demanding = rows[0]["is_open"], frozenset(rows[0]["demanding"])
+        ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
+        before, refusals = len(self.taken), self._refusals
+        if ids:
+            await self._take(ids, halves=halves)
+        if self._refusals > refusals:
+            await asyncio.sleep(PAUSE_SECONDS * random.random())
+        return len(self.taken) - before == len(ids)
+
+    def _rest(self) -> ClaimRequest:
+        """What there is still room for."""
+        by_kind = Counter(row["kind"] for row in self.taken)
+        rooms = tuple(replace(room, count=room.count - by_kind[room.kind]) for room in self._request.kinds)
+        return replace(self._request, kinds=rooms, limit=self._request.limit - len(self.taken))
+
+    async def _take(self, ids: Sequence[int], *, halves: bool) -> None:
+        try:
+            self.taken += await self._run(_take, self._request, ids)
+        except RowHeld:
+            self._refusals += 1
+            if halves:
+                await self._take_halves(ids)
+
+    async def _take_halves(self, ids: Sequence[int]) -> None:
+        if len(ids) == 1 or self._refusals >= MOST_REFUSALS:
+            self._held.update(ids)
+            return
+        middle = len(ids) // 2
+        for half in (ids[:middle], ids[middle:]):
+            await self._take(half, halves=True)
+
+
+async def _look(session: Session, request: ClaimRequest, held: Sequence[int]) -> list[Any]:
+    return await session.rows(
+        "candidates",
+        request.node_id,
+        [room.kind for room in request.kinds],
+        [room.count for room in request.kinds],
+        request.limit,
+        queues_of(request),
+        min(request.limit, max((room.count for room in request.kinds), default=0)),
+        held,
+        [room.rank for room in request.kinds],
+    )
+
+
+async def _take(session: Session, request: ClaimRequest, ids: Sequence[int]) -> list[Any]:
+    return await session.rows("claim", request.node_id, ids, queues_of(request))

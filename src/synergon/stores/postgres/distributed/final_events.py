@@ -1,0 +1,127 @@
+"""The history by its clock, for databases that cannot tell which transactions are under way.
+
+A transaction may commit after others that wrote later moments. So a reading looks again at the last stretch of time,
+which is longer than any transaction of ours may take, and gives what has turned up there; what it has given, it
+remembers. Who goes on from a cursor begins as far back and is given that stretch again: at least once, instead of once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from synergon.model.events import Event
+from synergon.model.lifecycle import State
+from synergon.model.record import EPOCH, from_datetime, to_datetime
+from synergon.stores.final_events import NOW, NUMBER, Floor, numbers_of, unreadable
+from synergon.stores.postgres.final_events import Run, event_of, pruned
+from synergon.stores.postgres.session import Session
+
+MARGIN_SECONDS: Final = 60.0
+"""How much longer the stretch is than a transaction may take: clocks differ, and nobody looks all the time."""
+SHORT_SECONDS: Final = 2.0
+"""How far back every look goes: that far, clocks of several machines may well be apart."""
+LONG_LOOK_SECONDS: Final = 15.0
+"""How often the whole stretch is looked at."""
+
+_CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
+_LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
+
+
+class ClockFinalEvents:
+    """Gives each end once, as long as no commit is later than a call may take; what comes late is out of order."""
+
+    def __init__(
+        self, run: Run, states: Collection[State], kinds: Collection[str] | None, stretch_seconds: float
+    ) -> None:
+        self._run = run
+        self._states = sorted(states)
+        self._kinds = None if kinds is None else sorted(kinds)
+        self._stretch = timedelta(seconds=stretch_seconds)
+        self._place: tuple[datetime, int] = (EPOCH, 0)
+        self._given: dict[tuple[int, datetime], None] = {}
+        """What was given of the stretch."""
+        self._floor = Floor(None)
+        self._looked_at = float("-inf")
+
+    @classmethod
+    async def open(
+        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, call_seconds: float
+    ) -> ClockFinalEvents:
+        """From behind a cursor, less the stretch of time in which more may turn up."""
+        reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
+        if after == NOW:
+            now = await run(_now)
+            reading._place = (now, 0)
+            reading._floor = Floor(from_datetime(now))
+            reading._given = dict.fromkeys(await run(_since, reading._states, now - reading._stretch, now))
+        elif after is not None:
+            found = _CURSOR.fullmatch(after)
+            if found is None:
+                raise unreadable(after)
+            moment, floor = numbers_of(after, *found.groups(default="0"), greatest=_LAST_MOMENT)
+            reading._place = (to_datetime(moment) - reading._stretch, 0)
+            reading._floor = Floor(max(floor, from_datetime(reading._place[0])))
+        return reading
+
+    async def read(self, limit: int) -> list[Event]:
+        """The next ends."""
+        gone, rows = await self._run(_page, self._states, self._kinds, *self._place, limit)
+        self._floor.check(gone, from_datetime(self._place[0]))
+        late = await self._late(limit) if len(rows) < limit else []
+        if rows:
+            self._place = (rows[-1]["finished_at"], rows[-1]["id"])
+        self._remember(late)  # some of which, of the very moment of the place, may be in both
+        new = [row for row in rows if (row["id"], row["finished_at"]) not in self._given]
+        self._remember(new)
+        return [event_of(row, self._cursor(row)) for row in late + new]
+
+    async def _late(self, limit: int) -> list[Any]:
+        """What has turned up in the part that was read already; what is beyond the limit is found again."""
+        is_long = time.monotonic() - self._looked_at > LONG_LOOK_SECONDS
+        back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
+        since, until = max(self._place[0], EPOCH + back) - back, self._place[0]
+        missing = [key for key in await self._run(_since, self._states, since, until) if key not in self._given]
+        if is_long and len(missing) <= limit:
+            self._looked_at = time.monotonic()
+        if not missing:
+            return []
+        wanted = sorted(missing, key=lambda key: key[1])[:limit]
+        return list(await self._run(_of, self._states, [task_id for task_id, _ in wanted]))
+
+    def _remember(self, rows: list[Any]) -> None:
+        for row in rows:
+            self._given[row["id"], row["finished_at"]] = None
+        oldest = self._place[0] - 2 * self._stretch
+        while self._given:
+            key = next(iter(self._given))
+            if key[1] >= oldest:
+                break
+            del self._given[key]
+
+    def _cursor(self, row: Any) -> str:
+        moment = from_datetime(max(row["finished_at"], self._place[0]))
+        return f"{moment}{self._floor.suffix(moment)}"
+
+
+async def _now(session: Session) -> datetime:
+    now: datetime = await session.value("now")
+    return now
+
+
+async def _since(session: Session, states: list[State], since: datetime, until: datetime) -> list[Any]:
+    return [(row["id"], row["finished_at"]) for row in await session.rows("ended_since", states, since, until)]
+
+
+async def _page(
+    session: Session, states: list[State], kinds: list[str] | None, moment: datetime, task_id: int, limit: int
+) -> tuple[int, list[Any]]:
+    rows = await session.rows("endings", states, moment, task_id, limit)
+    return await pruned(session, states, kinds), rows
+
+
+async def _of(session: Session, states: list[State], ids: list[int]) -> list[Any]:
+    return await session.rows("endings_of", ids, states)

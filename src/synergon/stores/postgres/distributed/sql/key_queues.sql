@@ -1,0 +1,40 @@
+-- name: lock_limits
+-- Nobody goes through doors: a statement changes one table here.
+SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
+
+-- name: lock_lines
+SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
+
+-- name: enter
+
+-- name: queue_up
+
+-- name: succeed_in_lines
+
+-- name: demote
+-- Waits for a claimer, and leaves it what it has taken.
+UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
+))
+RETURNING id, kind
+
+-- name: line_up
+-- Waits for somebody who moves one of them, and leaves it where it is then.
+UPDATE {schema}.task SET state = 'waiting'
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.task
+        WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING id, kind
+
+-- name: prune_rates
+-- Asked twice: somebody may have started a task between the look and the removal.
+DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
+    SELECT kind, limit_key FROM {schema}.rate
+    WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1
+)

@@ -1,0 +1,122 @@
+-- What takes the place of the statements of the same name in ../postgres, or is there in addition. Nothing here skips
+-- locked rows, changes data inside WITH, or speaks to sessions elsewhere. Whoever locks several rows looks without
+-- locking first and then locks in the order of ids, so that nobody waits in a ring.
+
+-- name: notify
+-- There is nobody to notify: a statement without text is taken away.
+
+-- name: succeed
+-- One statement changes one table.
+
+-- name: claim_kind
+
+-- name: claim_more
+
+-- name: pass_seat
+
+-- name: pass_seat_in_line
+
+-- name: pass_place
+
+-- name: candidates
+-- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
+-- LIMIT is a parameter and no expression of the lane, which not every planner takes.
+WITH lane AS MATERIALIZED (
+    SELECT room.kind, room.count, room.rank, queue.name AS queue, shard.number AS shard, (
+        SELECT true FROM {schema}.task
+        WHERE state = 'ready' AND shard = shard.number AND kind = room.kind AND queue = queue.name AND requirements > ''
+        LIMIT 1
+    ) AS is_demanding
+    FROM unnest($2::text[], $3::integer[], $8::integer[]) AS room (kind, count, rank)
+    CROSS JOIN {schema}.queue
+    CROSS JOIN generate_series(0, 7) AS shard (number)
+    WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
+),
+demanding AS MATERIALIZED (
+    SELECT DISTINCT kind FROM lane WHERE is_demanding
+),
+candidate AS MATERIALIZED (
+    SELECT found.id, lane.kind, lane.rank, found.priority, lane.count
+    FROM lane CROSS JOIN LATERAL (
+        SELECT id, priority FROM {schema}.task
+        WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND requirements = ''
+            AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($7::bigint[])
+        ORDER BY priority DESC, id
+        LIMIT $6
+    ) AS found
+    WHERE NOT EXISTS (SELECT 1 FROM demanding)
+),
+picked AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        FROM candidate
+    ) AS ranked
+    WHERE place <= count
+    ORDER BY priority DESC, rank, id
+    LIMIT $4
+)
+SELECT
+    (SELECT cordoned_at IS NULL FROM {schema}.node WHERE id = $1 AND leased_until > now()) AS is_open,
+    ARRAY(SELECT kind FROM demanding) AS demanding, picked.id
+FROM (SELECT 1) AS always LEFT JOIN picked ON true
+
+-- name: claim
+-- Takes those of the given tasks that are still ready. A row that somebody holds is an error at once instead of a wait
+-- without end. What the look has found true is asked again, because it was a statement of its own.
+UPDATE {schema}.task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    started_at = greatest(now(), enqueued_at),
+    overdue = false, reserved_by = NULL, reserved_until = NULL
+WHERE state || '' = 'ready' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE id = ANY ($2) AND state || '' = 'ready' AND requirements = '' AND ($3::text[] IS NULL OR queue = ANY ($3))
+        AND (expires_at IS NULL OR expires_at > now())
+        AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
+    ORDER BY id FOR UPDATE NOWAIT
+))
+AND EXISTS (
+    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
+)
+RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
+    overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
+    greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
+
+-- name: end
+-- The first of two steps: the rows, which the caller has locked, are written to the history.
+INSERT INTO {schema}.history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
+)
+SELECT
+    task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
+    CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
+    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
+    is_command, target, provider, requirements
+FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
+WHERE task.id = ANY ($1)
+RETURNING queue, kind
+
+-- name: remove_ended
+-- The second step.
+DELETE FROM {schema}.task WHERE id = ANY ($1)
+
+-- name: make_due_ready
+UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE state || '' = 'scheduled' AND run_at <= now() AND id = ANY (ARRAY(
+        SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
+    ))
+    ORDER BY id FOR UPDATE
+))
+RETURNING kind, limit_key
+
+-- name: expired
+SELECT id, kind, limit_key, group_id FROM {schema}.task
+WHERE state || '' <> 'running' AND expires_at <= now() AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task
+    WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
+    ORDER BY expires_at LIMIT $1
+))
+ORDER BY id FOR UPDATE

@@ -1,0 +1,212 @@
+"""Lines: of the tasks of one kind and limit key only so many are `ready` or `running`, the others are `waiting`.
+
+`balance` brings lines into that order from what their rows say, whatever has happened to them, and does nothing to a
+line that is in order. Nothing is counted by hand, so there is nothing to repair. The lines are locked meanwhile; only
+claims go on, and turn ready into running: whoever was to lose its place may have been quicker, so it is counted again
+before others are promoted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from synergon.model.lifecycle import State
+from synergon.model.record import from_datetime, to_datetime
+from synergon.stores import rates
+from synergon.stores.postgres.lock_order import lock_lines
+from synergon.stores.postgres.session import Moves, Session
+from synergon.stores.shared_capacity import UNLIMITED
+
+LineName = tuple[str, str]
+"""Kind and limit key."""
+
+LINES_AT_ONCE: Final = 500
+FEW: Final = 8
+"""So many of those who wait in a line are looked at together with their neighbours; for more it is asked alone."""
+LAST_MOMENT: Final = 200_000_000_000_000_000
+"""A date that the database and Python can write, after which nothing is expected to happen."""
+
+
+class Standing(NamedTuple):
+    """How a line stands."""
+
+    running: int
+    ready: int
+    paused: int
+    """How many of the ready ones are in paused queues."""
+    last_ready: tuple[int, int] | None
+    """Its place in the order."""
+    first_waiting: tuple[tuple[int, int], ...]
+    """The places of a few of them, without those of paused queues; an id is the second part of a place."""
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether one that waits has a better place than one that is ready, or one is ready that nobody may claim."""
+        if self.paused > 0:
+            return True
+        return bool(self.first_waiting) and self.last_ready is not None and self.first_waiting[0] < self.last_ready
+
+
+class Pace(NamedTuple):
+    """What the rate of a line allows."""
+
+    allowed: int = UNLIMITED
+    turn: int | None = None
+    """When the next one may start, if nobody comes back by then."""
+
+
+async def balance(session: Session, lines: Collection[LineName]) -> Moves:
+    """Put lines in order; what was moved for it."""
+    moves: Moves = {}
+    await lock_lines(session, {kind for kind, _ in lines})
+    limited = [line for line in lines if not session.terms[line[0]].is_endless]
+    for chunk in _chunks([line for line in lines if session.terms[line[0]].is_endless]):
+        # In paused queues too: a line without end has no place to keep for others.
+        _note(moves, await session.rows("promote_lines", *_columns(chunk)), State.READY)
+    for chunk in _chunks(limited):
+        await _Balancing(session, chunk, moves).put_in_order()
+    return moves
+
+
+def _chunks(lines: Sequence[LineName]) -> Iterator[Sequence[LineName]]:
+    for start in range(0, len(lines), LINES_AT_ONCE):
+        yield lines[start : start + LINES_AT_ONCE]
+
+
+def _columns(lines: Iterable[LineName]) -> tuple[list[str], list[str]]:
+    pairs = list(lines)
+    return [kind for kind, _ in pairs], [key for _, key in pairs]
+
+
+def _note(moves: Moves, rows: Iterable[Any], state: State) -> None:
+    moves.update((row["id"], (row["kind"], state)) for row in rows)
+
+
+class _Balancing:
+    """Puts lines in order that have an end."""
+
+    def __init__(self, session: Session, lines: Sequence[LineName], moves: Moves) -> None:
+        self._session = session
+        self._lines = lines
+        self._moves = moves
+        self._paces: dict[LineName, Pace] = {}
+
+    async def put_in_order(self) -> None:
+        """Demote, count again, promote; again, should somebody's own transaction have changed one of them."""
+        self._paces = await self._read_paces()
+        standings = await self._survey(self._lines)
+        if misplaced := await self._misplaced(standings):
+            _note(self._moves, await self._session.rows("demote", misplaced), State.WAITING)
+            standings = await self._survey(self._lines)
+        while ids := await self._next(standings):
+            promoted = await self._session.rows("promote", ids)
+            _note(self._moves, promoted, State.READY)
+            if len(promoted) == len(ids):
+                break
+            standings = await self._survey(self._lines)
+        await self._give_turns(standings)
+
+    async def _read_paces(self) -> dict[LineName, Pace]:
+        rated = [line for line in self._lines if self._session.terms[line[0]].rate is not None]
+        if not rated:
+            return {}
+        paces: dict[LineName, Pace] = {}
+        for row in await self._session.rows("rates", *_columns(rated)):
+            line = (row["kind"], row["limit_key"])
+            paces[line] = self._pace(row)
+            if row["is_due"]:
+                # It is in line again, noticed or not: nobody behind it may take the place meanwhile.
+                due = await self._session.rows("line_up", *line, to_datetime(row["now"]))
+                _note(self._moves, due, State.WAITING)
+        return paces
+
+    def _pace(self, row: Any) -> Pace:
+        rate = self._session.terms[row["kind"]].rate
+        assert rate is not None, "only lines that have one are asked for"
+        allowed = rates.allowed(rate, row["next_at"], row["now"])
+        if allowed > 0:
+            return Pace(allowed)
+        turn = min(rates.next_start(rate, row["next_at"], row["now"]), LAST_MOMENT)
+        is_awaited = row["awaited"] is not None and from_datetime(row["awaited"]) <= turn
+        return Pace(0, None if is_awaited else turn)
+
+    async def _survey(self, lines: Sequence[LineName]) -> dict[LineName, Standing]:
+        rows = await self._session.rows("survey", *_columns(lines), FEW)
+        return {(row["kind"], row["limit_key"]): _standing(row) for row in rows}
+
+    def _room(self, line: LineName, standing: Standing) -> int:
+        """How many may be ready as far as the limit goes."""
+        value = self._session.terms[line[0]].value
+        return UNLIMITED if value is None else max(value - standing.running, 0)
+
+    def _places(self, line: LineName, standing: Standing) -> int:
+        return min(self._room(line, standing), self._paces.get(line, Pace()).allowed)
+
+    async def _misplaced(self, standings: dict[LineName, Standing]) -> list[int]:
+        """The ready tasks that have no place."""
+        found: list[int] = []
+        for line, standing in standings.items():
+            places = self._places(line, standing)
+            if standing.ready > places or standing.is_out_of_order:
+                found += [row["id"] for row in await self._session.rows("misplaced", *line, places)]
+        return found
+
+    async def _next(self, standings: dict[LineName, Standing]) -> list[int]:
+        """The waiting tasks that have a place."""
+        found: list[int] = []
+        for line, standing in standings.items():
+            wanted = self._places(line, standing) - standing.ready
+            if wanted <= 0 or not standing.first_waiting:
+                continue
+            if wanted > len(standing.first_waiting) == FEW:
+                found += [row["id"] for row in await self._session.rows("first_waiting", *line, wanted)]
+            else:
+                found += [task_id for _, task_id in standing.first_waiting[:wanted]]
+        return found
+
+    async def _give_turns(self, standings: dict[LineName, Standing]) -> None:
+        """Where only time holds a line back, its first task comes when it may start, and looks for a place then."""
+        turns = {
+            standings[line].first_waiting[0][1]: to_datetime(pace.turn)
+            for line, pace in self._paces.items()
+            if pace.turn is not None and standings[line].first_waiting and self._room(line, standings[line]) > 0
+        }
+        if turns:
+            given = await self._session.rows("give_turns", list(turns), list(turns.values()))
+            _note(self._moves, given, State.SCHEDULED)
+
+
+def _standing(row: Any) -> Standing:
+    last = (-row["last_priority"], row["last_id"]) if row["last_id"] is not None else None
+    waiting = zip(row["priorities"] or (), row["ids"] or (), strict=True)
+    return Standing(
+        row["running"], row["ready"], row["paused"], last, tuple(sorted((-priority, one) for priority, one in waiting))
+    )
+
+
+async def charge_starts(session: Session, started: Counter[LineName]) -> None:
+    """Write down that so many tasks of these lines have started, where a rate lets only so many."""
+    await lock_lines(session, {kind for kind, _ in started})
+    rated = [line for line in started if session.terms[line[0]].rate is not None]
+    if not rated:
+        return
+    moments: dict[LineName, int] = {}
+    for row in await session.rows("rates", *_columns(rated)):
+        line = (row["kind"], row["limit_key"])
+        rate = session.terms[line[0]].rate
+        assert rate is not None, "only lines that have one are asked for"
+        moments[line] = rates.after(rate, row["next_at"], row["now"], started[line])
+        session.touch(*line)
+    await session.run("charge_rates", *_columns(moments), list(moments.values()))
+
+
+async def touch_kind(session: Session, kind: str) -> None:
+    """All lines of the kind may have to be put in order."""
+    session.lines.update((kind, row["limit_key"]) for row in await session.rows("lines_of_kind", kind))
+
+
+async def touch_queue(session: Session, queue: str) -> None:
+    """All lines that tasks of the queue stand in may have to be put in order."""
+    session.lines.update((row["kind"], row["limit_key"]) for row in await session.rows("lines_of_queue", queue))

@@ -1,0 +1,69 @@
+"""Nodes come, and the path on which their leases are renewed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from synergon.model.nodes import NewNode
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.errors import translated
+from synergon.stores.postgres.session import Session
+
+
+async def register(session: Session, node: NewNode) -> None:
+    """Make the node known."""
+    await session.run(
+        "register",
+        node.id,
+        node.name,
+        msgspec.json.encode(node.process).decode(),
+        list(node.kinds),
+        list(node.queues) if node.queues is not None else None,
+        node.concurrency,
+        node.version,
+        node.address,
+        node.lease,
+        node.is_cordoned,
+        node.published.decode(),
+    )
+
+
+class ConnectionLeaseKeeper:
+    """Renews on a connection of its own, which is made again whenever it breaks."""
+
+    def __init__(self, address: Address, renew_sql: str, check_open: Callable[[], object]) -> None:
+        self._address = address
+        self._renew_sql = renew_sql
+        self._check_open = check_open
+        self._connection: asyncpg.Connection[Any] | None = None
+
+    async def renew(
+        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
+    ) -> bool:
+        """Lease from now on; False: the row is gone."""
+        says = published.decode() if published is not None else None
+        self._check_open()
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._address)
+        try:
+            with translated(self._address):
+                # A pooler gives each transaction a server, and no less.
+                await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says, is_stopping)
+                await self._connection.execute("COMMIT")
+        except BaseException:
+            # Whatever it was, also a caller who waits no longer, the next beat has a better chance with a new one. And
+            # nothing is rolled back first: that would wait for the same server.
+            self._connection.terminate()
+            raise
+        return status == "UPDATE 1"
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.terminate()

@@ -1,0 +1,109 @@
+"""Who waits for whom: the one order in which rows are locked, so that nobody waits in a ring.
+
+Limits by name, then servers, then groups by id, then nodes, then tasks by id. The lines of a kind have one lock in
+common, the row of the limit `key:<kind>` with its doors: whoever makes tasks of the kind's lines ready, or takes them
+out of ready or running, holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own
+transactions. Who ends tasks and lets one follow for each (`closing_up`) holds but one door: there the sum stays, too,
+or falls where nobody waits; and nobody counts it meanwhile, since that takes all doors. To share one lock would do as
+well, but those who share it let nobody in who wants it alone. Who passes a single place on (`passing`) holds the limit
+and no door: it lets one follow whom it has locked, or does nothing.
+
+What to lock follows from a look at the tasks without locks. Should that have changed when the tasks are locked, the
+lock is taken late, out of order: if two do so at once, the database undoes one of them, and it is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from synergon.model.limits import NewRate
+from synergon.stores.postgres.session import Session, Terms
+
+OF_LINES: Final = "key:"
+"""Limits whose names begin so belong to the lines of a kind."""
+
+Bond = tuple[str, str | None, int | None, int | None]
+"""What a task is bound to: its kind and limit key, its group, and the group that it waits for."""
+
+
+async def lock(session: Session, bonds: Iterable[Bond]) -> None:
+    """Lock what tasks are bound to."""
+    kinds, groups = await kinds_and_groups(session, bonds)
+    await lock_lines(session, kinds)
+    await lock_groups(session, groups)
+
+
+async def kinds_and_groups(session: Session, bonds: Iterable[Bond]) -> tuple[set[str], set[int]]:
+    """The kinds whose lines are to be locked, and the groups: what follows a group may stand in a line, too."""
+    kinds: set[str] = set()
+    groups: set[int] = set()
+    for kind, limit_key, group_id, after_group in bonds:
+        if limit_key is not None:
+            kinds.add(kind)
+        groups.update(one for one in (group_id, after_group) if one is not None)
+    if groups and not session.is_callers:
+        kinds.update(row["kind"] for row in await session.rows("followers", sorted(groups)))
+    return kinds, groups
+
+
+async def lock_lines(session: Session, kinds: Iterable[str]) -> None:
+    """Lock the lines of these kinds, and learn what their limits say."""
+    missing = set(kinds) - session.terms.keys()
+    if not missing:
+        return
+    found = await _terms(session, missing)
+    if len(found) < len(missing):
+        # Whoever makes such a limit meanwhile puts the lines in order, and must see what is done here.
+        await session.rows("find_no_limit")
+        found |= await _terms(session, missing - found.keys())
+    for kind in missing:
+        session.terms[kind] = found.get(kind, Terms())
+
+
+async def enter(session: Session, kinds: Iterable[str]) -> bool:
+    """Go through an open door of each of these kinds, so that nobody puts their lines in order meanwhile; False: one of
+    them has none."""
+    names = _names(kinds)
+    return len(await session.rows("enter", names)) == len(names)
+
+
+async def queue_up(session: Session, kinds: Iterable[str]) -> bool:
+    """The same after whoever has closed the doors; False: there is no limit, hence no door."""
+    names = _names(kinds)
+    return len(await session.rows("queue_up", names, session.shard)) == len(names)
+
+
+def _names(kinds: Iterable[str]) -> list[str]:
+    return sorted(OF_LINES + kind for kind in kinds)
+
+
+async def _terms(session: Session, kinds: Iterable[str]) -> dict[str, Terms]:
+    return terms_of(await session.rows("lock_limits", _names(kinds)))
+
+
+async def lock_all_lines(session: Session) -> None:
+    """Lock all lines that have a limit."""
+    session.terms.update(terms_of(await session.rows("lock_lines")))
+
+
+def terms_of(limits: Iterable[Any]) -> dict[str, Terms]:
+    """What the limits of lines say, by kind."""
+    return {
+        name.removeprefix(OF_LINES): Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
+        for name, value, every, burst in limits
+        if name.startswith(OF_LINES)
+    }
+
+
+async def lock_groups(session: Session, groups: Iterable[int]) -> None:
+    """Lock these groups, so that nobody joins or ends them."""
+    missing = set(groups) - session.locked_groups
+    if missing:
+        await session.rows("join_groups" if session.is_callers else "lock_groups", sorted(missing))
+        session.locked_groups |= missing
+
+
+async def lock_bonds_of(session: Session, ids: Sequence[int]) -> None:
+    """Lock what these tasks, live or final, are bound to."""
+    await lock(session, await session.rows("bonds", list(ids)))

@@ -1,0 +1,195 @@
+"""A transaction for a running body: its own writes, its children and its success in one commit.
+
+It has a connection of its own, from a pool that the node's own work does not use: bodies that hold theirs keep nobody
+from claiming and finishing. Nor may they be held for longer than they were opened for: the locks that a body holds
+would outlive its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+from asyncpg.transaction import Transaction
+
+from synergon.errors import StoreError, StoreUnavailable
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.postgres import finish
+from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import ISOLATION, Connections
+from synergon.stores.postgres.errors import translated
+from synergon.stores.postgres.session import Session
+
+Value = TypeVar("Value")
+
+
+class PostgresTaskTransaction:
+    """Opened when the body asks for it, ended when the body ends."""
+
+    def __init__(
+        self,
+        connection: PoolConnectionProxy[Any],
+        connections: Connections,
+        address: Address,
+        sql: Mapping[str, str],
+        shard: int,
+        hold_seconds: float,
+    ) -> None:
+        self.connection = connection
+        self.blocking_connection = BlockingConnection(connection)
+        self._connections = connections
+        self._address = address
+        self._sql = sql
+        self._shard = shard
+        self._hold_seconds = hold_seconds
+        self._transaction: Transaction = connection.transaction(isolation=ISOLATION)
+        self._began_at: datetime | None = None
+        self.is_read_only = False
+        self._is_open = True
+        self._was_committed = False
+        self._was_held_too_long = False
+        self._limit = asyncio.get_running_loop().call_later(hold_seconds, self._give_up)
+
+    @classmethod
+    async def open(
+        cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
+    ) -> PostgresTaskTransaction:
+        """Begin, on a connection of its own."""
+        body = await cls._begun(connections, address, sql, shard, hold_seconds)
+        if not body.is_read_only:
+            return body
+        await body.rollback()
+        await connections.renew()  # it may have been made while the database was read-only, and it would stay so
+        return await cls._begun(connections, address, sql, shard, hold_seconds)
+
+    @classmethod
+    async def _begun(
+        cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
+    ) -> PostgresTaskTransaction:
+        body = cls(await connections.take(), connections, address, sql, shard, hold_seconds)
+        try:
+            with translated(address):
+                await body._begin()
+        except BaseException:
+            await body._release()
+            raise
+        return body
+
+    async def _begin(self) -> None:
+        await self._transaction.start()
+        # Should this process not be there to give it up, the server does it, a moment later.
+        patience = str(int((self._hold_seconds + 1) * 1000))
+        row: Any = await self.connection.fetchrow(self._sql["begin_body"], patience)
+        self._began_at, self.is_read_only = row
+
+    async def _now(self) -> datetime:
+        """When the transaction began: as long as it is the same one, that does not change."""
+        now: datetime = await self.connection.fetchval(self._sql["now"])
+        return now
+
+    async def finish(self, settlement: FencedOutcome) -> Verdict:
+        """Settle a success and commit; if it is none any more, roll back."""
+        self._limit.cancel()
+        try:
+            with translated(self._address):
+                await self._check_is_ours()
+                session = Session(self.connection, self._address.profile, self._sql, self._shard)
+                (verdict,) = await finish.finish(session, [settlement])
+                if verdict.state is State.SUCCEEDED:
+                    await session.flush()
+                    await self._transaction.commit()
+                    self._was_committed = True
+                return verdict
+        finally:
+            await self._release()
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote."""
+        await self._release()
+
+    async def _check_is_ours(self) -> None:
+        if self._was_held_too_long:
+            raise StoreError(
+                f"ctx.transaction() was held for more than {self._hold_seconds:g} s and was rolled back, because its "
+                "locks would outlive the lease; do the slow part first and open it last"
+            )
+        try:
+            is_ours = await self._is_ours()
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise StoreError(
+                "a statement in ctx.transaction() failed and the body went on, so nothing of it can be committed; let "
+                "the error out, or wrap the statement in `async with connection.transaction():`"
+            ) from error
+        if not is_ours:
+            raise StoreError(
+                "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
+            )
+
+    async def _is_ours(self) -> bool:
+        return self._is_open and self._is_in_transaction() and await self._now() == self._began_at
+
+    def _is_in_transaction(self) -> bool:
+        try:
+            return self.connection.is_in_transaction()
+        except asyncpg.InterfaceError:  # it was closed
+            return False
+
+    def _give_up(self) -> None:
+        self._was_held_too_long = True
+        self._disconnect()  # the server rolls back, and nothing can be written any more
+
+    def _disconnect(self) -> None:
+        with suppress(asyncpg.InterfaceError):  # it is closed already
+            self.connection.terminate()
+
+    async def _release(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._limit.cancel()
+        try:
+            if self._is_in_transaction():
+                await self._transaction.rollback()
+            elif not self._was_committed:
+                self._disconnect()  # whatever the body has done to it, nobody else shall meet
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            self._disconnect()
+        with suppress(StoreUnavailable):  # it was lost, and the pool knows
+            await self._connections.give_back(self.connection)
+
+
+class BlockingConnection:
+    """The connection for a body in a thread: the calls of asyncpg, without `await`."""
+
+    def __init__(self, connection: PoolConnectionProxy[Any]) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+
+    def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def execute(self, query: str, *arguments: Any) -> str:
+        """Run it; the server's word for what was done."""
+        return self._wait(self._connection.execute(query, *arguments))
+
+    def executemany(self, query: str, arguments: Any) -> None:
+        """Run it for each."""
+        self._wait(self._connection.executemany(query, arguments))
+
+    def fetch(self, query: str, *arguments: Any) -> list[Any]:
+        """All rows."""
+        return self._wait(self._connection.fetch(query, *arguments))
+
+    def fetchrow(self, query: str, *arguments: Any) -> Any:
+        """The first row, or None."""
+        return self._wait(self._connection.fetchrow(query, *arguments))
+
+    def fetchval(self, query: str, *arguments: Any) -> Any:
+        """The first value, or None."""
+        return self._wait(self._connection.fetchval(query, *arguments))

@@ -1,0 +1,292 @@
+"""Who gets a place: the decision that every store makes in its claim, from what it has locked and counted.
+
+Usage is derived: what a limit or server has in use is the number of running rows that name it. All limits that apply
+hold together, and a task is given its places and its server in one step or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple, Self
+
+from synergon.model.claims import KindRequest
+from synergon.options.addresses import covers
+
+UNLIMITED = 2**31
+
+
+class HeldPermits(NamedTuple):
+    """What one running task holds."""
+
+    limits: tuple[str, ...]
+    provider: str | None
+    server: str | None
+    slot: int | None
+
+
+class PermitRequest(NamedTuple):
+    """A ready task that might be taken."""
+
+    id: int
+    priority: int
+    kind: str
+    target: str | None = None
+    avoid: str | None = None
+    """The server that has just failed it."""
+
+
+class Grant(NamedTuple):
+    """What a task that is taken holds."""
+
+    limits: tuple[str, ...]
+    provider: str | None = None
+    server: str | None = None
+    slot: int | None = None
+
+
+@dataclass(slots=True)
+class ServerCapacity:
+    """A server of a provider, as its row says."""
+
+    provider: str
+    address: str
+    capacity: int | None
+    is_resting: bool = False
+    is_on_trial: bool = False
+    """It has rested and not succeeded since: one task at a time."""
+    slots: set[int] = field(default_factory=set)
+    _lowest: int = 0
+    """No slot below this one is free."""
+
+    @property
+    def free(self) -> int:
+        """How many more it could take."""
+        if self.is_resting:
+            return 0
+        most = UNLIMITED if self.capacity is None else self.capacity
+        return max((min(most, 1) if self.is_on_trial else most) - len(self.slots), 0)
+
+    @property
+    def load(self) -> float:
+        """How full it is, from 0 to 1."""
+        return len(self.slots) / (self.capacity or UNLIMITED)
+
+    def begin(self) -> None:
+        """Nothing is known of its slots yet."""
+        self.slots.clear()
+        self._lowest = 0
+
+    def take_slot(self) -> int:
+        """The lowest one that nobody has."""
+        slot = self._lowest
+        while slot in self.slots:
+            slot += 1
+        self._lowest = slot + 1
+        self.slots.add(slot)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Nobody has it any more."""
+        self.slots.discard(slot)
+        self._lowest = min(self._lowest, slot)
+
+
+class ServerPool:
+    """The servers of one provider, while a claim fills them: none gets emptier, so a heap finds the least loaded."""
+
+    def __init__(self) -> None:
+        self.servers: list[ServerCapacity] = []
+        self._by_address: dict[str, ServerCapacity] = {}
+        self._heap: list[tuple[float, int, int]] | None = None
+
+    def add(self, server: ServerCapacity) -> None:
+        """One more."""
+        self.servers.append(server)
+        self._by_address[server.address] = server
+
+    def find(self, address: str) -> ServerCapacity | None:
+        """The one with this address."""
+        return self._by_address.get(address)
+
+    def give_back(self, address: str, slot: int) -> None:
+        """A server is emptier than it was."""
+        self._by_address[address].give_back(slot)
+
+    def look_anew(self) -> None:
+        """A server that was full may not be any more."""
+        self._heap = None
+
+    def choose(self, candidate: PermitRequest, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
+        """Free first, then one that has not just failed it, then the least loaded, then in turn."""
+        if candidate.target is not None:
+            server = self.find(candidate.target)
+            return server if server is not None and is_open(server) else None
+        server = self._least_loaded(candidate.id, is_open)
+        if server is None or server.address != candidate.avoid:
+            return server
+        others = [other for other in self.servers if other is not server and is_open(other)]
+        return others[min(_in_turn(others, candidate.id))[2]] if others else server
+
+    def _least_loaded(self, first: int, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
+        heap = self._heap
+        if heap is None:
+            heap = self._heap = _in_turn(self.servers, first)
+            heapify(heap)
+        while heap:
+            load, turn, index = heap[0]
+            server = self.servers[index]
+            if not is_open(server):  # nor will it be, in this claim
+                heappop(heap)
+            elif server.load != load:
+                heapreplace(heap, (server.load, turn, index))
+            else:
+                return server
+        return None
+
+
+def _in_turn(servers: list[ServerCapacity], first: int) -> list[tuple[float, int, int]]:
+    """The load of each, its turn among equals, and its index."""
+    return [(server.load, (index + first) % len(servers), index) for index, server in enumerate(servers)]
+
+
+class SharedCapacity:
+    """The places that are left, while a claim takes them one by one."""
+
+    def __init__(
+        self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], holdings: Iterable[HeldPermits]
+    ) -> None:
+        self._values = values
+        self._pools: dict[str, ServerPool] = defaultdict(ServerPool)
+        for server in servers:
+            server.begin()
+            self._pools[server.provider].add(server)
+        self._kept: tuple[KindRequest, PermitRequest, Grant] | None = None
+        """The task that room is kept for, and what is left to it."""
+        self._above: dict[str, tuple[str, ...]] = {}
+        self._used: Counter[str] = Counter()
+        for holding in holdings:
+            self._count(holding)
+
+    @classmethod
+    def counted(
+        cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[ServerCapacity, int]]
+    ) -> Self:
+        """The same for who has no rows and only knows how much of each limit and server is in use."""
+        listed = list(servers)
+        made = cls(values, (server for server, _ in listed), ())
+        made._used.update(in_use)
+        for server, number in listed:
+            server.slots.update(range(number))
+        return made
+
+    def _count(self, holding: HeldPermits) -> None:
+        self._use(holding.limits, holding.server)
+        pool = self._pools.get(holding.provider or "")
+        if pool is None or holding.server is None or holding.slot is None:
+            return
+        server = pool.find(holding.server)
+        if server is not None:
+            server.slots.add(holding.slot)
+
+    def _use(self, limits: tuple[str, ...], server: str | None, number: int = 1) -> None:
+        above = () if server is None else self._prefixes(server)
+        # A name may stand twice: given twice, or held by name and a prefix of the server. It is one task all the same.
+        for name in {*limits, *above} if above or len(limits) > 1 else limits:
+            self._used[name] += number
+
+    def _prefixes(self, address: str) -> tuple[str, ...]:
+        """The limits that cover a server."""
+        above = self._above.get(address)
+        if above is None:
+            above = self._above[address] = tuple(name for name in self._values if covers(name, address))
+        return above
+
+    def _room(self, names: tuple[str, ...]) -> int:
+        return min((self._left(name) for name in names), default=UNLIMITED)
+
+    def _left(self, name: str) -> int:
+        value = self._values.get(name)
+        return UNLIMITED if value is None else max(value - self._used[name], 0)
+
+    def most(self, room: KindRequest) -> int:
+        """More than this cannot be taken of the kind, whatever its tasks are."""
+        most = min(room.count, self._room(room.limits))
+        if room.provider is not None:
+            servers = self._pools[room.provider].servers
+            most = min(most, sum(min(server.free, self._room(self._prefixes(server.address))) for server in servers))
+        return most
+
+    def open_servers(self, provider: str) -> list[str]:
+        """The addresses where there is room now: what is for another one need not be looked at."""
+        return [server.address for server in self._pools[provider].servers if self._is_open(server)]
+
+    def is_covered(self, providers: Iterable[str]) -> bool:
+        """Whether a limit covers any of their servers."""
+        return any(self._prefixes(server.address) for name in providers for server in self._pools[name].servers)
+
+    def full(self, names: Iterable[str]) -> list[str]:
+        """Those of the limits in which there is no place."""
+        return [name for name in names if self._left(name) == 0]
+
+    def full_above(self, address: str) -> list[str]:
+        """The same of the limits that cover a server."""
+        return self.full(self._prefixes(address))
+
+    def servers_for(self, provider: str, target: str | None) -> list[ServerCapacity]:
+        """Those of a provider on which a task that is for `target`, or for any of them, may run."""
+        servers = self._pools[provider].servers
+        return servers if target is None else [server for server in servers if server.address == target]
+
+    def has_place(self, room: KindRequest, candidate: PermitRequest) -> bool:
+        """Whether `take` would find one for this task."""
+        if self.full(room.limits):
+            return False
+        return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
+
+    def hold(self, room: KindRequest, candidate: PermitRequest) -> None:
+        """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
+        and urgent tasks, which go before it, may still have that."""
+        seat = self._take(room, candidate)
+        self._kept = None if seat is None else (room, candidate, seat)
+
+    def take(self, room: KindRequest, candidate: PermitRequest) -> Grant | None:
+        """A place in every limit and on a server, for this task; None: there is none."""
+        if self._kept is None:
+            return self._take(room, candidate)
+        kept_room, kept, seat = self._kept
+        if candidate.id == kept.id:
+            self._kept = None
+            return seat
+        found = self._take(room, candidate)
+        if found is None and (room.is_urgent or room.is_command):
+            self.give_back(seat)
+            found = self._take(room, candidate)
+            self.hold(kept_room, kept)
+        return found
+
+    def give_back(self, seat: Grant) -> None:
+        """A place that was taken in this claim is free again."""
+        self._use(seat.limits, seat.server, -1)
+        if seat.provider is not None and seat.server is not None and seat.slot is not None:
+            self._pools[seat.provider].give_back(seat.server, seat.slot)
+        for pool in self._pools.values():  # a limit may cover servers of several
+            pool.look_anew()
+
+    def _take(self, room: KindRequest, candidate: PermitRequest) -> Grant | None:
+        if self.full(room.limits):
+            return None
+        if room.provider is None:
+            self._use(room.limits, None)
+            return Grant(room.limits)
+        server = self._pools[room.provider].choose(candidate, self._is_open)
+        if server is None:
+            return None
+        self._use(room.limits, server.address)
+        return Grant(room.limits, room.provider, server.address, server.take_slot())
+
+    def _is_open(self, server: ServerCapacity) -> bool:
+        above = self._prefixes(server.address)
+        return server.free > 0 and (not above or self._room(above) > 0)

@@ -1,0 +1,223 @@
+"""Lines: of the tasks of one kind and limit key only so many are `ready` or `running`, the others are `waiting`.
+
+`balance` brings lines into that order from what their rows say, whatever has happened to them, and does nothing to a
+line that is in order. Nothing is counted by hand, so there is nothing to repair.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewRate
+from synergon.stores import rates
+from synergon.stores.shared_capacity import UNLIMITED
+from synergon.stores.sqlite.transaction import SQL, Moves, Transaction, as_json
+
+SIZES: Final = (1, 4, 16, 64, 256)
+"""A list of lines is filled up with NULLs to one of these, so that few statements have to be prepared. The keys are
+parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
+
+MANY: Final = 8
+"""So many of those who wait in a line are looked at together with their neighbours; for more it is asked alone."""
+
+
+class Terms(NamedTuple):
+    """What the limit of a kind's lines says."""
+
+    value: int | None = None
+    rate: NewRate | None = None
+
+
+class Standing(NamedTuple):
+    """How a line stands."""
+
+    limit_key: str
+    running: int
+    ready: int
+    last_ready: tuple[int, int] | None
+    """Its priority and id."""
+    first_waiting: tuple[tuple[int, int], ...]
+    """A few of them, without those of paused queues."""
+
+
+_LAST: Final = msgspec.json.Decoder(tuple[int, int])
+_FIRST: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
+
+
+def balance(transaction: Transaction, lines: Iterable[tuple[str, str]]) -> Moves:
+    """Put lines, given as pairs of kind and limit key, in order; what was moved for it."""
+    moves: Moves = {}
+    has_paused = bool(transaction.rows("paused_queues"))
+    for kind, keys in _by_kind(lines).items():
+        balancing = _Balancing(transaction, kind, moves)
+        for chunk in _chunks(keys):
+            balancing.put_in_order(chunk, has_paused=has_paused)
+    return moves
+
+
+def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), SIZES[-1]):
+        yield keys[start : start + SIZES[-1]]
+
+
+_LINES: Final = tuple(f"line_{number}" for number in range(SIZES[-1]))
+"""The names of the parameters."""
+
+_TEXTS: Final = {
+    (name, size): SQL[name].replace("{lines}", ", ".join(f"(:{line})" for line in _LINES[:size]))
+    for name in ("survey", "promote_lines", "demote_paused", "rates", "line_up")
+    for size in SIZES
+}
+
+
+def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], **more: int) -> list[Any]:
+    """All rows of a named statement that takes a list of lines, and perhaps more."""
+    size = next(size for size in SIZES if size >= len(keys))
+    return transaction.select(_TEXTS[name, size], dict(zip_longest(_LINES[:size], keys)) | {"kind": kind, **more})
+
+
+def terms_of(transaction: Transaction, kind: str) -> Terms:
+    """What is said of the lines of a kind; a limit that nobody has declared says nothing."""
+    row = transaction.row("terms", kind)
+    if row is None:
+        return Terms()
+    value, every, burst = row
+    return Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
+
+
+class _Balancing:
+    """Puts lines of one kind in order."""
+
+    def __init__(self, transaction: Transaction, kind: str, moves: Moves) -> None:
+        self._transaction = transaction
+        self._kind = kind
+        self._terms = terms_of(transaction, kind)
+        self._moves = moves
+        self._few = min(self._terms.value or MANY, MANY)
+
+    def put_in_order(self, keys: Sequence[str], *, has_paused: bool) -> None:
+        """Many lines at once."""
+        value, rate = self._terms
+        if value is None and rate is None:
+            # In paused queues too: a line without end has no place to keep for others.
+            self._move_all("promote_lines", keys, State.READY)
+            return
+        if has_paused:  # a task that nobody may claim must not take the place of one that could run
+            self._move_all("demote_paused", keys, State.WAITING)
+        next_moments: dict[str, int] = {}
+        if rate is not None:
+            # Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile.
+            self._move_all("line_up", keys, State.WAITING, now=self._transaction.now)
+            next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys))
+        promoted: list[int] = []
+        for row in _of_lines(self._transaction, "survey", self._kind, keys, limit=self._few):
+            promoted += self._order_line(_standing(row), next_moments.get(row[0]))
+        self._promote(promoted)
+
+    def _move_all(self, statement: str, keys: Sequence[str], state: State, **more: int) -> None:
+        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys, **more):
+            self._moves[task_id] = self._kind, state
+
+    def _order_line(self, line: Standing, next_at: int | None) -> Sequence[int]:
+        """Demote what has no place in the line; the ones that may be promoted."""
+        places = UNLIMITED if self._terms.value is None else max(self._terms.value - line.running, 0)
+        rate = self._terms.rate
+        if rate is None or places == 0:
+            return self._fill(line, places)
+        allowed = rates.allowed(rate, next_at, self._transaction.now)
+        promoted = self._fill(line, min(places, allowed))
+        if allowed == 0:
+            self._give_turn(line.limit_key, rates.next_start(rate, next_at, self._transaction.now))
+        return promoted
+
+    def _fill(self, line: Standing, places: int) -> Sequence[int]:
+        wanted = places - line.ready
+        if wanted < 0 or wanted > len(line.first_waiting) == self._few or _is_overtaken(line):
+            return self._rank(line.limit_key, places)
+        return [task_id for _, task_id in line.first_waiting[:wanted]]
+
+    def _rank(self, limit_key: str, places: int) -> Sequence[int]:
+        """The long way, for a line whose order has changed or that has many places."""
+        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=places)
+        staying = {task_id for task_id, state in first if state == State.READY}
+        ready = [task_id for (task_id,) in self._transaction.rows("ready_of_line", self._kind, limit_key)]
+        self._demote([task_id for task_id in ready if task_id not in staying])
+        return [task_id for task_id, state in first if state == State.WAITING]
+
+    def _promote(self, ids: Sequence[int]) -> None:
+        if ids:
+            self._transaction.run("promote", as_json(ids))
+            self._moves.update((task_id, (self._kind, State.READY)) for task_id in ids)
+
+    def _demote(self, ids: Sequence[int]) -> None:
+        if ids:
+            self._transaction.run("demote", as_json(ids))
+            self._moves.update((task_id, (self._kind, State.WAITING)) for task_id in ids)
+
+    def _give_turn(self, limit_key: str, turn: int) -> None:
+        """Only time holds the line back: its first task comes when it may start, and looks for a place then."""
+        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=1)
+        if first and self._transaction.row("has_turn", self._kind, limit_key, turn) is None:
+            ((task_id, _),) = first
+            self._transaction.run("give_turn", turn, task_id)
+            self._moves[task_id] = self._kind, State.SCHEDULED
+
+
+def _standing(row: tuple[Any, ...]) -> Standing:
+    limit_key, running, ready, last_ready, first_waiting = row
+    return Standing(
+        limit_key,
+        running,
+        ready,
+        _LAST.decode(last_ready) if last_ready is not None else None,
+        _FIRST.decode(first_waiting),
+    )
+
+
+def _is_overtaken(line: Standing) -> bool:
+    """Whether one that waits has a better place than one that is ready."""
+    if line.last_ready is None or not line.first_waiting:
+        return False
+    return _order(line.first_waiting[0]) < _order(line.last_ready)
+
+
+def _order(place: tuple[int, int]) -> tuple[int, int]:
+    priority, task_id = place
+    return -priority, task_id
+
+
+def charge_starts(transaction: Transaction, started: Counter[tuple[str, str]]) -> None:
+    """Write down that so many tasks of these lines have started, where a rate lets only so many."""
+    for kind, keys in _by_kind(started).items():
+        rate = terms_of(transaction, kind).rate
+        if rate is None:
+            continue
+        for chunk in _chunks(keys):
+            next_moments = dict(_of_lines(transaction, "rates", kind, chunk))
+            for key in chunk:
+                next_at = rates.after(rate, next_moments.get(key), transaction.now, started[kind, key])
+                transaction.run("charge_rate", kind, key, next_at)
+                transaction.touch(kind, key)
+
+
+def _by_kind(lines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for kind, limit_key in lines:
+        by_kind[kind].append(limit_key)
+    return by_kind
+
+
+def touch_kind(transaction: Transaction, kind: str) -> None:
+    """All lines of the kind may have to be put in order."""
+    transaction.lines.update((kind, row[0]) for row in transaction.rows("lines_of_kind", kind=kind))
+
+
+def touch_queue(transaction: Transaction, queue: str) -> None:
+    """All lines that tasks of the queue stand in may have to be put in order."""
+    transaction.lines.update((row[0], row[1]) for row in transaction.rows("lines_of_queue", queue))

@@ -1,0 +1,226 @@
+-- Live tasks. A task is in exactly one of the two tables below: its state and its due time stand in its one row.
+CREATE TABLE synergon_task (
+    id               INTEGER PRIMARY KEY,
+    kind             TEXT    NOT NULL,
+    queue            TEXT    NOT NULL,
+    -- Not IN: SQLite makes a table of a list, anew in every statement that writes a row.
+    state            TEXT    NOT NULL
+        CHECK (state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'waiting'),
+    priority         INTEGER NOT NULL,
+    run_at           INTEGER NOT NULL,
+    limit_key        TEXT,    -- the line of its kind that it stands in
+    group_id         INTEGER, -- the group that has not ended before it has
+    after_group      INTEGER, -- the group whose end it waits for
+    is_command       INTEGER NOT NULL DEFAULT 0 CHECK (is_command IN (0, 1)),
+    target           TEXT,    -- the one server that will do
+    provider         TEXT,
+    server           TEXT,    -- the last one that it was given
+    slot             INTEGER,
+    holds            TEXT,    -- the names of the limits that it has a place in, one per line
+    payload          BLOB    NOT NULL,
+    attempts         INTEGER NOT NULL DEFAULT 0,
+    max_attempts     INTEGER,
+    crashes          INTEGER NOT NULL DEFAULT 0,
+    claim_no         INTEGER NOT NULL DEFAULT 0,
+    settled_no       INTEGER, -- the last claim whose owner settled it
+    node_id          TEXT,
+    key              TEXT,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    overdue          INTEGER NOT NULL DEFAULT 0,
+    enqueued_at      INTEGER NOT NULL,
+    started_at       INTEGER,
+    expires_at       INTEGER,
+    overrides        BLOB,
+    tags             TEXT,
+    meta             BLOB,
+    progress         BLOB,
+    errors           BLOB,
+    origin           TEXT, -- the engine that is told of the end
+    requirements           TEXT    NOT NULL DEFAULT '', -- of the node that runs it; empty: what its kind says there
+    reserved_by          TEXT,    -- the node that keeps room for it
+    reserved_until       INTEGER,
+    protected_until     INTEGER, -- it is not asked to yield before
+    CHECK ((state = 'running') = (node_id IS NOT NULL)),
+    CHECK ((reserved_by IS NULL) = (reserved_until IS NULL)),
+    CHECK (reserved_by IS NULL OR state = 'ready'),
+    CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
+    CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (after_group IS NULL OR state = 'waiting'),
+    CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
+);
+-- Ready tasks that have the same requirements stand together: what a node cannot run is passed over in one step.
+CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, id) WHERE state = 'ready';
+CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
+CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
+CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
+CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
+-- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
+-- may come back. The state comes before the key, so that the few that are ready or running share pages.
+CREATE INDEX synergon_task_line ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
+    WHERE limit_key IS NOT NULL AND after_group IS NULL;
+CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'scheduled';
+-- What running tasks hold, read without their rows; and no two of them have the same place on a server.
+CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
+CREATE UNIQUE INDEX synergon_task_seat ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
+CREATE INDEX synergon_task_target ON synergon_task (kind, target, id) WHERE is_command = 1 AND state = 'ready';
+CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHERE after_group IS NOT NULL;
+
+-- Ended tasks.
+CREATE TABLE synergon_history (
+    id               INTEGER PRIMARY KEY,
+    kind             TEXT    NOT NULL,
+    queue            TEXT    NOT NULL,
+    state            TEXT    NOT NULL CHECK (state = 'succeeded' OR state = 'failed' OR state = 'cancelled'),
+    reason           TEXT    CHECK ((state = 'succeeded') = (reason IS NULL)),
+    priority         INTEGER NOT NULL,
+    run_at           INTEGER NOT NULL,
+    limit_key        TEXT,
+    group_id         INTEGER,
+    is_command       INTEGER NOT NULL,
+    target           TEXT,
+    provider         TEXT,
+    payload          BLOB    NOT NULL,
+    result           BLOB,
+    attempts         INTEGER NOT NULL,
+    max_attempts     INTEGER,
+    crashes          INTEGER NOT NULL,
+    claim_no         INTEGER NOT NULL,
+    settled_no       INTEGER,
+    node_id          TEXT,
+    server           TEXT,
+    key              TEXT,
+    cancel_requested INTEGER NOT NULL,
+    overdue          INTEGER NOT NULL,
+    enqueued_at      INTEGER NOT NULL,
+    started_at       INTEGER,
+    finished_at      INTEGER NOT NULL,
+    expires_at       INTEGER,
+    overrides        BLOB,
+    tags             TEXT,
+    meta             BLOB,
+    progress         BLOB,
+    errors           BLOB,
+    requirements           TEXT    NOT NULL
+);
+CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
+CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
+CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
+
+-- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
+CREATE TABLE synergon_tally (
+    queue TEXT    NOT NULL,
+    kind  TEXT    NOT NULL,
+    state TEXT    NOT NULL,
+    count INTEGER NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (queue, kind, state)
+) WITHOUT ROWID;
+
+CREATE TABLE synergon_queue (
+    name      TEXT PRIMARY KEY,
+    paused_at INTEGER
+) WITHOUT ROWID;
+
+-- Limits, with the JSON of what the code said last: only what it says otherwise changes anything.
+CREATE TABLE synergon_limit (
+    name     TEXT PRIMARY KEY,
+    declared TEXT    NOT NULL,
+    value    INTEGER CHECK (value >= 0),
+    every    INTEGER CHECK (every > 0),
+    burst    INTEGER CHECK (burst > 0),
+    CHECK ((every IS NULL) = (burst IS NULL))
+) WITHOUT ROWID;
+
+-- When the next start of a line would be on time. A moment that is past means the same as no row.
+CREATE TABLE synergon_rate (
+    kind      TEXT    NOT NULL,
+    limit_key TEXT    NOT NULL,
+    next_at   INTEGER NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+) WITHOUT ROWID;
+CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
+
+CREATE TABLE synergon_provider (
+    name       TEXT PRIMARY KEY,
+    declared   TEXT    NOT NULL,
+    rest_after INTEGER CHECK (rest_after > 0),
+    rest_first INTEGER NOT NULL CHECK (rest_first >= 0),
+    rest_cap   INTEGER NOT NULL CHECK (rest_cap >= 0)
+) WITHOUT ROWID;
+
+CREATE TABLE synergon_server (
+    provider      TEXT    NOT NULL,
+    address       TEXT    NOT NULL,
+    capacity      INTEGER CHECK (capacity >= 0),
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
+    rests         INTEGER NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
+    resting_until INTEGER,
+    PRIMARY KEY (provider, address)
+) WITHOUT ROWID;
+CREATE INDEX synergon_server_rest ON synergon_server (resting_until) WHERE resting_until IS NOT NULL;
+
+CREATE TABLE synergon_group (
+    id         INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    then_id    INTEGER
+);
+CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
+
+-- What people told the engine to do. `node_id`: the node that carries it out; the store does the others itself.
+CREATE TABLE synergon_order (
+    id         INTEGER PRIMARY KEY,
+    verb       TEXT    NOT NULL,
+    subject    TEXT    NOT NULL,
+    value      BLOB,
+    who        TEXT    NOT NULL,
+    node_id    TEXT,
+    requested_at INTEGER NOT NULL,
+    done_at    INTEGER,
+    outcome    TEXT,
+    CHECK ((done_at IS NULL) = (outcome IS NULL)),
+    CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
+);
+CREATE INDEX synergon_order_open ON synergon_order (node_id, id) WHERE done_at IS NULL;
+
+CREATE TABLE synergon_node (
+    id            TEXT PRIMARY KEY,
+    name          TEXT    NOT NULL,
+    process       BLOB    NOT NULL,
+    boot_id       TEXT    NOT NULL,
+    kinds         BLOB    NOT NULL,
+    queues        BLOB,
+    concurrency   INTEGER NOT NULL,
+    version       TEXT    NOT NULL,
+    address       TEXT,
+    registered_at INTEGER NOT NULL,
+    -- Microseconds of the host's monotonic clock since its boot: a wall clock that steps expires no lease.
+    leased_until  INTEGER NOT NULL,
+    lease         INTEGER NOT NULL,
+    cordoned_at   INTEGER, -- it may claim nothing
+    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it was told to stop: its death charges nothing
+    published     BLOB    NOT NULL, -- what it says of itself
+    published_at  INTEGER NOT NULL  -- by the same clock as leases
+) WITHOUT ROWID;
+
+-- How far ended tasks of each kind were pruned: when the last of them had ended.
+CREATE TABLE synergon_pruned (
+    state  TEXT    NOT NULL,
+    kind   TEXT    NOT NULL,
+    moment INTEGER NOT NULL,
+    PRIMARY KEY (state, kind)
+) WITHOUT ROWID;
+
+-- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that
+-- counts from its boot.
+CREATE TABLE synergon_sequence (
+    one     INTEGER PRIMARY KEY CHECK (one = 1),
+    last_id INTEGER NOT NULL,
+    clock   INTEGER NOT NULL,
+    steady  INTEGER NOT NULL,
+    boot_id TEXT    NOT NULL
+);
+INSERT INTO synergon_sequence (one, last_id, clock, steady, boot_id) VALUES (1, 0, 0, 0, '');

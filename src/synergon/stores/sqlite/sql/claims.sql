@@ -1,0 +1,131 @@
+-- name: next_kind
+-- The first kind from here on that has ready tasks.
+SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
+
+-- name: lanes_of_kind
+-- The queues that have ready tasks of a kind, and what those requirements, by jumping from one to the next in the index.
+WITH RECURSIVE line (queue) AS (
+    SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
+    UNION ALL
+    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > line.queue)
+    FROM line WHERE line.queue IS NOT NULL
+),
+lane (queue, requirements) AS (
+    SELECT queue, (SELECT min(requirements) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = line.queue)
+    FROM line WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT queue, (
+        SELECT min(requirements) FROM synergon_task
+        WHERE state = 'ready' AND kind = :kind AND queue = lane.queue AND requirements > lane.requirements
+    )
+    FROM lane WHERE lane.requirements IS NOT NULL
+)
+SELECT queue, requirements FROM lane WHERE requirements IS NOT NULL
+
+-- name: ready
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    limit_key, group_id, priority, target, server, requirements, protected_until
+FROM synergon_task
+WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY priority DESC, id
+LIMIT ?
+
+-- name: wanted_servers
+-- The servers that commands of a kind are for, NULL if any will do; one step of the index for each.
+WITH RECURSIVE wanted (target) AS (
+    SELECT min(target) FROM synergon_task
+    WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(target) FROM synergon_task
+        WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target > wanted.target
+    )
+    FROM wanted WHERE target IS NOT NULL
+)
+SELECT NULL WHERE EXISTS (
+    SELECT 1 FROM synergon_task WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NULL
+)
+UNION ALL
+SELECT target FROM wanted WHERE target IS NOT NULL
+
+-- name: ready_commands
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    limit_key, group_id, priority, target, server, requirements, protected_until
+FROM synergon_task
+WHERE is_command = 1 AND state = 'ready' AND kind = ? AND target IS ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY id
+LIMIT ?
+
+-- name: ready_among
+-- Those of these tasks that are ready.
+SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+    limit_key, group_id, priority, target, server, requirements, protected_until
+FROM synergon_task
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
+
+-- name: claim
+UPDATE synergon_task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0,
+    reserved_by = NULL, reserved_until = NULL
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
+
+-- name: keeping
+SELECT run_at, reserved_by, reserved_until FROM synergon_task WHERE id = ?
+
+-- name: keep
+UPDATE synergon_task SET reserved_by = ?, reserved_until = ? WHERE id = ? AND state = 'ready'
+
+-- name: let_go
+UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? AND reserved_by = ?
+
+-- name: place
+SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
+
+-- name: ahead_in_lane
+-- How many ready tasks of a lane go before this place; each half is counted up to the limit only.
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE state = 'ready' AND kind = :kind AND queue = :queue AND requirements = :requirements AND priority > :priority
+            LIMIT :limit
+        )
+    ) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE state = 'ready' AND kind = :kind AND queue = :queue AND requirements = :requirements AND priority = :priority
+                AND id < :id
+            LIMIT :limit
+        )
+    )
+
+-- name: ahead_in_line
+-- The same for those of a line that are in one state.
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+                AND priority > :priority
+            LIMIT :limit
+        )
+    ) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+                AND priority = :priority AND id < :id
+            LIMIT :limit
+        )
+    )
+
+-- name: ahead_of_waiting
+-- The same for all of a kind that wait, be it in lines or for groups.
+SELECT count(*) FROM (
+    SELECT 1 FROM synergon_task
+    WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL
+        AND (priority > :priority OR (priority = :priority AND id < :id))
+    UNION ALL
+    SELECT 1 FROM synergon_task
+    WHERE kind = :kind AND after_group IS NOT NULL AND (priority > :priority OR (priority = :priority AND id < :id))
+    LIMIT :limit
+)

@@ -1,0 +1,167 @@
+"""A transaction for a running body: its own writes, its children and its success in one commit.
+
+SQLite has one writer at a time, so from the moment it is opened until the body returns everybody else's writes wait,
+the node's lease among them. That is why it may not be held for longer than it was opened for: then it is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from synergon.errors import StoreError
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.sqlite import finish
+from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.transaction import Transaction
+
+LOCK_WAIT_MILLISECONDS: Final = 10_000
+
+INTERRUPT_SECONDS: Final = 0.1
+"""How long a rollback waits for a statement of the body before it interrupts that."""
+
+_endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
+"""Threads of their own for those that end: others may be waiting for that very end on every other thread."""
+
+
+class SqliteTaskTransaction:
+    """Opened when the body asks for it, ended when the body ends."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
+    ) -> None:
+        self.connection = self.blocking_connection = connection
+        self._path = path
+        self._hold_seconds = hold_seconds
+        self._on_end = on_end
+        self._is_open = True
+        self._was_held_too_long = False
+        self._lock = threading.Lock()
+        self._limit = threading.Timer(hold_seconds, self._give_up)
+        self._limit.daemon = True
+        self._limit.start()
+
+    @classmethod
+    async def open(cls, path: Path, hold_seconds: float, on_end: Callable[[], None]) -> SqliteTaskTransaction:
+        """Wait for the write lock on a thread, so that the loop goes on; `on_end` may be called more than once."""
+        loop = asyncio.get_running_loop()
+        notify = partial(loop.call_soon_threadsafe, on_end)
+        opening = loop.run_in_executor(None, cls._open, path, hold_seconds, notify)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on and may get the lock, which nobody wants any more
+            opening.add_done_callback(cls._drop)
+            raise
+
+    @staticmethod
+    def _drop(opening: asyncio.Future[SqliteTaskTransaction]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result()._close()  # noqa: SLF001  one of our own
+
+    @classmethod
+    def _open(cls, path: Path, hold_seconds: float, on_end: Callable[[], object]) -> SqliteTaskTransaction:
+        connection = connect(path)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_MILLISECONDS}")
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            connection.close()
+            raise translate(error, path) from error
+        return cls(connection, path, hold_seconds, on_end)
+
+    async def finish(self, settlement: FencedOutcome) -> Verdict:
+        """Settle a success and commit; if it is none any more, roll back."""
+        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, settlement)
+
+    async def rollback(self) -> None:
+        """Undo what the body wrote."""
+        await asyncio.get_running_loop().run_in_executor(_endings, self._close)
+
+    def _finish(self, settlement: FencedOutcome) -> Verdict:
+        with self._lock:
+            try:
+                if not self.connection_is_usable():
+                    raise StoreError(self._why_unusable())
+                transaction = Transaction(self.connection)
+                (verdict,) = finish.finish(transaction, [settlement])
+                transaction.flush()
+                self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
+            except sqlite3.Error as error:
+                raise translate(error, self._path) from error
+            finally:
+                self._release()
+            return verdict
+
+    def connection_is_usable(self) -> bool:
+        """Whether the transaction is still the one that was opened for the body."""
+        return self._is_open and not self._was_held_too_long and self._is_in_transaction()
+
+    def _is_in_transaction(self) -> bool:
+        try:
+            return self.connection.in_transaction
+        except sqlite3.ProgrammingError:  # the body has closed it
+            return False
+
+    def _why_unusable(self) -> str:
+        if self._was_held_too_long:
+            return (
+                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
+                "writing, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
+                "(another enqueue waits for this transaction to end)"
+            )
+        return "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
+
+    def _give_up(self) -> None:
+        self._was_held_too_long = True
+        while not self._is_rolled_back():
+            time.sleep(INTERRUPT_SECONDS)
+        self._on_end()
+
+    def _is_rolled_back(self) -> bool:
+        """Roll back, and keep the body from writing; False if an interrupt has stopped that too."""
+        # A statement at work keeps the connection to itself, so it is interrupted. Only where the rollback has to wait:
+        # while a cursor is half read, an interrupt stops every other statement, the rollback among them.
+        interrupt = threading.Timer(INTERRUPT_SECONDS, self._interrupt)
+        interrupt.daemon = True
+        with self._lock:
+            if not (self._is_open and self._is_in_transaction()):
+                return True
+            interrupt.start()
+            try:
+                # Whatever the body writes after the rollback would be a commit of its own. The body runs on another
+                # thread and may write between any two of these lines.
+                self.connection.execute("PRAGMA query_only = ON")
+                self.connection.execute("ROLLBACK")
+                self.connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+            except sqlite3.OperationalError:
+                return False
+            finally:
+                interrupt.cancel()
+            return True
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
+            self.connection.interrupt()
+
+    def _close(self) -> None:
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._limit.cancel()
+        if self._is_in_transaction():
+            self.connection.execute("ROLLBACK")
+        self.connection.close()
+        self._on_end()

@@ -1,0 +1,53 @@
+"""SQL in files, one named statement each: `-- name: claim` starts the statement `claim`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Final
+
+_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
+_PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
+
+
+@cache
+def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
+    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked, and
+    `{succeed.moved}` by the part `moved` of the statement `succeed`.
+
+    Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
+    """
+    found = _read(dialect, schema)
+    if overlay is not None:
+        found |= _read(overlay, schema)
+    return MappingProxyType({name: _filled(text, found) for name, text in found.items() if text})
+
+
+def _filled(text: str, others: Mapping[str, str]) -> str:
+    """With the parts that it has from others: what both do is written once."""
+    return _PART.sub(lambda match: _part(others[match[1]], match[2]), text)
+
+
+def _part(statement: str, name: str) -> str:
+    found = re.search(rf"^(?:WITH )?({name} AS (?:MATERIALIZED )?\(\n.*?^\))", statement, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no part {name} in {statement}"
+    return found[1]
+
+
+def _read(folder: str, schema: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for file in sorted(files("synergon.stores").joinpath(folder, "sql").iterdir(), key=lambda entry: entry.name):
+        for name, text in _split(file.read_text(encoding="utf-8")):
+            assert name not in found, f"statement {name} stands twice"
+            found[name] = text.replace("{schema}", schema)
+    return found
+
+
+def _split(text: str) -> Iterator[tuple[str, str]]:
+    parts = _NAME.split(text)
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        yield name, _COMMENT.sub("", body).strip()
