@@ -47,8 +47,8 @@ class Stubborn:
 
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubborn]:
-    for module in ("callbacks", "hooks", "feed", "idle"):
-        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
+    for module in ("callbacks", "hooks", "event_feed", "idle_hooks"):
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
     functions = Stubborn()
     yield functions
     functions.let_go.set()

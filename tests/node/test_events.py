@@ -141,8 +141,8 @@ async def test_subscribers_that_raise_or_hang_hold_up_nobody(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("synergon.node.callbacks.event_feed.MOST_EVENTS", 10)
-    for module in ("callbacks", "feed"):
-        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
+    for module in ("callbacks", "event_feed"):
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
     release, told = threading.Event(), []
 
     @engine.on_event

@@ -25,14 +25,13 @@ from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.timeouts import Timeouts
 from synergon.node.capacity.reservation import Reservation
 from synergon.node.claims.admission import Admission
-from synergon.node.claims.courtesy import MOMENT_SECONDS, Courtesy
 from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.liveness.status import node_status
 from synergon.node.logger import NodeLogger
 from synergon.options.durations import microseconds
 from synergon.providers.commands import ANY
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 from synergon.task import AnyTask
 from synergon.version import VERSION
 
@@ -176,7 +175,6 @@ class Stand:
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
         self.running: dict[int, Attempt] = {}
-        self.time = NOW
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
         self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=3600)
         self.reservation.patience_seconds = 0
@@ -186,7 +184,6 @@ class Stand:
             plan.queues,
             labels=plan.labels,
             reservation=self.reservation if plan.keeps_room else None,
-            courtesy=Courtesy(lambda: self.time),
         )
         self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
 
@@ -210,7 +207,6 @@ class Stand:
 
     async def claim(self, most: int | None = None) -> set[int]:
         """The next claim, for all kinds of which something is ready, and the ids that it took."""
-        self.admission.meet([node for node in await self.engine.store.nodes() if node.id != self.id])
         request = self.admission.request(self.id, await self._ready())
         if request is None:
             return set()
@@ -230,7 +226,6 @@ class Stand:
             await self.claim(self.plan.starts_later)
         for attempt in list(self.running.values())[: self.plan.ends]:
             await self._end(attempt)
-        self.time += MOMENT_SECONDS  # what it has left to others they have had time to take
 
     def _start(self, claim: Claim, room: KindRequest) -> None:
         attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
@@ -410,8 +405,8 @@ def test_what_kinds_share_is_shared_in_the_answer_too(before: list[str], ready: 
     asyncio.run(in_world(world, agree))
 
 
-def test_a_server_is_left_to_a_command_of_another_node_in_the_answer_too() -> None:
-    """There are two servers; one of them is for the command."""
+def test_a_command_of_another_node_keeps_no_server_from_this_one() -> None:
+    """There are two servers; whichever node claims first has them, and no node starves."""
     nothing = frozenset[str]()
     nodes = [NodePlan(4, 0, 4, nothing, None, frozenset({kind}), False, 0) for kind in ("served", COMMAND)]
     tasks = {kind: TaskPlan(kind, "mail", 1, None, nothing, nothing) for kind in SERVED}
@@ -420,8 +415,7 @@ def test_a_server_is_left_to_a_command_of_another_node_in_the_answer_too() -> No
 
     async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
         said = [await engine.explain(task_id) for task_id in ids]
-        assert [bool(explanation.can_start_on) for explanation in said] == [True, False, True]
-        assert [(cause.why, cause.tasks) for cause in said[1].nodes[0].causes] == [(Why.LEFT, (ids[2],))]
+        assert [bool(explanation.can_start_on) for explanation in said] == [True, True, True]
         await agree(engine, stands, chosen, ids)
 
     asyncio.run(in_world(world, check))
@@ -490,7 +484,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
         await engine.store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
-        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.LEFT, Why.WILL_KEEP_ROOM}), said
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_KEEP_ROOM}), said
 
     asyncio.run(in_world(world, check))
 

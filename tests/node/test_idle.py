@@ -278,8 +278,8 @@ async def test_a_thread_that_loops_until_nothing_is_left_cannot_enqueue_when_the
 async def test_a_hook_that_never_returns_holds_up_neither_tasks_nor_the_stop(
     new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("callbacks", "idle"):
-        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
+    for module in ("callbacks", "idle_hooks"):
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
     engine, gate = new_engine(memory_url), ThreadGate()
 
     @engine.task

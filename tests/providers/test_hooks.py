@@ -129,7 +129,7 @@ async def test_hooks_that_hang_hold_up_neither_bodies_nor_the_end(
     new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("callbacks", "hooks"):
-        monkeypatch.setattr(f"synergon.node.{module}.LAST_SECONDS", 0.05)
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
     release = threading.Event()
     engine = new_engine(url, concurrency=1)
 

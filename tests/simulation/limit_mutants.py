@@ -11,7 +11,7 @@ from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.memory import attempts, key_queues
 from synergon.stores.memory.key_queues import Line, LineName
 from synergon.stores.memory.tables import Tables
-from synergon.stores.shared_capacity import UNLIMITED, SharedCapacity
+from synergon.stores.rules.shared_capacity import UNLIMITED, SharedCapacity
 
 
 def line_not_counted_again_after_an_end(patch: Patch) -> None:

@@ -116,7 +116,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     await store.pause(["default"])
     await store.resume(["default"])
     await do_turns(store, worker)
-    await do_without_for_others(store, worker)
+    await do_exchanges(store, worker)
     await do_groups_and_orders(store)
     await do_lines_of_callers(store)
     await do_endings(store)
@@ -135,14 +135,16 @@ async def do_turns(store: PostgresStore, worker: Worker) -> None:
     await store.finish([settlement_of(claim, Succeeded())])
 
 
-async def do_without_for_others(store: PostgresStore, worker: Worker) -> None:
-    """A place is left to a better task that another node could take."""
+async def do_exchanges(store: PostgresStore, worker: Worker) -> None:
+    """The end of one task lets the next one start."""
     await store.declare([NewLimit(name="license", value=1)], [])
     await add(store, kind="ours")
-    better = await add(store, kind="theirs", priority=1)
+    following = await add(store, kind="ours")
     ours = KindRequest(kind="ours", count=1, limits=("license",))
-    claims = await worker.claim_rooms(ours, rivals=(CandidateQuery(room=replace(ours, kind="theirs"), limit=1),))
-    assert claims.left == ((better, "theirs"),)
+    (claim,) = await worker.claim_rooms(ours)
+    request = ClaimRequest(node_id=worker.node_id, kinds=(ours,), limit=1)
+    _, claims = await store.exchange([settlement_of(claim, Succeeded())], request)
+    assert [claim.id for claim in claims] == [following]
 
 
 async def do_groups_and_orders(store: PostgresStore) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
 from synergon.model.requirements import PROCESS, SLOT, Requirements
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 
 if TYPE_CHECKING:
     from tests.stores.model import ModelTask
@@ -129,8 +129,8 @@ class ModelClaim:
         return free if is_exempt else free - self._held.get(name, 0)
 
     def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
-        """Only the first of those that have the same requirements may have room kept for it, if it has a child process; and of
-        those for which that might be, the first, if others may get what it waits for."""
+        """Only the first of those that have the same requirements may have room kept for it, if it has a child process;
+        and of those for which that might be, the first, if others may get what it waits for."""
         lane, room = (task.task.kind, task.task.queue, task.task.requirements), self.rooms[task.task.kind]
         is_first = PROCESS not in lacking and lane not in self._lanes
         if is_first and self._is_patient and self._may_keep(task.id):

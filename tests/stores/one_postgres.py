@@ -13,7 +13,6 @@ from synergon.stores.postgres import PostgresStore
 WORKER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.turn",
     f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}",
 )
 PRODUCER_GRANTS = (
@@ -23,7 +22,6 @@ PRODUCER_GRANTS = (
     f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.provider, {SCHEMA}.server",
     f"SELECT ON {SCHEMA}.rate",
     f"SELECT, INSERT ON {SCHEMA}.queue",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.turn",
     f"SELECT ON {SCHEMA}.history",
 )
 

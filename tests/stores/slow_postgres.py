@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.stores.actions import Worker, settlement_of
 
-from synergon.model.claims import CandidateQuery, Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.session import Session
@@ -70,7 +70,7 @@ def settled(claim: Claim) -> FencedOutcome:
 
 
 def alike(kind: str) -> list[KindRequest]:
-    """The kinds that take the same places."""
+    """The kinds that need the same permits."""
     (one,) = (room for room in ROOMS if room.kind == kind)
     return [room for room in ROOMS if (room.limits, room.provider) == (one.limits, one.provider)]
 
@@ -90,8 +90,8 @@ async def drain(url: str, node_id: str) -> None:
         rooms = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
         claims = await worker.claim_rooms(*rooms, limit=8)
         if claims:
-            await pass_all_on(worker, claims[1:])
-            await pass_on(worker, claims[0], rooms)
+            await worker.store.finish([settled(claim) for claim in claims[4:]])
+            await exchange(worker, claims[:4], rooms)
     await store.close()
 
 
@@ -99,30 +99,11 @@ def _a_few(kind: str) -> list[KindRequest]:
     return [room for room in ROOMS if room.kind == kind or random.random() < 0.1]
 
 
-async def pass_on(worker: Worker, claim: Claim, rooms: Sequence[KindRequest]) -> None:
-    """From one to the next, until nobody follows, here; others may have better ones."""
-    rivals = tuple(CandidateQuery(room=room, limit=8) for room in ROOMS if room not in rooms and random.random() < 0.3)
-    request = ClaimRequest(node_id=worker.node_id, kinds=tuple(rooms), limit=8, rivals=rivals)
-    claims: Claims | None = Claims([claim])
+async def exchange(worker: Worker, claims: Sequence[Claim], rooms: Sequence[KindRequest]) -> None:
+    """From one to the next, until nothing follows here."""
+    request = ClaimRequest(node_id=worker.node_id, kinds=tuple(rooms), limit=random.randint(1, 8))
     while claims:
-        _, claims = await worker.store.pass_on(settled(claims[0]), request)
-
-
-async def pass_all_on(worker: Worker, claims: Sequence[Claim]) -> None:
-    """The same for many of a kind's lines; whatever else there is ends."""
-    (room,) = alike("lined")
-    request = ClaimRequest(node_id=worker.node_id, kinds=(room,), limit=random.randint(1, 8))
-    await worker.store.finish([settled(claim) for claim in claims if claim.kind != room.kind])
-    lined = [claim for claim in claims if claim.kind == room.kind]
-    while lined:
-        settlements = [settled(claim) for claim in lined]
-        passed = await worker.store.pass_all_on(settlements, request) if random.random() < 0.9 else None
-        if passed is None:
-            await worker.store.finish(settlements)
-            return
-        verdicts, lined = passed
-        ended = {verdict.id for verdict in verdicts}
-        await worker.store.finish([entry for entry in settlements if entry.id not in ended])
+        _, claims = await worker.store.exchange([settled(claim) for claim in claims], request)
 
 
 if __name__ == "__main__":

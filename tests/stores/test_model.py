@@ -47,7 +47,7 @@ from synergon.model.operator_actions import NewAction, Verb
 from synergon.model.outcomes import FencedOutcome, Outcome, Progress, Report, Succeeded
 from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
 from synergon.model.tasks import Cutoffs, Moved, NewTask, Reprioritizing, Rescheduling
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 
 Answer = TypeVar("Answer")
 

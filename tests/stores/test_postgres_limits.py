@@ -23,7 +23,7 @@ from tests.stores.actions import (
     states,
     until,
 )
-from tests.stores.slow_postgres import ROOMS, SlowStore, alike, is_done, pass_on, settled
+from tests.stores.slow_postgres import ROOMS, SlowStore, alike, exchange, is_done, settled
 
 from synergon.model.claims import KindRequest
 from synergon.model.lifecycle import FINAL, State
@@ -186,8 +186,8 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
         claims = await worker.claim_rooms(*ROOMS, limit=6)
         chance.shuffle(claims)
         await store.finish([settled(claim) for claim in claims[2:]])
-        for claim in claims[:2]:
-            await pass_on(worker, claim, alike(claim.kind))
+        if claims:
+            await exchange(worker, claims[:2], chance.choice([alike(claims[0].kind), ROOMS, ROOMS[:3]]))
 
     async def cancel() -> None:
         await store.cancel(await some(2))

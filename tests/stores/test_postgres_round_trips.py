@@ -11,7 +11,7 @@ from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
 from tests.stores.test_capacity import ids_of, room
 
-from synergon.model.claims import CandidateQuery, Claim, ClaimRequest, KindRequest
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.outcomes import Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
@@ -69,14 +69,14 @@ ROOMS: Final = {
     "nothing": KindRequest(kind="free", count=1),
     "a limit": KindRequest(kind="licensed", count=1, limits=("license",)),
     "a server": KindRequest(kind="served", count=1, provider="gpu"),
-    "a line": KindRequest(kind="lined", count=1),
-    "a line and a server": KindRequest(kind="lined", count=1, provider="gpu"),
+    "a key queue": KindRequest(kind="keyed", count=1),
+    "a key queue and a server": KindRequest(kind="keyed", count=1, provider="gpu"),
 }
 SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
     "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
     "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
-    "a line": ["BEGIN", "enter", "succeed_in_lines", "COMMIT", "claim_kind"],
+    "a key queue": [],
 }
 
 
@@ -86,9 +86,9 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
     await store.open()
     worker = await Worker.start(store)
     await declare_limit(store, "license", 1)
-    await declare_limit(store, "key:lined", 1)
+    await declare_limit(store, "key:keyed", 1)
     await declare_pool(store, a=1)
-    await add_many(store, 3, kind=ROOMS[shared].kind, limit_key="one" if shared == "a line" else None)
+    await add_many(store, 3, kind=ROOMS[shared].kind, limit_key="one" if shared == "a key queue" else None)
 
     async def next_one(before: Claim) -> Claim:
         await written_down()
@@ -105,64 +105,37 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
     await store.close()
 
 
-LICENSED: Final = ROOMS["a limit"]
-OTHERS: Final = {
-    "the same": (LICENSED, []),
-    "something else": (KindRequest(kind="stranger", count=1, limits=("another",)), []),
-    "what shares a limit": (KindRequest(kind="stranger", count=1, limits=("license",)), ["ready_elsewhere"]),
+EXCHANGED: Final = {
+    "a limit": ["BEGIN", "lock_limits", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
+    "a server": ["BEGIN", "lock_pools", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
+    "a key queue": [],
+    "a key queue and a server": [],
 }
 
 
-@pytest.mark.parametrize("what", list(OTHERS))
-async def test_only_what_others_alone_could_take_is_asked_for_besides(said: list[str], what: str) -> None:
+@pytest.mark.parametrize("shared", EXCHANGED)
+async def test_an_exchange_takes_a_few_round_trips(said: list[str], shared: str) -> None:
     store = PostgresStore(store_url())
     await store.open()
     worker = await Worker.start(store)
     await declare_limit(store, "license", 1)
-    first, _ = await add_many(store, 2, kind="licensed")
-    there, besides = OTHERS[what]
-    await written_down()
-    said.clear()
-    claims = await worker.claim_rooms(
-        LICENSED, limit=1, rivals=(CandidateQuery(room=LICENSED), CandidateQuery(room=there))
-    )
-    await written_down()
-    assert (ids_of(claims), said) == (
-        [first],
-        ["lanes", "BEGIN", "lock_limits", "ready", *besides, "take_seats", "COMMIT"],
-    )
-    said.clear()
-    assert not await worker.claim_rooms(LICENSED, limit=1, rivals=(CandidateQuery(room=there),))
-    await written_down()
-    assert "demands" not in said, "where there is no place, there is none to leave"
-    await store.close()
-
-
-PASSED: Final = {
-    "a limit": "pass_seat",
-    "a server": "pass_seat",
-    "a line": "pass_place",
-    "a line and a server": "pass_seat_in_line",
-}
-
-
-@pytest.mark.parametrize("shared", PASSED)
-async def test_a_place_is_passed_on_in_one_statement(said: list[str], shared: str) -> None:
-    store = PostgresStore(store_url())
-    await store.open()
-    worker = await Worker.start(store)
-    await declare_limit(store, "license", 1)
-    await declare_limit(store, "key:lined", 1)
+    await declare_limit(store, "key:keyed", 1)
     await declare_pool(store, a=1)
-    await add_many(store, 2, kind=ROOMS[shared].kind, limit_key="one" if "line" in shared else None)
+    await add_many(store, 3, kind=ROOMS[shared].kind, limit_key="one" if "key" in shared else None)
+
+    async def next_one(before: Claim) -> Claim:
+        await written_down()
+        said.clear()
+        server = ("gpu", before.server) if before.server is not None else None
+        outcome = settlement_of(before, Succeeded(), server=server, slot=before.slot)
+        request = ClaimRequest(node_id=worker.node_id, kinds=(ROOMS[shared],), limit=1)
+        _, (claim,) = await store.exchange([outcome], request)
+        return claim
+
     (claim,) = await worker.claim_rooms(ROOMS[shared])
-    server = ("gpu", claim.server) if claim.server is not None else None
-    settlement = settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
+    await next_one(await next_one(claim))
     await written_down()
-    said.clear()
-    _, claims = await store.pass_on(settlement, ClaimRequest(node_id=worker.node_id, kinds=(ROOMS[shared],), limit=1))
-    await written_down()
-    assert (len(claims or ()), said) == (1, [PASSED[shared]])
+    assert said == EXCHANGED[shared]
     await store.close()
 
 

@@ -23,7 +23,7 @@ from synergon.model.outcomes import HandedBack, Succeeded
 from synergon.model.record import EPOCH, from_datetime
 from synergon.model.tasks import Cutoffs, Rescheduling
 from synergon.stores.base import Store
-from synergon.stores.rates import next_start
+from synergon.stores.rules.rates import next_start
 
 READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, State.SCHEDULED
 

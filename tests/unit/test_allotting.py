@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from synergon.model.claims import KindRequest
-from synergon.stores.shared_capacity import HeldPermits, PermitRequest, ServerCapacity, SharedCapacity
+from synergon.stores.rules.claim_plan import ReadyTask
+from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity, SharedCapacity
 
 
 def gpu(address: str, capacity: int | None, *, resting: bool = False, trial: bool = False) -> ServerCapacity:
@@ -16,8 +18,8 @@ def room(count: int = 100, *limits: str, provider: str | None = "gpu") -> KindRe
     return KindRequest(kind="infer", count=count, limits=limits, provider=provider)
 
 
-def task(number: int, **more: str) -> PermitRequest:
-    return PermitRequest(number, 0, "infer", **more)
+def task(number: int, **more: Any) -> ReadyTask:
+    return ReadyTask(number, 0, "infer", **more)
 
 
 def taken(allotment: SharedCapacity, count: int, where: KindRequest) -> list[str | None]:

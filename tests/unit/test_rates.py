@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergon.model.limits import NewRate
-from synergon.stores.rates import after, allowed, next_start
+from synergon.stores.rules.rates import after, allowed, next_start
 
 TEN_PER_SECOND = NewRate(every=100_000, burst=5)
 

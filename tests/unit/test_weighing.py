@@ -22,7 +22,7 @@ from synergon.model.requirements import (
     parse_requirements,
     with_process,
 )
-from synergon.stores.node_capacity import (
+from synergon.stores.rules.node_capacity import (
     ANY_NUMBER,
     Fit,
     NodeCapacity,

@@ -29,7 +29,7 @@ from synergon.options.options import check_any_limit_name, check_limit, check_li
 from synergon.options.settings import UNSET
 from synergon.policies import Health
 from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers, listed_servers
-from synergon.stores.action_texts import DEAD_NODE, cancelled
+from synergon.stores.rules.action_texts import DEAD_NODE, cancelled
 from synergon.task import Call
 
 if TYPE_CHECKING:

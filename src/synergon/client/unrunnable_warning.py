@@ -27,8 +27,8 @@ class UnrunnableWarning:
     and once more if there was one that would in between.
 
     A warning and nothing else: a node that can may be started at any time. It costs nothing for tasks of `known` kinds
-    that require nothing, and for others a look at the table, but not more often than nodes say something new. What kinds
-    requirements that are not known here is what the nodes say that run them.
+    that require nothing; for others it reads the node table, not more often than nodes publish their status. The
+    requirements of kinds that are not registered here come from the nodes that run them.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from synergon.model.node_status import free_slots_on
 from synergon.model.requirements import PROCESS, Requirements, forbidden_labels, missing_labels, oversized
 from synergon.model.task_records import TaskRecord
 from synergon.node.claims.ledger import COMMANDS_AT_ONCE
-from synergon.stores.node_capacity import Fit, NodeCapacity, requirements_of
+from synergon.stores.rules.node_capacity import Fit, NodeCapacity, requirements_of
 
 
 def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:

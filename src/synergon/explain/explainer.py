@@ -17,14 +17,13 @@ from synergon.explain.shared_state import SharedState
 from synergon.explain.text import behind, clause, lasting, names, on_node, plural, some
 from synergon.model.claims import CandidateQuery, KindRequest
 from synergon.model.lifecycle import State
-from synergon.model.node_status import HOLDERS
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord, TaskRecord
 from synergon.node.node import Node
 from synergon.stores.base import Store
-from synergon.stores.node_capacity import requirements_of
-from synergon.stores.rates import next_start
+from synergon.stores.rules.node_capacity import requirements_of
+from synergon.stores.rules.rates import next_start
 
 
 async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanation:
@@ -194,8 +193,6 @@ class _View:
         behind = Cause(why=Why.BEHIND)
         if found.kept is not None:
             behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.kept))
-        elif found.left:
-            behind = Cause(why=Why.LEFT, tasks=found.left[:HOLDERS])
         return replace(outlook, can_start=False, causes=(behind,))
 
     def _expiry(self) -> list[Cause]:

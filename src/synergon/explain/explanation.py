@@ -72,8 +72,6 @@ class Why(StrEnum):
     """It asks a function before it takes one (`can_accept`), and has not been told yes."""
     REFUSED = "refused"
     """It has asked, and the answer was no until `until`."""
-    LEFT = "left"
-    """There is room, and the place is left to `tasks`, which are better and which only other nodes could take."""
     BEHIND = "behind"
     """There is room, and other tasks get it first."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -13,7 +13,6 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.process_identity import is_gone
 from synergon.node.capacity.acceptance import Acceptance
 from synergon.node.claims.claim_request import ClaimRequestBuilder, sparing_one
-from synergon.node.claims.rivals import heeded, looks_of
 from synergon.node.node import Node
 from synergon.options.durations import microseconds
 
@@ -80,19 +79,6 @@ class NodeView(NamedTuple):
             shares=state.shares,
         )
 
-    def heeding(self, request: ClaimRequest, nodes: Iterable[NodeRecord]) -> ClaimRequest:
-        """The same request, so that it leaves places to others of these nodes."""
-        state, own = self.state, {kind: self.state.kind(kind) for kind in self.record.kinds}
-        looks = looks_of((node for node in nodes if node.id != self.record.id), own)
-        rivals = heeded(
-            looks,
-            request,
-            own,
-            has_room=lambda kind: free_slots_on(state, kind).room > 0,
-            unheeded=state.unheeded,
-        )
-        return replace(request, rivals=rivals, past=frozenset(state.past)) if rivals else request
-
     def _spared(self, room: KindRequest) -> KindRequest:
         state = self.state
         if state.reserved_task is None or room.kind != state.reserved_kind:
@@ -122,9 +108,7 @@ def node_view(record: NodeRecord, here: Node | None) -> NodeView:
 
 def _aged(state: NodeStatus, seconds: float) -> NodeStatus:
     """Rests that were over since it was said are over."""
-    if not (state.resting or state.unheeded):
-        return state
-    return replace(state, resting=_later(state.resting, seconds), unheeded=_later(state.unheeded, seconds))
+    return replace(state, resting=_later(state.resting, seconds)) if state.resting else state
 
 
 def _later(rests: dict[str, float], seconds: float) -> dict[str, float]:

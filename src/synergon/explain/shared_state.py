@@ -10,7 +10,8 @@ from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.limits import LimitRecord, ServerRecord
 from synergon.model.nodes import NodeRecord
 from synergon.model.task_records import QueueRecord, TaskRecord
-from synergon.stores.shared_capacity import PermitRequest, ServerCapacity, SharedCapacity
+from synergon.stores.rules.claim_plan import ReadyTask, server_to_avoid
+from synergon.stores.rules.shared_capacity import ServerCapacity, SharedCapacity
 
 
 class SharedState:
@@ -69,7 +70,7 @@ class SharedState:
     def causes(self, task: TaskRecord, room: KindRequest) -> list[Cause]:
         """Why there is no place for the task where its kind needs what the room says; none, if there is one."""
         allotment = self.allotment()
-        if allotment.take(room, candidate(task)) is not None:
+        if allotment.take(room, ready_task(task)) is not None:
             return []
         full = [self._full(name) for name in allotment.full(room.limits)]
         return full or list(self._server_causes(task, room.provider or "", allotment))
@@ -100,10 +101,10 @@ class SharedState:
         return Cause(why=Why.SERVER, subject=server.address, in_use=len(server.slots), of=most)
 
 
-def candidate(task: TaskRecord) -> PermitRequest:
-    """The task, as a claim sees it."""
-    avoid = task.server if task.attempts > 0 else None
-    return PermitRequest(task.id, task.priority, task.kind, task.target, avoid)
+def ready_task(task: TaskRecord, *, may_reserve: bool = False) -> ReadyTask:
+    """The task, as the planner needs it."""
+    avoid = server_to_avoid(task.server, task.attempts)
+    return ReadyTask(task.id, task.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve)
 
 
 def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:

@@ -187,6 +187,5 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     ),
     Why.ASKS: lambda _cause, _now: "asks before it takes one",
     Why.REFUSED: lambda cause, now: f"has refused it, and asks again {when(cause.until, now)}",
-    Why.LEFT: lambda cause, _: f"leaves the place to {_tasks(cause.tasks)}, which only another node could take",
     Why.BEHIND: lambda _cause, _now: "has room, and others go first",
 }

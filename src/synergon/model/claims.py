@@ -84,10 +84,6 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Microseconds from now for which it is kept; 0: no longer."""
     shares: tuple[dict[str, int], ...] = ()
     """What single running tasks use of the resources; of those that use the same, one."""
-    rivals: tuple[CandidateQuery, ...] = ()
-    """What other nodes could take of that which shares places with these; what of it is better is left a place."""
-    past: frozenset[int] = frozenset()
-    """Tasks to which a place was left for long enough, and is no longer."""
 
 
 class ReservedTask(Record, frozen=True, kw_only=True):
@@ -108,10 +104,6 @@ class Claims(list["Claim"]):
     unfit: frozenset[str] = frozenset()
     """Kinds of which something is ready that fits when more of the node is free, or when less of it is held: it is
     worth another look then."""
-    left: tuple[tuple[int, str], ...] = ()
-    """Tasks of other nodes, by id and kind, to which places were left that something of this one could have had."""
-    unserved: frozenset[int] = frozenset()
-    """Those of `ClaimRequest.past` that nobody has taken."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

@@ -108,10 +108,6 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`drain` or `restart`: it ends when nothing runs there any more, and why."""
     kinds: dict[str, KindStatus] = {}
     """Only those of which there is something to say; of the others `kind()` says PLAIN."""
-    unheeded: dict[str, float] = {}
-    """Kinds of other nodes to which it leaves no places, because nobody came for them, and for how many seconds."""
-    past: tuple[int, ...] = ()
-    """Tasks of other nodes to which it has left a place for long enough."""
     holders: dict[str, tuple[int, ...]] = {}
     """For each resource in use a few of the tasks that hold it."""
 

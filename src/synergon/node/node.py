@@ -36,11 +36,9 @@ from synergon.node.callbacks.idle_hooks import IdleHooks
 from synergon.node.capacity.acceptance import Acceptance, acceptance_polls
 from synergon.node.capacity.reservation import Reservation
 from synergon.node.claims.admission import Admission
-from synergon.node.claims.courtesy import Courtesy
-from synergon.node.claims.freeing import Freeing
 from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
-from synergon.node.claims.shared_kinds import SharedKinds
+from synergon.node.claims.shared_permits import SharedPermits
 from synergon.node.duties.alarm import Alarm
 from synergon.node.duties.backlog import Backlog
 from synergon.node.duties.canceller import Canceller
@@ -109,8 +107,8 @@ class Node:
         self._timeouts = Timeouts(settings.timeout, timeout_for, self._logger)
         self._callbacks = Callbacks(self._logger)
         self._hooks = Hooks(clock, self._logger, self._callbacks, subscribers)
-        self._sharing = SharedKinds(self._kinds)
         self._ledger = Ledger(settings.concurrency, settings.child_processes)
+        self._permits = SharedPermits(self._kinds, settings.queues, settings.labels, lambda: self._ledger.totals)
         self._pace = SweepInterval(settings.sweep, clock)
         self._build()
         self._has_stopped = asyncio.Event()
@@ -118,14 +116,6 @@ class Node:
 
     def _build(self) -> None:
         store, clock, logger, settings = self._store, self._clock, self._logger, self._settings
-        freeing = self._freeing = Freeing(
-            store,
-            self._sharing,
-            lambda: self.scheduler,
-            lambda: self._strays,
-            has_strangers=lambda kind: self._admission.has_strangers(kind),
-            tell=lambda names: self._neighbours.freed(names),
-        )
         self.completer = Completer(
             store,
             clock,
@@ -134,10 +124,7 @@ class Node:
             on_ready=self.made_ready,
             on_scheduled=self.due_in,
             on_children=self._afterthought.note,
-            on_freed=freeing.ended,
-            on_writing=freeing.leaving,
-            on_written=freeing.written,
-            finish=freeing.finish,
+            on_freed=self._permits_freed,
             hooks=self._hooks,
         )
         services = AttemptServices(
@@ -171,11 +158,6 @@ class Node:
             on_kept=lambda task_id: self._neighbours.keeps_room(task_id),
             is_refused=lambda kind, task_id: self.acceptance.is_refused(kind, task_id),
         )
-        self._courtesy = Courtesy(
-            clock.monotonic,
-            is_heard=lambda: self._neighbours.are_well,
-            on_left=lambda names: self._neighbours.freed(names),
-        )
         self._admission = Admission(
             self._kinds,
             self._ledger,
@@ -183,7 +165,6 @@ class Node:
             labels=settings.labels,
             reservation=self.reservation,
             preemption=self.runner.preemption,
-            courtesy=self._courtesy,
             most_at_once=max(settings.concurrency // 2, LEAST_AT_ONCE) if store.capabilities.remote else None,
         )
         self._neighbours = HintSender(self._peers, self._admission)
@@ -205,6 +186,8 @@ class Node:
             self._admission,
             self._kinds,
             self._start,
+            completer=self.completer,
+            permits=self._permits,
             on_surplus=self._neighbours.offer_surplus,
             acceptance=self.acceptance,
             on_cordoned=lambda: self.presence.found_cordoned(),
@@ -258,8 +241,8 @@ class Node:
             logger,
             on_ready=self.made_ready,
             on_ended=self._expired,
-            on_moment=freeing.moment_passed,
-            rated=self._sharing.rated,
+            on_moment=lambda: self.scheduler.wake(self._permits.pooled),
+            rated=self._permits.rated,
         )
         self.reaper = Reaper(
             store,
@@ -277,7 +260,6 @@ class Node:
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
             "patience": self.scheduler.patience_step,
-            "courtesy": self._take_back,
             "canceller": self._canceller.step,
             "alarm": self.alarm.step,
             "outlook": self._afterthought.step,
@@ -322,7 +304,6 @@ class Node:
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        await self.scheduler.settled()  # what a claim has just taken is nobody's stray
         await self._strays.give_back(self.id)
         self._neighbours.claim_begins()
         try:
@@ -331,18 +312,21 @@ class Node:
             self._strays.doubt()
             raise
         self._neighbours.claim_is_over(self.scheduler.leftover)
-        self._neighbours.freed(self._sharing.left_over(taken))
+        self._neighbours.freed(self._permits.left_over(taken))
         self._canceller.claim_is_over()
         self._idle.look()
 
-    async def _take_back(self) -> None:
-        """Look again at places that were left to others and not taken."""
-        await self._courtesy.moment(self._clock.sleep)
-        self.scheduler.wake(self._sharing.all)
+    def _permits_freed(self, kinds: Iterable[str | None]) -> None:
+        """Tasks of these kinds have ended, and the store knows."""
+        kinds = list(kinds)
+        self._permits.note_freed(kinds)
+        left = self.scheduler.permits_freed(kinds)
+        if left:
+            self._neighbours.freed(self._permits.names_of(left))
 
     def _start(self, claims: list[Claim]) -> None:
         self._neighbours.started(claims)
-        if self._sharing.rated and any(claim.kind in self._sharing.rated for claim in claims):
+        if self._permits.rated and any(claim.kind in self._permits.rated for claim in claims):
             self.alarm.look()  # the next one has its turn now
         if self.scheduler.may_claim and self.membership.may_start:
             self._slots.submit(self.runner.admit(claims))
@@ -397,7 +381,8 @@ class Node:
 
     def met(self, nodes: Iterable[NodeRecord]) -> None:
         """The same, for the peers' sake: who has just come may want places, too."""
-        self._admission.meet([node for node in nodes if node.id != self.id])
+        self._permits.learn(node for node in nodes if node.id != self.id)
+        self.scheduler.choose_exchanged_kinds()
 
     def _presence_changed(self) -> None:
         """Say so at once; and what is claimed and has not begun is not begun any more."""
@@ -471,7 +456,7 @@ class Node:
         if self.reservation.kept is not None and self.reservation.kept.kind in news.started:
             self.scheduler.look_at_unfit()  # it may have been taken elsewhere
         if news.freed:
-            self.scheduler.wake(self._sharing.takers(news.freed))
+            self.scheduler.wake(self._permits.takers(news.freed))
         if news.due:
             self.alarm.look()
         if news.hello is not None and news.hello.bye and news.hello.kinds:

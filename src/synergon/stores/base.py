@@ -60,10 +60,6 @@ class Capabilities:
     """It is a server, which may start after those who use it: a worker waits for it."""
     listens: bool = False
     """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
-    in_order: bool = False
-    """Of two writes of one process the later one sees what the earlier one did, without waiting for its answer."""
-    passes_on: bool = False
-    """It can let the next task start with the same commit that ends one (`pass_on`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +194,8 @@ class Store(Protocol):
         is over-admitted. A kind that has no place left does not keep others from being taken. Commands are taken before
         all else. Starts of rated kinds are charged to their line's rate.
 
-        A task is claimed only if it fits the node (`stores.node_capacity`), in the order of `node_capacity.claim_order`.
-        Ready tasks are indexed by kind, queue and requirements; of a ready group that does not fit only the first task
-        is read.
+        A task is claimed only if it fits the node, in the order of `claim_order` (`stores.node_capacity`). Ready tasks
+        are indexed by kind, queue and requirements; of a ready group that does not fit only the first task is read.
 
         Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves for the
         first task in order that could run here later, has been due for `patience`, has its limits free and is not
@@ -238,21 +233,10 @@ class Store(Protocol):
         inserted twice. A row that could not be written does not fail its neighbours.
         """
 
-    async def pass_on(self, settlement: FencedOutcome, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt as `finish` does, and take the task that has its place from now on, in one step.
+    async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
+        """`finish`, then `claim`, in one transaction: what the outcomes free can be claimed with the same commit.
 
-        That is the task which a claim with this request, for one more, would take. None: it needs such a claim to find
-        out who that is, because nobody is there, or somebody else may be before it, or more than this place has a say.
-        A store that does not pass on (`Capabilities`) always says so.
-        """
-
-    async def pass_all_on(
-        self, settlements: Sequence[FencedOutcome], request: ClaimRequest
-    ) -> tuple[list[Verdict], Claims] | None:
-        """The same for many that leave places in the lines of one kind: take what a claim with this request would take
-        once they have ended. Those without a verdict have not, and have to be finished; None: all of them.
-
-        A verdict tells (`released`) if somebody has a place now who was not taken.
+        If it raises, neither has happened, or its answer was lost: the outcomes are to be finished again.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:

@@ -3,13 +3,16 @@
 Promise: an outcome that was added is written, through any outage and refusal, until the store has given its verdict;
 only one whose value the store can never take is replaced by that refusal. What is stale by then is dropped, counted and
 said once. While writes fail, `is_troubled` holds claims back.
+
+Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim; the
+completer writes them itself when there is no such claim, or when it fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -47,9 +50,6 @@ class Completer:
         on_scheduled: Callable[[float], None],
         on_children: Callable[[Iterable[NewTask]], None] = lambda _: None,
         on_freed: Callable[[Iterable[str | None]], None],
-        on_writing: Callable[[Iterable[FencedOutcome]], None] = lambda _: None,
-        on_written: Callable[[Iterable[str | None]], None] | None = None,
-        finish: Callable[[list[FencedOutcome]], Awaitable[list[Verdict]]] | None = None,
         hooks: Hooks,
     ) -> None:
         self._store = store
@@ -60,12 +60,15 @@ class Completer:
         self._on_scheduled = on_scheduled
         self._on_children = on_children
         self._on_freed = on_freed
-        self._on_writing = on_writing
-        self._on_written = on_written or on_freed
-        self._finish = finish or store.finish
         self._hooks = hooks
         self._pending: list[FencedOutcome] = []
         """Outcomes without a verdict; those that are being written stand first."""
+        self._exchanged_kinds: frozenset[str] = frozenset()
+        self._exchangeable: list[FencedOutcome] = []
+        """They go to the store together with the next claim."""
+        self._exchanging: list[FencedOutcome] = []
+        self.on_exchangeable: Callable[[], None] = lambda: None
+        """Called when an outcome waits for the next claim."""
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
@@ -79,14 +82,51 @@ class Completer:
 
     def add(self, settlement: FencedOutcome) -> None:
         """Have it written."""
-        self._pending.append(settlement)
         self._is_flushed.clear()
+        if settlement.kind is not None and settlement.kind in self._exchanged_kinds:
+            self._exchangeable.append(settlement)
+            self.on_exchangeable()
+        else:
+            self.write([settlement])
+
+    def write(self, settlements: Iterable[FencedOutcome]) -> None:
+        """Have these written by themselves, not together with a claim."""
+        self._pending += settlements
         self._event.set()
+
+    def exchange_kinds(self, kinds: frozenset[str]) -> None:
+        """The kinds whose outcomes wait for the next claim from now on."""
+        self._exchanged_kinds = kinds
+        waiting, self._exchangeable = self._exchangeable, []
+        for settlement in waiting:
+            self.add(settlement)
+
+    @property
+    def has_exchangeable(self) -> bool:
+        """Whether outcomes wait for the next claim."""
+        return bool(self._exchangeable)
+
+    def take_exchangeable(self) -> list[FencedOutcome]:
+        """The outcomes for the next claim; `exchanged` or `not_exchanged` follows."""
+        self._exchanging, self._exchangeable = self._exchangeable[:BATCH], self._exchangeable[BATCH:]
+        return self._exchanging
+
+    def exchanged(self, verdicts: Iterable[Verdict]) -> None:
+        """The outcomes that were taken have their verdicts."""
+        batch, self._exchanging = self._exchanging, []
+        self.announce_all(batch, verdicts)
+
+    def not_exchanged(self) -> None:
+        """There was no claim, or it failed: the completer writes the outcomes that were taken."""
+        outcomes, self._exchanging = self._exchanging, []
+        if outcomes:
+            self.write(outcomes)
 
     @property
     def unwritten(self) -> set[int]:
         """The tasks whose outcomes have no verdict yet."""
-        return {settlement.id for settlement in self._pending}
+        waiting = (*self._pending, *self._exchangeable, *self._exchanging)
+        return {settlement.id for settlement in waiting}
 
     def progressed(self, attempt: Attempt) -> None:
         """Have the attempt's progress written soon."""
@@ -109,12 +149,21 @@ class Completer:
             batch = self._pending[:BATCH]
             verdicts = await self._write(batch)
             del self._pending[: len(batch)]
-            for settlement, verdict in zip(batch, verdicts, strict=True):
-                self.announce(settlement, verdict)
-            self._on_written([verdict.kind for verdict in verdicts])
-            self._on_ended([settlement.id for settlement in batch])
+            self.announce_all(batch, verdicts)
+            self._on_freed([verdict.kind for verdict in verdicts])
         self._event.clear()
-        self._is_flushed.set()
+        self._note_flushed()
+
+    def announce_all(self, batch: Collection[FencedOutcome], verdicts: Iterable[Verdict]) -> None:
+        """These have their verdicts."""
+        for settlement, verdict in zip(batch, verdicts, strict=True):
+            self.announce(settlement, verdict)
+        self._on_ended([settlement.id for settlement in batch])
+        self._note_flushed()
+
+    def _note_flushed(self) -> None:
+        if not (self._pending or self._exchangeable or self._exchanging):
+            self._is_flushed.set()
 
     async def report_step(self) -> None:
         """Wait for progress, write it, and rest a little."""
@@ -150,9 +199,8 @@ class Completer:
     async def _write(self, batch: list[FencedOutcome]) -> list[Verdict]:
         failures = 0
         while True:
-            self._on_writing(batch)
             try:
-                verdicts = await self._finish(batch)
+                verdicts = await self._store.finish(batch)
             except Exception as error:
                 if _is_about_the_data(error):
                     if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours

@@ -8,15 +8,13 @@ import msgspec
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
 from synergon.model.node_status import FreeSlots
-from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, SLOT, is_suitable
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node.claims.claim_request import ClaimRequestBuilder, kind_status
-from synergon.node.claims.courtesy import Courtesy
 from synergon.node.claims.ledger import Ledger
 from synergon.options.pipelines import ranks
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 from synergon.task import AnyTask
 
 
@@ -33,7 +31,6 @@ class Admission:
         labels: frozenset[str] = frozenset(),
         reservation: Reservation | None = None,
         preemption: Preemption | None = None,
-        courtesy: Courtesy | None = None,
         most_at_once: int | None = None,
     ) -> None:
         self._kinds = kinds
@@ -42,7 +39,6 @@ class Admission:
         self.labels = labels
         self._reservation = reservation
         self._preemption = preemption
-        self._courtesy = courtesy
         self._most_at_once = most_at_once or ledger.concurrency
         """No claim asks for more than this."""
         order = ranks(kinds)
@@ -58,15 +54,14 @@ class Admission:
         """What there is to say of each kind; how much room there is for it is not in there."""
         return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
 
-    def request(self, node_id: str, wanted: Collection[str], beside: Collection[str] = ()) -> ClaimRequest | None:
-        """What to claim of the wanted kinds; None: there is no room for any, or whoever has yielded is to have its
-        place back first. Those beside them have no share of the slots: it is only asked whether they are before."""
+    def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
+        """The claim request for the wanted kinds. None: there is no capacity for any of them, or a preempted task is
+        to have its slot back first."""
         if self._preemption is not None and self._preemption.is_anybody_returning:
             return None
         rooms = self._asking.rooms(wanted)
         if not rooms:
             return None
-        rooms += [room for room in map(self._counted, beside) if room.count > 0]
         request = ClaimRequest(
             node_id=node_id,
             kinds=tuple(rooms),
@@ -80,8 +75,6 @@ class Admission:
         )
         if self._reservation is not None:
             request = self._reservation.honoured(request, self._counted, self.places)
-        if self._courtesy is not None:
-            request = self._courtesy.heeding(request, self._states, lambda kind: self.room(kind) > 0)
         return request
 
     def _yielding(self, rooms: Collection[KindRequest]) -> dict[str, int]:
@@ -140,8 +133,8 @@ class Admission:
         return FreeSlots(room, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
-        """How many tasks of this kind, with these requirements, could start now without preempting anything: free capacity
-        on another node is better."""
+        """How many tasks of this kind, with these requirements, could start now without preempting anything:
+        free capacity on another node is better."""
         room, requirements = self.room(kind), requirements_of(self._rooms[kind], text)
         if self._kinds[kind].policy.urgent:
             room = min(room, self._ledger.free)
@@ -152,35 +145,10 @@ class Admission:
         available = self._ledger.unpromised
         return min([room, *(available[name] // amount for name, amount in requirements.cost.items())])
 
-    # ------------------------------------------------------------ what others could take
-
-    def meet(self, others: Collection[NodeRecord]) -> None:
-        """Other nodes, as their rows say."""
-        if self._courtesy is not None:
-            self._courtesy.meet(others, self._states)
-
-    def has_strangers(self, kind: str | None) -> bool:
-        """Whether kinds that only other nodes run may want a place that a task of this kind takes."""
-        if self._courtesy is None or kind not in self._states:
-            return False
-        return self._courtesy.heeds_strangers(self._states[kind], self._states)
-
-    @property
-    def unheeded(self) -> dict[str, float]:
-        """Kinds of others to which no places are left, and for how many seconds."""
-        return {} if self._courtesy is None else self._courtesy.unheeded
-
-    @property
-    def past(self) -> frozenset[int]:
-        """Tasks of others to which a place was left for long enough."""
-        return frozenset() if self._courtesy is None else self._courtesy.past
-
     # ------------------------------------------------------------ what does not fit
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
-        if self._courtesy is not None:
-            self._courtesy.note(claims)
         return self._reservation is not None and self._reservation.note(claims)
 
     def keep_nothing(self) -> None:

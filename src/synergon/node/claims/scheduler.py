@@ -4,24 +4,31 @@ Level-triggered: a set of kinds that may have ready tasks, and one event. Adding
 in flight at a time, and what arrives meanwhile is taken by the next, which is all the batching there is. A kind leaves
 the set when a claim with room for more found no more of it. Kinds of which something was found that does not fit come
 back into it when some of the node's resources are free again.
+
+Outcomes that free permits of limits, servers or key queues go to the store together with the next claim (`exchange`):
+the next task starts with the commit that ends the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
 
+from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.model.outcomes import FencedOutcome
 from synergon.model.requirements import SLOT
+from synergon.node.attempts.completer import Completer
 from synergon.node.capacity.acceptance import Acceptance
 from synergon.node.claims.admission import Admission
+from synergon.node.claims.shared_permits import SharedPermits
 from synergon.stores.base import Store
-from synergon.stores.node_capacity import most_without_requirements
+from synergon.stores.rules.node_capacity import most_without_requirements
 
-Ask = Callable[[ClaimRequest], Awaitable[Claims | None]]
-"""Asks the store; None: it has no answer to that."""
+ROUND_SECONDS: Final = 0.02
+"""How long a node steps back from a contested limit: several times what a hint and a claim take."""
 
 
 class Scheduler:
@@ -34,6 +41,8 @@ class Scheduler:
         kinds: Iterable[str],
         start: Callable[[list[Claim]], None],
         *,
+        completer: Completer | None = None,
+        permits: SharedPermits | None = None,
         on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
         acceptance: Acceptance | None = None,
         on_cordoned: Callable[[], None] = lambda: None,
@@ -43,6 +52,12 @@ class Scheduler:
         self._admission = admission
         self._kinds = frozenset(kinds)
         self._start = start
+        self._completer = completer
+        self._permits = permits or SharedPermits({})
+        self._stepping_back: set[str] = set()
+        """Kinds that are not claimed for one round."""
+        self._stepped_back: set[str] = set()
+        """Those of the round before: their next claim shows whether another node took the permit."""
         self._on_surplus = on_surplus
         self._acceptance = acceptance or Acceptance()
         self._on_cordoned = on_cordoned
@@ -65,6 +80,9 @@ class Scheduler:
         self._is_idle.set()
         self.node_id = ""
         self.last_claim_at: float | None = None
+        if completer is not None:
+            completer.on_exchangeable = self._event.set
+            self.choose_exchanged_kinds()
 
     def wake(self, kinds: Iterable[str]) -> None:
         """There may be ready tasks of these kinds."""
@@ -87,7 +105,7 @@ class Scheduler:
         self.wake(self._kinds)
 
     def capacity_freed(self) -> None:
-        """There is room again."""
+        """There is free capacity again."""
         if self._has_unfit.is_set() and self._admission.returns != self._returns:
             self.look_at_unfit()
         if self._dirty:
@@ -116,57 +134,76 @@ class Scheduler:
         """Claim nothing until `uncordon`."""
         self.is_cordoned = True
         self._admission.keep_nothing()
+        self.choose_exchanged_kinds()
 
     def uncordon(self) -> None:
         """Claim again."""
         self.is_cordoned = False
+        self.choose_exchanged_kinds()
         self.wake_all()
 
     def close(self) -> None:
         """Claim nothing more."""
         self.is_open = False
+        self.choose_exchanged_kinds()
 
     def reopen(self) -> None:
         """Claim again, from the beginning."""
         self.is_open = True
+        self.choose_exchanged_kinds()
         self.wake_all()
+
+    def choose_exchanged_kinds(self) -> None:
+        """Outcomes of kinds that share permits wait for the next claim, unless there is none, or the permit is
+        contested and must be free before it can be announced."""
+        if self._completer is not None:
+            kinds = self._permits.kinds if self.may_claim else frozenset()
+            self._completer.exchange_kinds(kinds - self._permits.contested(kinds))
+
+    def permits_freed(self, kinds: Iterable[str | None]) -> set[str]:
+        """Tasks of these kinds have ended, and the store knows. Returns the kinds for which this node steps back."""
+        takers = self._permits.takers_after(kinds)
+        contested = set(self._permits.contested(takers))
+        if contested and not self._stepping_back and self._permits.steps_back():
+            self._stepping_back = contested
+            asyncio.get_running_loop().call_later(ROUND_SECONDS, self._end_round)
+        self.wake(takers)
+        return contested & self._stepping_back
+
+    def _end_round(self) -> None:
+        self._stepped_back, self._stepping_back = self._stepping_back, set()
+        self.wake(self._stepped_back)
 
     async def woken(self) -> None:
         """Return once there is a reason to claim."""
         await self._event.wait()
 
     async def step(self) -> Sequence[Claim]:
-        """Claim once, for every reason there was; what was taken. One that goes along with something else is a claim,
-        too, and has to end first: both would be given the same slots."""
-        await self.settled()
+        """Claim once, for every reason there was; what was taken."""
         self._event.clear()
         if not self.may_claim:
             return ()
+        outcomes = self._take_exchangeable()
         self._dirty -= self._acceptance.begin(self._dirty)
-        request = self._admission.request(self.node_id, self._dirty)
+        request = self._admission.request(self.node_id, self._dirty - self._stepping_back)
         if request is None:
+            if self._completer is not None:
+                self._completer.not_exchanged()
             return ()
-        return await self._claim(self._acceptance.narrowed(request), self._store.claim)
+        return await self._claim(self._acceptance.narrowed(request), outcomes)
 
-    async def claim_along(self, kinds: set[str], ask: Ask, *, beside: Set[str] = frozenset()) -> bool:
-        """Claim tasks of these kinds together with something else that the store is told; whether one was taken, or
-        its place was left to one that another node could take. Tasks of the kinds beside them may want the same place.
-
-        Where there is room for others that may be before it, `ask` is not called. What it cannot answer is asked again,
-        and so is whatever there was another reason to ask for: it looks at no more than it may take.
-        """
-        if not self.may_claim or self.is_claiming or self._has_room_for(self._dirty - kinds):
-            return False
-        request = self._admission.request(self.node_id, kinds, beside)
-        if request is None:
-            return False
-        news, unfit = self._dirty & (kinds | beside), self._unfit & (kinds | beside)
-        claims = await self._claim(self._acceptance.narrowed(request), ask)
-        self._look_at(news)
-        if unfit:  # nobody has looked at those that did not fit before
-            self._unfit |= unfit
-            self._has_unfit.set()
-        return bool(claims or claims.left)
+    def _take_exchangeable(self) -> list[FencedOutcome]:
+        """The outcomes for this claim. The kinds that may take their permits are dirty until they were asked for: there
+        may be no capacity for some of them now."""
+        if self._completer is None:
+            return []
+        outcomes = self._completer.take_exchangeable()
+        takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
+        self._acceptance.note_news(takers)
+        self._dirty |= takers
+        if self._completer.has_exchangeable:
+            self._event.set()
+        return outcomes
 
     def _has_room_for(self, kinds: set[str]) -> bool:
         return any(self._admission.room(kind) > 0 for kind in kinds)
@@ -185,25 +222,17 @@ class Scheduler:
             return kind not in self._dirty
         return not self._has_room_for(self._dirty)
 
-    async def claim_is_over(self, patience_seconds: float) -> None:
-        """Return when the claim that is in flight has ended, if there is one, or takes longer than that; another one
-        may be by then."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds):
-                await self._is_idle.wait()
-
     async def settled(self) -> None:
-        """Return once no claim is in flight: who goes on at once may claim, and after `close` there is none left."""
-        while self.is_claiming:  # another may have begun before who waits for the one before had its turn
-            await self._is_idle.wait()
+        """Return once no claim is in flight; after `close` there is none left."""
+        await self._is_idle.wait()
 
-    async def _claim(self, request: ClaimRequest, ask: Ask) -> Claims:
+    async def _claim(self, request: ClaimRequest, outcomes: list[FencedOutcome]) -> Claims:
         asked = {room.kind for room in request.kinds}
         self._dirty -= asked
         self._returns = self._admission.returns
         self._is_idle.clear()
         try:
-            claims = await ask(request)
+            claims = await (self._exchange(outcomes, request) if outcomes else self._store.claim(request))
         except BaseException:
             self._dirty |= asked
             self._event.set()
@@ -218,10 +247,25 @@ class Scheduler:
             self._on_cordoned()
             return Claims()
         taken = Counter(claim.kind for claim in claims)
+        self._note_step_back(asked, taken)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)
         if claims:
             self._start(claims)
+        return claims
+
+    async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
+        """Finish and claim in one transaction. None: the store rejected it, and the completer writes the outcomes."""
+        assert self._completer is not None, "outcomes come from the completer"
+        try:
+            verdicts, claims = await self._store.exchange(outcomes, request)
+        except BaseException as error:
+            self._completer.not_exchanged()
+            if isinstance(error, StoreError) and not isinstance(error, StoreUnavailable):
+                return None
+            raise
+        self._permits.note_freed(verdict.kind for verdict in verdicts)
+        self._completer.exchanged(verdicts)
         return claims
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
@@ -240,6 +284,11 @@ class Scheduler:
             self._has_unfit.set()
         else:
             self._has_unfit.clear()
+
+    def _note_step_back(self, asked: set[str], taken: Counter[str]) -> None:
+        if not self._stepped_back.isdisjoint(asked):
+            self._permits.stepped_back(in_vain=not self._stepped_back.isdisjoint(taken))
+            self._stepped_back = set()
 
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""

@@ -131,11 +131,12 @@ class Membership:
     def _fence(self, node_id: str) -> None:
         """Called from the lease's thread, also while the loop is blocked."""
         self._logger.error("node %s has lost its lease: it stops its work, and joins again under a new id", node_id)
-        self._scheduler.close()
+        self._scheduler.is_open = False  # the rest of `close` belongs to the loop
         self._executor.kill_children()
         self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
+        self._scheduler.close()
         self._runner.stop_all(Stop.LEASE_LOST)
         if not self._is_ending:
             self._rejoining = self._loop.create_task(self._rejoin())

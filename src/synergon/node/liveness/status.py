@@ -40,8 +40,6 @@ def node_status(
         is_stopping=not scheduler.is_open,
         leaving=leaving,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
-        unheeded=admission.unheeded,
-        past=tuple(sorted(admission.past)),
         holders=_holders(list(running.values())),
     )
 

@@ -28,21 +28,20 @@ from synergon.stores.memory.claim_limited import Seating, open_lanes
 from synergon.stores.memory.insert import put
 from synergon.stores.memory.key_queues import charge
 from synergon.stores.memory.ready_groups import Lane
-from synergon.stores.memory.reservations import keep_on
+from synergon.stores.memory.reservations import keep, keep_on
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.servers import judge
 from synergon.stores.memory.tables import Tables
-from synergon.stores.node_capacity import most_without_requirements, needs_only_slots
-from synergon.stores.shared_capacity import Grant, SharedCapacity
+from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
+from synergon.stores.rules.shared_capacity import Grant
 
 RUNNING: Final = State.RUNNING
 
 
 def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     """Give the node the first ready tasks that it asks for and can carry, in order."""
-    if not tables.is_leased(request.node_id, now):
-        raise LeaseLost(f"node {request.node_id} has no live lease, so it may not claim; start it again as a new node")
-    claims, places = Claims(), SharedCapacity({}, (), ())
+    check_lease(tables, request.node_id, now)
+    claims = Claims()
     if tables.nodes[request.node_id].cordoned_at is not None:
         claims.is_cordoned = True
         return claims
@@ -53,12 +52,19 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
     else:
         seating = Seating(tables, request, now)
         claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
-        claims.kept, claims.unfit, places = seating.kept, seating.unfit, seating.places
-        claims.left, claims.unserved = seating.leaving.left, seating.leaving.unserved
-    if request.reserved_task is not None:
-        claims.kept = keep_on(tables, request, places, now)
+        claims.unfit = seating.plan.unfit
+        if seating.plan.reserved is not None:
+            claims.kept = keep(tables.rows[seating.plan.reserved.id], request, now)
+        elif request.reserved_task is not None:
+            claims.kept = keep_on(tables, request, seating.plan.shared, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
     return claims
+
+
+def check_lease(tables: Tables, node_id: str, now: int) -> None:
+    """Raise `LeaseLost` unless the node may claim."""
+    if not tables.is_leased(node_id, now):
+        raise LeaseLost(f"node {node_id} has no live lease, so it may not claim; start it again as a new node")
 
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:

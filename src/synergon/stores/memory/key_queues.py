@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewRate
-from synergon.stores import rates
 from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.row import Row
-from synergon.stores.shared_capacity import UNLIMITED
+from synergon.stores.rules import rates
+from synergon.stores.rules.shared_capacity import UNLIMITED
 
 if TYPE_CHECKING:
     from synergon.stores.memory.tables import Tables

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.record import from_datetime, to_datetime
-from synergon.stores import action_texts
-from synergon.stores.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
 from synergon.stores.memory import operations, servers
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rules import action_texts
+from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
 
 
 def act(tables: Tables, new: NewAction, now: int) -> AuditRecord:

@@ -17,7 +17,7 @@ from synergon.stores.memory.key_queues import line_name
 from synergon.stores.memory.ready_groups import Place
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 
 
 def list_tasks(tables: Tables, query: TaskQuery) -> TaskPage:

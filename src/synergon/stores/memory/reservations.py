@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from synergon.model.claims import ClaimRequest, KindRequest, ReservedTask
 from synergon.model.lifecycle import State
-from synergon.model.requirements import Requirements
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
-from synergon.stores.node_capacity import requirements_of
-from synergon.stores.shared_capacity import PermitRequest, SharedCapacity
+from synergon.stores.rules.claim_plan import ReadyTask, server_to_avoid
+from synergon.stores.rules.node_capacity import requirements_of
+from synergon.stores.rules.shared_capacity import SharedCapacity
 
 
 def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
@@ -20,10 +20,12 @@ def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
     )
 
 
-def keep(row: Row, request: ClaimRequest, requirements: Requirements, now: int) -> ReservedTask:
-    """The node keeps room for it, from now on or further."""
+def keep(row: Row, request: ClaimRequest, now: int) -> ReservedTask:
+    """Reserve capacity for the task, from now on or further."""
     row.reserved_by = request.node_id
     row.reserved_until = now + request.reserve_microseconds
+    room = next(room for room in request.kinds if room.kind == row.task.kind)
+    requirements = requirements_of(room, row.task.requirements)
     return ReservedTask(id=row.id, kind=row.task.kind, requirements=requirements)
 
 
@@ -32,7 +34,7 @@ def hold_place(tables: Tables, request: ClaimRequest, places: SharedCapacity, no
     row = tables.rows.get(request.reserved_task or 0)
     room = None if row is None else _room_of(request, row)
     if row is not None and room is not None and row.state is State.READY and _may_keep_on(tables, request, row, now):
-        places.hold(room, candidate(row))
+        places.hold(room, ready_task(row))
 
 
 def keep_on(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: int) -> ReservedTask | None:
@@ -41,8 +43,8 @@ def keep_on(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: 
     if row is None or row.state is not State.READY:
         return None
     room = _room_of(request, row)
-    if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, candidate(row)) is not None:
-        return keep(row, request, requirements_of(room, row.task.requirements), now)
+    if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, ready_task(row)) is not None:
+        return keep(row, request, now)
     if row.reserved_by == request.node_id:
         row.reserved_by = None
     return None
@@ -64,10 +66,10 @@ def _may_keep_on(tables: Tables, request: ClaimRequest, row: Row, now: int) -> b
     )
 
 
-def candidate(row: Row) -> PermitRequest:
-    """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
-    avoid = row.server if row.attempts > 0 else None
-    return PermitRequest(row.id, row.priority, row.task.kind, row.task.target, avoid)
+def ready_task(row: Row, *, may_reserve: bool = False) -> ReadyTask:
+    """The row, as the planner needs it."""
+    task, avoid = row.task, server_to_avoid(row.server, row.attempts)
+    return ReadyTask(row.id, row.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve)
 
 
 def _is_another_s(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:

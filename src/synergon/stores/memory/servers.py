@@ -16,7 +16,7 @@ from synergon.stores.memory.entries import Limit, Provider, Server
 from synergon.stores.memory.key_queues import balance_kind
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
-from synergon.stores.shared_capacity import HeldPermits, ServerCapacity, SharedCapacity
+from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity, SharedCapacity
 
 LONGEST_DOUBLING = 40
 """Twice as long so often is longer than any cap, and no number to be afraid of."""

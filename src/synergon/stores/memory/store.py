@@ -159,26 +159,20 @@ class MemoryStore:
     async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):
-            verdicts = attempts.finish(tables, settlements, now)
-            if verdicts and (released := groups.end_emptied(tables, now)):
-                verdicts[-1] = replace(verdicts[-1], released=released)
-            return verdicts
+            return self._finish(tables, settlements, now)
 
-    async def pass_on(
-        self,
-        settlement: FencedOutcome,
-        request: ClaimRequest,  # noqa: ARG002  it is the port's
-    ) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt; a claim that follows costs nothing here."""
-        return (await self.finish([settlement]))[0], None
+    @staticmethod
+    def _finish(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+        verdicts = attempts.finish(tables, settlements, now)
+        if verdicts and (released := groups.end_emptied(tables, now)):
+            verdicts[-1] = replace(verdicts[-1], released=released)
+        return verdicts
 
-    async def pass_all_on(
-        self,
-        settlements: Sequence[FencedOutcome],  # noqa: ARG002  it is the port's
-        request: ClaimRequest,  # noqa: ARG002  the same
-    ) -> tuple[list[Verdict], Claims] | None:
-        """A claim that follows costs nothing here."""
-        return None
+    async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
+        """Finish and claim; neither without a lease."""
+        with self._transaction() as (tables, now):
+            attempts.check_lease(tables, request.node_id, now)
+            return self._finish(tables, outcomes, now), attempts.claim(tables, request, now)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write progress and overdue marks of running attempts."""

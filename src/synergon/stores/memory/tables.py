@@ -16,7 +16,7 @@ from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.key_queues import Line, LineName, balance, line_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
-from synergon.stores.shared_capacity import Grant
+from synergon.stores.rules.shared_capacity import Grant
 
 READY: Final = State.READY
 RUNNING: Final = State.RUNNING

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.stores.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.postgres.claim_fast import AtOnce, Run, shut_out
-from synergon.stores.postgres.claim_limited import claim_seats
+from synergon.stores.postgres.claim_limited import claim_seats, lock
 from synergon.stores.postgres.prefix_limits import Covering
 from synergon.stores.postgres.ready_groups import Lanes, find_lanes
+from synergon.stores.postgres.session import Session
+from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 
 REMEMBERED_SECONDS: Final = 10.0
 """A kind that has had tasks with demands of their own is likely to have more."""
@@ -49,25 +50,40 @@ class Claimer:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
+        return await self._claim(request, self._write, self._statement)
+
+    async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
+        """Lock, in the one order, what a claim and the end of tasks in key queues of these kinds will need."""
+        session.locked_permits = await lock(session, request.kinds, self._covering, keyed_kinds)
+
+    async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
+        """`claim` inside a transaction that is under way."""
+
+        async def run(work: Run, *arguments: Any) -> Any:
+            return await work(session, *arguments)
+
+        return await self._claim(request, run, run)
+
+    async def _claim(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
         if needs_only_slots(request, request.kinds) and not self._is_remembered(request):
-            found = await self._claim_in_numbers(_in_numbers(request))
+            found = await self._claim_in_numbers(_in_numbers(request), statement)
             if not found.demanding:
                 return found.claims
             self._remember(found.demanding)
-        return await self._claim_by_lanes(request)
+        return await self._claim_by_lanes(request, write, statement)
 
-    async def _claim_in_numbers(self, request: ClaimRequest) -> AtOnce:
+    async def _claim_in_numbers(self, request: ClaimRequest, statement: Run) -> AtOnce:
         found = AtOnce(Claims())
         is_short = len(request.kinds) == 1 or (self._has_left_some and _is_for_many(request))
         if self._shortly is not None and is_short:
-            found = AtOnce(await self._shortly(self._statement, request))
+            found = AtOnce(await self._shortly(statement, request))
         if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
-            found = await self._at_once(self._statement, request)
+            found = await self._at_once(statement, request)
         self._has_left_some = len(found.claims) >= request.limit
         return found
 
-    async def _claim_by_lanes(self, request: ClaimRequest) -> Claims:
-        lanes: Lanes | None = await self._statement(find_lanes, request)
+    async def _claim_by_lanes(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
+        lanes: Lanes | None = await statement(find_lanes, request)
         if lanes is None:
             return shut_out(request.node_id, is_leased=True)
         self._remember(kind for kind, demands in lanes.demands.items() if any(demands))
@@ -75,13 +91,13 @@ class Claimer:
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
         if needs_only_slots(rest, rest.kinds) and not any(map(any, lanes.demands.values())):
-            found = await self._claim_in_numbers(_in_numbers(rest))
+            found = await self._claim_in_numbers(_in_numbers(rest), statement)
             if not found.demanding:
                 return found.claims
             # Such tasks have come since the look, and nothing was taken: the next look sees them.
             self._remember(found.demanding)
-            return await self._claim_by_lanes(request)
-        return await claim_seats(self._write, self._statement, request, lanes, self._covering)
+            return await self._claim_by_lanes(request, write, statement)
+        return await claim_seats(write, statement, request, lanes, self._covering)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
         if not self._demanding:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
-from synergon.stores.node_capacity import claim_order
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.node_capacity import claim_order
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a piece of work, which is given a session and the further arguments, as a transaction of its own."""

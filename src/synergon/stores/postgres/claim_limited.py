@@ -15,30 +15,27 @@ from typing import Any, Final, NamedTuple
 
 from synergon.model.claims import ClaimRequest, Claims, KindRequest, ReservedTask
 from synergon.stores.contention import Contention, RowHeld
-from synergon.stores.leaving import Elsewhere, Leaving
-from synergon.stores.node_capacity import NodeCapacity, requirements_of
 from synergon.stores.postgres import servers
 from synergon.stores.postgres.choice import (
-    Choosing,
-    Contender,
     LaneName,
-    Taken,
-    candidate,
-    contender,
+    fits_now,
     most_by_weight,
+    most_to_read,
+    ready_task,
     rest_of,
 )
 from synergon.stores.postgres.claim_fast import Run, in_order, queues_of, shut_out
 from synergon.stores.postgres.commands import ready_commands
-from synergon.stores.postgres.elsewhere import looks_elsewhere, seen_elsewhere
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.key_queues import charge_starts
 from synergon.stores.postgres.limits import split
 from synergon.stores.postgres.lock_order import OF_LINES, terms_of
 from synergon.stores.postgres.prefix_limits import Covering, above, limits_above, providers_of
 from synergon.stores.postgres.ready_groups import Lanes
-from synergon.stores.postgres.session import Session, Terms
-from synergon.stores.shared_capacity import Grant, HeldPermits, ServerCapacity, SharedCapacity
+from synergon.stores.postgres.session import LockedPermits, Session, Terms
+from synergon.stores.rules.claim_plan import ClaimPlan, ReadyTask, Taken, server_to_avoid
+from synergon.stores.rules.node_capacity import NodeCapacity, requirements_of
+from synergon.stores.rules.shared_capacity import Grant, HeldPermits, SharedCapacity
 
 LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
@@ -57,7 +54,6 @@ class Taking(NamedTuple):
     kept: ReservedTask | None = None
     is_cordoned: bool = False
     unfit: frozenset[str] = frozenset()
-    leaving: Leaving | None = None
 
 
 async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
@@ -78,8 +74,6 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
         else:
             claims = in_order(request.kinds, taking.rows, request.reserved_task)
             claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
-            if taking.leaving is not None:
-                claims.left, claims.unserved = taking.leaving.left, taking.leaving.unserved
             return claims
     return Claims()
 
@@ -106,9 +100,7 @@ async def take(
     `wanted` tells what it tried to take last, should that be refused.
     """
     request = lanes.rest(asked)
-    looks = await looks_elsewhere(session, asked, request, lanes, covering)
-    values, servers = await _lock(session, [*request.kinds, *(look.room for look in looks)], covering)
-    elsewhere: list[Elsewhere] | None = None
+    values, servers = session.locked_permits or await lock(session, request.kinds, covering)
     rows: list[Any] = []
     kept: ReservedTask | None = None
     unfit: set[str] = set()
@@ -116,20 +108,20 @@ async def take(
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
         sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
-        choosing = Choosing(rest, SharedCapacity(values, servers, sight.holdings))
-        if elsewhere is None:
-            elsewhere = await seen_elsewhere(session, looks, request, choosing.allotment)
-        choice = choosing.choose(await _contenders(session, choosing, sight, passed_over), elsewhere)
-        unfit |= choosing.unfit | sight.unfit
-        wanted[:] = [entry.contender.candidate.id for entry in choice.taken]
-        taken = await _sit(session, request.node_id, choice.taken)
+        shared = SharedCapacity(values, servers, sight.holdings)
+        plan = ClaimPlan(rest, shared)
+        for task in sorted(await _candidates(session, plan, sight, passed_over), key=plan.order):
+            plan.offer(task)
+        unfit |= plan.unfit | sight.unfit
+        wanted[:] = [entry.task.id for entry in plan.taken]
+        taken = await _sit(session, request.node_id, plan.taken)
         rows += taken
         lost = set(wanted) - {row["id"] for row in taken}
         if lost and not taken and (refused := await _refused(session, request.node_id)):
             return refused
-        if not lost and choice.kept is not None:
-            wanted[:] = [choice.kept.candidate.id]
-            row = await _keep(session, asked, choice.kept.candidate.id, choice.kept.requirements)
+        if not lost and plan.reserved is not None:
+            wanted[:] = [plan.reserved.id]
+            row = await _keep(session, asked, plan.reserved.id, plan.reserved.requirements)
             kept = row and _kept(asked, row)
             lost = set() if kept is not None else set(wanted)
         if not lost:
@@ -142,8 +134,8 @@ async def take(
         and asked.reserved_task not in held
     ):
         wanted[:] = [asked.reserved_task]
-        kept = await _keep_on(session, asked, asked.reserved_task, choosing.allotment)
-    return Taking(rows, kept, unfit=frozenset(unfit), leaving=choosing.leaving)
+        kept = await _keep_on(session, asked, asked.reserved_task, shared)
+    return Taking(rows, kept, unfit=frozenset(unfit))
 
 
 async def _refused(session: Session, node_id: str) -> Taking | None:
@@ -168,10 +160,15 @@ async def _keep_on(
 ) -> ReservedTask | None:
     """Room is kept for the same task as before, or it is let go of, if that could not start anyway."""
     row = await _keep(session, request, task_id, None) if request.reserve_microseconds > 0 else None
-    if row is not None and allotment.take(_room_of(request, row), candidate(row)) is not None:
+    if row is not None and allotment.take(_room_of(request, row), _permit_seeker(row)) is not None:
         return _kept(request, row)
     await session.rows("let_go", task_id, request.node_id)
     return None
+
+
+def _permit_seeker(row: Any) -> ReadyTask:
+    avoid = server_to_avoid(row["server"], row["attempts"])
+    return ReadyTask(row["id"], row["priority"], row["kind"], target=row["target"], avoid=avoid)
 
 
 def _kept(request: ClaimRequest, row: Any) -> ReservedTask:
@@ -187,21 +184,21 @@ def _room_of(request: ClaimRequest, row: Any) -> KindRequest:
 # ---------------------------------------------------------------- what is locked and counted
 
 
-async def _lock(
-    session: Session, rooms: Collection[KindRequest], covering: Covering
-) -> tuple[dict[str, int | None], list[ServerCapacity]]:
-    """Lock the limits and servers that have a say; what the limits allow, and the servers."""
+async def lock(
+    session: Session, rooms: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
+) -> LockedPermits:
+    """Lock the limits and servers that these kinds need permits of, and the key queues of `keyed_kinds`."""
     providers = providers_of(rooms)
     names = {name for room in rooms for name in room.limits} | await limits_above(session, providers, covering)
     rated = {room.kind for room in rooms if room.is_rated}
-    wanted = names | {OF_LINES + kind for kind in rated}
+    wanted = names | {OF_LINES + kind for kind in (*rated, *keyed_kinds)}
     rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
     session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
     found = await servers.lock_pools(session, providers) if providers else servers.Pools([], [])
     covering[providers] = above(found.prefixes, [server.address for server in found.servers])
     if not covering[providers] <= names:
         raise Contention("the pool or its limits have changed since the last look")
-    return {row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers
+    return LockedPermits({row["name"]: row["value"] for row in rows if row["name"] in names}, found.servers)
 
 
 # ---------------------------------------------------------------- what there is to take
@@ -211,7 +208,7 @@ class Sight(NamedTuple):
     """What running tasks hold, and the first few of the lanes."""
 
     holdings: list[HeldPermits]
-    contenders: list[Contender]
+    tasks: list[ReadyTask]
     numbers: dict[LaneName, int]
     """How many of each lane were asked for."""
     unfit: set[str]
@@ -237,49 +234,49 @@ async def _sight(
         for row in rows
         if row["id"] is None
     ]
-    return Sight(holdings, [contender(row) for row in rows if row["id"] is not None], most, scales.unfit)
+    return Sight(holdings, [ready_task(row) for row in rows if row["id"] is not None], most, scales.unfit)
 
 
 def _by_lanes(request: ClaimRequest) -> list[KindRequest]:
     return [room for room in request.kinds if not room.is_command and room.only is None]
 
 
-async def _contenders(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
+async def _candidates(session: Session, plan: ClaimPlan, sight: Sight, without: set[int]) -> list[ReadyTask]:
     found = await ready_commands(
-        session, choosing.request, choosing.request.kinds, choosing.allotment, limit=LOOKED_AT, without=without
+        session, plan.request, plan.request.kinds, plan.shared, limit=LOOKED_AT, without=without
     )
-    found += await _tasks(session, choosing, sight, without)
-    found += await _named(session, choosing, without)
-    return list({contender.candidate.id: contender for contender in found}.values())
+    found += await _tasks(session, plan, sight, without)
+    found += await _named(session, plan, without)
+    return list({task.id: task for task in found}.values())
 
 
-async def _tasks(session: Session, choosing: Choosing, sight: Sight, without: set[int]) -> list[Contender]:
-    """What is in sight, and more of the lanes of which more could be taken."""
-    rooms = {room.kind: room for room in _by_lanes(choosing.request)}
-    most = {lane: choosing.most(rooms[lane[0]], lane[1]) for lane in sight.numbers}
-    numbers = Counter(map(_lane, sight.contenders))
+async def _tasks(session: Session, plan: ClaimPlan, sight: Sight, without: set[int]) -> list[ReadyTask]:
+    """What was read already, and more of the ready groups of which more could be taken."""
+    rooms = {room.kind: room for room in _by_lanes(plan.request)}
+    most = {lane: most_to_read(plan, rooms[lane[0]], lane[1]) for lane in sight.numbers}
+    numbers = Counter(map(_lane, sight.tasks))
     again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
-    again |= _with_targets(choosing, rooms, most, sight.contenders)
-    found = [one for one in sight.contenders if _lane(one) not in again]
-    return found + [contender(row) for row in await _first(session, choosing.request, again, without)]
+    again |= _with_targets(plan, rooms, most, sight.tasks)
+    found = [one for one in sight.tasks if _lane(one) not in again]
+    return found + [ready_task(row) for row in await _first(session, plan.request, again, without)]
 
 
-def _lane(contender: Contender) -> LaneName:
-    return contender.candidate.kind, contender.requirements
+def _lane(task: ReadyTask) -> LaneName:
+    return task.kind, task.requirements
 
 
 def _with_targets(
-    choosing: Choosing, rooms: dict[str, KindRequest], most: dict[LaneName, int], found: Sequence[Contender]
+    plan: ClaimPlan, rooms: dict[str, KindRequest], most: dict[LaneName, int], found: Sequence[ReadyTask]
 ) -> dict[LaneName, int]:
-    """Where some want a certain server, others behind them may be content with another one."""
-    picky = {_lane(one) for one in found if one.candidate.target is not None}
+    """Where some tasks want a certain server, tasks behind them may run on another one."""
+    picky = {_lane(one) for one in found if one.target is not None}
     numbers = Counter(map(_lane, found))
     return {
         lane: max(most[lane], LOOKED_AT)
         for lane in picky
         if rooms[lane[0]].provider is not None
         and numbers[lane] >= most[lane] > 0
-        and choosing.fits(rooms[lane[0]], lane[1])
+        and fits_now(plan, rooms[lane[0]], lane[1])
     }
 
 
@@ -312,9 +309,9 @@ def _batches(most: dict[LaneName, int]) -> list[dict[LaneName, int]]:
     return [ones, {lane: count for lane, count in most.items() if count > 1}]
 
 
-async def _named(session: Session, choosing: Choosing, without: set[int]) -> list[Contender]:
-    """The tasks that the request names: the only ones of a kind, and the one that room is kept for."""
-    request = choosing.request
+async def _named(session: Session, plan: ClaimPlan, without: set[int]) -> list[ReadyTask]:
+    """The tasks that the request names: the only ones of a kind, and the reserved one, whose permits are held."""
+    request = plan.request
     only = {room.kind: room.only for room in request.kinds}
     ids = {task_id for room in request.kinds for task_id in room.only or ()}
     if request.reserved_task is not None:
@@ -325,9 +322,9 @@ async def _named(session: Session, choosing: Choosing, without: set[int]) -> lis
         "ready_among", sorted(ids), queues_of(request), sorted(without), request.patience, request.node_id
     )
     for row in rows:
-        if row["id"] == request.reserved_task and row["kind"] in only:
-            choosing.hold(contender(row))
-    return [contender(row) for row in rows if _is_wanted(row, only)]
+        if row["id"] == request.reserved_task and row["kind"] in only and request.reserve_microseconds > 0:
+            plan.shared.hold(_room_of(request, row), ready_task(row))
+    return [ready_task(row) for row in rows if _is_wanted(row, only)]
 
 
 def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
@@ -341,18 +338,18 @@ def _is_wanted(row: Any, only: dict[str, tuple[int, ...] | None]) -> bool:
 
 
 async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[Any]:
-    chosen = sorted(chosen, key=lambda entry: entry.contender.candidate.id)
+    chosen = sorted(chosen, key=lambda entry: entry.task.id)
     if not chosen:
         return []
     return await session.rows(
         "take_seats",
         node_id,
-        [entry.contender.candidate.id for entry in chosen],
-        [_holds(entry.seat) for entry in chosen],
-        [entry.seat.provider for entry in chosen],
-        [entry.seat.server for entry in chosen],
-        [entry.seat.slot for entry in chosen],
-        [entry.contender.requirements for entry in chosen],
+        [entry.task.id for entry in chosen],
+        [_holds(entry.grant) for entry in chosen],
+        [entry.grant.provider for entry in chosen],
+        [entry.grant.server for entry in chosen],
+        [entry.grant.slot for entry in chosen],
+        [entry.task.requirements for entry in chosen],
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from synergon.model.claims import ClaimRequest, KindRequest
-from synergon.stores.postgres.choice import Contender, contender
+from synergon.stores.postgres.choice import ready_task
 from synergon.stores.postgres.session import Session
-from synergon.stores.shared_capacity import SharedCapacity
+from synergon.stores.rules.claim_plan import ReadyTask
+from synergon.stores.rules.shared_capacity import SharedCapacity
 
 
 async def ready_commands(
@@ -18,7 +19,7 @@ async def ready_commands(
     *,
     limit: int,
     without: Collection[int] = (),
-) -> list[Contender]:
+) -> list[ReadyTask]:
     """The first of each of these kinds and servers. Those for servers that have no room are left out: however many
     they are, they hide nobody."""
     rooms = [room for room in rooms if room.is_command and room.count > 0]
@@ -39,4 +40,4 @@ async def ready_commands(
         request.patience,
         request.node_id,
     )
-    return [contender(row) for row in rows]
+    return [ready_task(row) for row in rows]

@@ -100,6 +100,17 @@ async def _bonds(session: Session, settlements: Sequence[FencedOutcome]) -> list
     return bonds
 
 
+async def keyed_kinds(session: Session, settlements: Sequence[FencedOutcome]) -> set[str]:
+    """The kinds whose key queues these outcomes and their follow-ups concern, as far as the outcomes say so."""
+    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
+    for entry in settlements:
+        limit_key = entry.outcome.limit_key if isinstance(entry.outcome, KeyAssigned) else entry.limit_key
+        if entry.kind is not None:
+            bonds.append((entry.kind, limit_key, entry.group_id, None))
+    kinds, _ = await kinds_and_groups(session, bonds)
+    return kinds
+
+
 def _is_bound(settlement: FencedOutcome) -> bool:
     return (
         settlement.limit_key is not None

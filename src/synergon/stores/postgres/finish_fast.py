@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 def are_plain(settlements: Sequence[FencedOutcome]) -> bool:
-    """Whether they may be settled so: of what follows only their lines are touched, and none of them is there twice."""
+    """Whether one statement can end them: nothing follows from them, and none of them is there twice."""
     return all(map(_is_plain, settlements)) and len({entry.id for entry in settlements}) == len(settlements)
 
 
@@ -25,16 +25,27 @@ def _is_plain(settlement: FencedOutcome) -> bool:
         isinstance(settlement.outcome, Succeeded)
         and not settlement.outcome.children
         and settlement.progress is None
-        and (settlement.limit_key is None or settlement.kind is not None)
+        and settlement.limit_key is None
         and settlement.group_id is None
         and settlement.is_server_well
     )
 
 
 async def finish_plain(write: Run, statement: Run, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Settle plain successes that are in no line, by a statement that is a transaction by itself."""
+    """Finish plain successes by a statement that is a transaction by itself."""
     settled = await statement(_succeed, settlements)
     return await finish_rest(write, settlements, settled)
+
+
+async def finish_within(session: Session, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+    """Finish inside a transaction that has locked what it needs; plain successes by one statement."""
+    if not are_plain(settlements):
+        return await finish.finish(session, settlements)
+
+    async def run(work: Run, *arguments: Any) -> Any:
+        return await work(session, *arguments)
+
+    return await finish_plain(run, run, settlements)
 
 
 async def finish_rest(

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from synergon.model.lifecycle import State
 from synergon.model.record import from_datetime, to_datetime
-from synergon.stores import rates
 from synergon.stores.postgres.lock_order import lock_lines
 from synergon.stores.postgres.session import Moves, Session
-from synergon.stores.shared_capacity import UNLIMITED
+from synergon.stores.rules import rates
+from synergon.stores.rules.shared_capacity import UNLIMITED
 
 LineName = tuple[str, str]
 """Kind and limit key."""

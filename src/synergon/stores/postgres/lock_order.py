@@ -1,15 +1,11 @@
-"""Who waits for whom: the one order in which rows are locked, so that nobody waits in a ring.
+"""Lock order. All transactions lock rows in this order, so they cannot deadlock.
 
-Limits by name, then servers, then groups by id, then nodes, then tasks by id. The lines of a kind have one lock in
-common, the row of the limit `key:<kind>` with its doors: whoever makes tasks of the kind's lines ready, or takes them
-out of ready or running, holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own
-transactions. Who ends tasks and lets one follow for each (`closing_up`) holds but one door: there the sum stays, too,
-or falls where nobody waits; and nobody counts it meanwhile, since that takes all doors. To share one lock would do as
-well, but those who share it let nobody in who wants it alone. Who passes a single place on (`passing`) holds the limit
-and no door: it lets one follow whom it has locked, or does nothing.
+Limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share one lock,
+the row of the limit `key:<kind>`: a transaction that makes their tasks ready, or takes them out of ready or running,
+holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own transactions.
 
-What to lock follows from a look at the tasks without locks. Should that have changed when the tasks are locked, the
-lock is taken late, out of order: if two do so at once, the database undoes one of them, and it is made again.
+What to lock follows from a read of the tasks without locks. If that has changed when the tasks are locked, the lock is
+taken late, out of order: if two transactions do so at once, the database rolls one of them back, and it is repeated.
 """
 
 from __future__ import annotations
@@ -59,19 +55,6 @@ async def lock_lines(session: Session, kinds: Iterable[str]) -> None:
         found |= await _terms(session, missing - found.keys())
     for kind in missing:
         session.terms[kind] = found.get(kind, Terms())
-
-
-async def enter(session: Session, kinds: Iterable[str]) -> bool:
-    """Go through an open door of each of these kinds, so that nobody puts their lines in order meanwhile; False: one of
-    them has none."""
-    names = _names(kinds)
-    return len(await session.rows("enter", names)) == len(names)
-
-
-async def queue_up(session: Session, kinds: Iterable[str]) -> bool:
-    """The same after whoever has closed the doors; False: there is no limit, hence no door."""
-    names = _names(kinds)
-    return len(await session.rows("queue_up", names, session.shard)) == len(names)
 
 
 def _names(kinds: Iterable[str]) -> list[str]:

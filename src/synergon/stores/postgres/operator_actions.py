@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.stores import action_texts
-from synergon.stores.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
 from synergon.stores.postgres import limits, operations, servers
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules import action_texts
+from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
 
 
 async def act(session: Session, new: NewAction) -> AuditRecord:

@@ -1,7 +1,7 @@
 """Lanes: ready tasks of the same kind, queue and requirements, which stand together in the index.
 
-What is in the lanes is found by jumping from one set of requirements to the next, so that it costs nothing how many there are of
-each; and what a node cannot run is not looked at.
+The groups are found by jumping from one set of requirements to the next, so that the number of tasks in each costs
+nothing. Groups that a node cannot run are not read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from synergon.model.claims import CandidateQuery, ClaimRequest
 from synergon.model.lifecycle import State
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
-from synergon.stores.node_capacity import requirements_of
 from synergon.stores.postgres.claim_fast import queues_of, shut_out
 from synergon.stores.postgres.queries import record_of
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.node_capacity import requirements_of
 
 BEFORE_ALL: Final = (2**63 - 1, 0)
 """A place that nobody has a better one than."""

@@ -58,6 +58,7 @@ class Health:
         for server, condition in self._now.items():
             if condition != self._before[server]:
                 await session.run("set_health", *server, *condition)
+                session.locked_permits = None  # the claim of an exchange reads the servers again
 
 
 def _columns(servers: set[ServerName]) -> tuple[list[str], list[str]]:

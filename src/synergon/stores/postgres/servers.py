@@ -13,7 +13,7 @@ from synergon.model.outcomes import ErrorRecord
 from synergon.stores.postgres import finish
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.session import Session
-from synergon.stores.shared_capacity import ServerCapacity
+from synergon.stores.rules.shared_capacity import ServerCapacity
 
 
 async def declare(session: Session, providers: Sequence[NewProvider]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewRate
+from synergon.stores.rules.shared_capacity import ServerCapacity
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
@@ -17,6 +18,14 @@ Lanes = dict[tuple[str, str, str], int]
 
 Moves = dict[int, tuple[str, State]]
 """Tasks that were moved because others were: of which kind they are, and where they are now."""
+
+
+class LockedPermits(NamedTuple):
+    """Limits and servers whose rows are locked, so that what is counted of them stays true."""
+
+    limits: dict[str, int | None]
+    """What each allows; None: any number."""
+    servers: list[ServerCapacity]
 
 
 class Terms(NamedTuple):
@@ -46,6 +55,7 @@ class Session:
         "is_callers",
         "lines",
         "locked_groups",
+        "locked_permits",
         "profile",
         "released",
         "shard",
@@ -62,6 +72,8 @@ class Session:
         self.groups: set[int] = set()
         self.terms: dict[str, Terms] = {}
         self.locked_groups: set[int] = set()
+        self.locked_permits: LockedPermits | None = None
+        """What an exchange has locked for its claim."""
         self.released: list[str] = []
         """The kinds of tasks that waited for groups which have ended now."""
         self._connection = connection

@@ -38,9 +38,7 @@ from synergon.stores.postgres.caller_transaction import insert_on, without_loop
 from synergon.stores.postgres.claim import Claimer
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.drivers import Driver, driver_of
-from synergon.stores.postgres.finish_and_claim import pass_on
-from synergon.stores.postgres.finish_fast import are_plain, finish_plain
-from synergon.stores.postgres.finish_keyed import finish_in_lines, pass_all_on
+from synergon.stores.postgres.finish_fast import are_plain, finish_plain, finish_within
 from synergon.stores.postgres.insert_batcher import InsertBatcher
 from synergon.stores.postgres.listener import listen
 from synergon.stores.postgres.session import Session
@@ -62,7 +60,6 @@ class PostgresStore:
             transactions=True,
             remote=True,
             listens=self.address.listens,
-            passes_on=self.address.profile.succeeds_at_once,
         )
         self._profile = self.address.profile
         self._sql = self._profile.statements(self.address.schema)
@@ -227,21 +224,20 @@ class PostgresStore:
         """Settle attempts; plain successes, which are nearly all, in one statement."""
         if not self._profile.succeeds_at_once or not are_plain(settlements):
             return await self._write(finish.finish, settlements)
-        if any(entry.limit_key is not None for entry in settlements):
-            return await finish_in_lines(self._write, settlements)
         return await finish_plain(self._write, self._statement, settlements)
 
-    async def pass_on(self, settlement: FencedOutcome, request: ClaimRequest) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt and take the next one, in one statement."""
-        if not self.capabilities.passes_on:
-            return (await self.finish([settlement]))[0], None
-        return await pass_on(self._statement, self.finish, settlement, request)
+    async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
+        """Finish and claim in one transaction."""
+        if not self._profile.succeeds_at_once:
+            return await self.finish(outcomes), await self.claim(request)
+        return await self._write(self._exchange, outcomes, request)
 
-    async def pass_all_on(
-        self, settlements: Sequence[FencedOutcome], request: ClaimRequest
-    ) -> tuple[list[Verdict], Claims] | None:
-        """The same for many, of one kind's lines."""
-        return await pass_all_on(self._write, settlements, request) if self.capabilities.passes_on else None
+    async def _exchange(
+        self, session: Session, outcomes: Sequence[FencedOutcome], request: ClaimRequest
+    ) -> tuple[list[Verdict], Claims]:
+        await self._claimer.lock(session, request, await finish.keyed_kinds(session, outcomes))
+        verdicts = await finish_within(session, outcomes)
+        return verdicts, await self._claimer.claim_within(session, request)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""

@@ -10,7 +10,7 @@ from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
-from synergon.stores.node_capacity import requirements_of
+from synergon.stores.rules.node_capacity import requirements_of
 from synergon.stores.sqlite.queries import LIVE_TASKS, record
 from synergon.stores.sqlite.ready_groups import Lane, Lanes
 from synergon.stores.sqlite.transaction import Transaction

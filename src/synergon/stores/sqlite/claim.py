@@ -8,7 +8,7 @@ from typing import Any
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims
-from synergon.stores.node_capacity import most_without_requirements, needs_only_slots
+from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.sqlite.claim_limited import take
 from synergon.stores.sqlite.nodes import standing
 from synergon.stores.sqlite.ready_groups import DEMAND, SPARED_UNTIL, Lane, Lanes, merged, order_of

@@ -7,31 +7,27 @@ when it is taken, and nowhere else: usage is the number of running rows that nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
-from synergon.model.requirements import NO_REQUIREMENTS, is_suitable
-from synergon.stores.leaving import Elsewhere, Leaving, seen, sought
-from synergon.stores.node_capacity import Fit, NodeCapacity, claim_order, may_reserve, requirements_of
-from synergon.stores.shared_capacity import Grant, HeldPermits, SharedCapacity
+from synergon.model.claims import ClaimRequest, Claims, KindRequest
+from synergon.stores.rules.claim_plan import ClaimPlan, ReadyTask
+from synergon.stores.rules.node_capacity import Fit, NodeCapacity, claim_order, may_reserve, requirements_of
+from synergon.stores.rules.shared_capacity import Grant, HeldPermits, SharedCapacity
 from synergon.stores.sqlite import reservations, servers
-from synergon.stores.sqlite.candidates import look as look_at
 from synergon.stores.sqlite.follow_ups import draw
 from synergon.stores.sqlite.key_queues import charge_starts
 from synergon.stores.sqlite.limits import split
 from synergon.stores.sqlite.ready_groups import (
-    DEMAND,
     KIND,
     LIMIT_KEY,
     PRIORITY,
     Lane,
     Lanes,
-    candidate,
-    lane_of,
+    ready_task,
     target_of,
 )
 from synergon.stores.sqlite.transaction import Transaction, as_json
@@ -40,34 +36,41 @@ LOOKED_AT: Final = 1000
 """Tasks that are for certain servers: behind one that cannot run now there may be one that can."""
 
 
-class Taken(NamedTuple):
-    """A row that is taken, and what it holds."""
+class TakenRow(NamedTuple):
+    """A row that is taken, and the permits that it holds."""
 
     row: tuple[Any, ...]
-    seat: Grant
+    grant: Grant
 
 
 def take(
     transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane], claims: Claims
-) -> list[Taken]:
+) -> list[TakenRow]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; beside
     that `claims` is told what it has to know."""
     rooms = _rooms(request, found)
     allotment = _allotment(transaction, rooms)
-    looks = _sought(request, found, allotment)
-    if {look.room.provider for look in looks} - {room.provider for room in rooms}:
-        allotment = _allotment(transaction, [*rooms, *(look.room for look in looks)])
     candidates = _Candidates(request, lanes, allotment).of(found)
     reservations.hold_place(transaction, request, allotment)
-    elsewhere = [one for look in looks for one in _seen(transaction, look, lanes, allotment)]
-    choice = _Choice(transaction, request, allotment, Leaving(request, allotment, elsewhere))
-    taken = list(choice.of(candidates))
+    plan = ClaimPlan(request, allotment)
+    taken = []
+    for row in candidates:
+        grant = plan.offer(_ready_task(transaction, request, row))
+        if grant is not None:
+            taken.append(TakenRow(row, grant))
     if taken:
         transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
         _charge(transaction, request, taken)
-    claims.left, claims.unserved, claims.unfit = choice.leaving.left, choice.leaving.unserved, choice.unfit
-    claims.kept = choice.kept or reservations.renew(transaction, request, allotment)
+    claims.unfit = plan.unfit
+    if plan.reserved is not None:
+        claims.kept = reservations.keep(transaction, request, plan.reserved)
+    else:
+        claims.kept = reservations.renew(transaction, request, allotment)
     return taken
+
+
+def _ready_task(transaction: Transaction, request: ClaimRequest, row: tuple[Any, ...]) -> ReadyTask:
+    return ready_task(row, may_reserve=reservations.may_keep(transaction, request, row))
 
 
 def _rooms(request: ClaimRequest, found: Sequence[Lane]) -> list[KindRequest]:
@@ -84,115 +87,12 @@ def _allotment(transaction: Transaction, rooms: Sequence[KindRequest]) -> Shared
     return SharedCapacity(dict(transaction.rows("limit_values")), servers.pool(transaction, providers), holdings)
 
 
-def _sought(request: ClaimRequest, found: Sequence[Lane], allotment: SharedCapacity) -> list[CandidateQuery]:
-    """What only other nodes could take and may be better than something that there is a place for."""
-    if not request.rivals:
-        return []
-    lanes = {(lane.room.kind, lane.requirements): lane.room for lane in found if allotment.most(lane.room) > 0}
-    is_covered = allotment.is_covered(room.provider for room in lanes.values() if room.provider is not None)
-    return sought(request, [(room, requirements) for (_, requirements), room in lanes.items()], is_covered=is_covered)
-
-
-def _seen(transaction: Transaction, look: CandidateQuery, lanes: Lanes, allotment: SharedCapacity) -> list[Elsewhere]:
-    if not look.room.is_command:
-        return [seen(look, task) for task in look_at(transaction, look)]
-    return [
-        Elsewhere(look.room, candidate(row), lane.queue, lane.requirements)
-        for lane in lanes.of([look.room])
-        if is_suitable(requirements_of(look.room, lane.requirements), look.labels, look.totals)
-        for row in _commands(lanes, lane, allotment, look.limit)
-    ]
-
-
 def _commands(lanes: Lanes, lane: Lane, allotment: SharedCapacity, limit: int) -> list[Any]:
     """Those for servers that have no room are left out: however many they are, they hide nobody."""
     if lane.room.provider is None:
         return lanes.first(lane, limit)
     servers = allotment.open_servers(lane.room.provider)
     return lanes.commands_for(lane, servers, limit) if servers else []
-
-
-class _Choice:
-    """Goes through candidates in order, and takes what the node and all that is shared have room for."""
-
-    def __init__(
-        self, transaction: Transaction, request: ClaimRequest, allotment: SharedCapacity, leaving: Leaving
-    ) -> None:
-        self._transaction = transaction
-        self._request = request
-        self.leaving = leaving
-        self._allotment = allotment
-        self._scales = NodeCapacity(request)
-        self._rooms = {room.kind: room for room in request.kinds}
-        self._left = Counter({room.kind: room.count for room in request.kinds})
-        self._weightless = {
-            room.kind
-            for room in request.kinds
-            if room.requirements == NO_REQUIREMENTS and request.reserved_task is None
-        }
-        """Kinds whose tasks, if they say nothing, need not be weighed."""
-        self._closed: set[tuple[str, str, str]] = set()
-        """Lanes whose first did not fit: none behind it does."""
-        self.kept: ReservedTask | None = None
-
-    @property
-    def unfit(self) -> frozenset[str]:
-        return frozenset(self._scales.unfit)
-
-    def of(self, candidates: Sequence[Any]) -> Iterator[Taken]:
-        for row in candidates:
-            room = self._rooms[row[KIND]]
-            has_slot = self._scales.slots(room) > 0
-            if self._left[room.kind] <= 0 or not (has_slot or self._scales.may_keep):
-                continue
-            # One that does not fit may have room kept for it although all slots are gone: they come back one by one,
-            # and what it waits for comes back only if it is kept.
-            seat = self._seat(room, row) if self._fits(room, row) and has_slot else None
-            if seat is not None:
-                self._left[room.kind] -= 1
-                yield Taken(row, seat)
-            elif self.kept is not None:
-                return
-
-    def _is_weightless(self, room: KindRequest, row: tuple[Any, ...]) -> bool:
-        return not row[DEMAND] and room.kind in self._weightless
-
-    def _fits(self, room: KindRequest, row: tuple[Any, ...]) -> bool:
-        if self._is_weightless(room, row):
-            return True
-        task_id, lane = row[0], lane_of(row)
-        is_kept = task_id == self._request.reserved_task
-        if lane in self._closed and not is_kept:
-            return False
-        fit = self._scales.fit(room, requirements_of(room, row[DEMAND]), task_id)
-        if fit is not Fit.NOW and not is_kept:
-            self._closed.add(lane)
-            if fit is Fit.LATER and self._scales.may_keep:
-                self._consider(room, row)
-        return fit is Fit.NOW
-
-    def _seat(self, room: KindRequest, row: tuple[Any, ...]) -> Grant | None:
-        if self.leaving.is_any:
-            self.leaving.let_pass(claim_order(room, row[PRIORITY], row[0], self._request.reserved_task))
-        seat = self._allotment.take(room, candidate(row))
-        if seat is None:
-            self.leaving.refused(room, candidate(row))
-        else:
-            self.leaving.taken(row[0])
-            requirements = NO_REQUIREMENTS if self._is_weightless(room, row) else requirements_of(room, row[DEMAND])
-            self._scales.take(room, requirements, row[0])
-        return seat
-
-    def _consider(self, room: KindRequest, row: tuple[Any, ...]) -> None:
-        """Keep room for the task if it may be overtaken; not, if it could not start anyway for want of a place."""
-        task_id, requirements = row[0], requirements_of(room, row[DEMAND])
-        if not reservations.may_keep(self._transaction, self._request, task_id):
-            return
-        if self._allotment.has_place(room, candidate(row)) and self._scales.is_worth_keeping(
-            room, requirements, task_id
-        ):
-            kept = ReservedTask(id=task_id, kind=room.kind, requirements=requirements)
-            self.kept = reservations.keep(self._transaction, self._request, kept)
 
 
 class _Candidates:
@@ -241,13 +141,13 @@ class _Candidates:
         return self._lanes.first(lane, max(most, LOOKED_AT)) if wants_server else rows
 
 
-def _place(taken: Taken) -> tuple[Any, ...]:
-    limits, provider, server, slot = taken.seat
+def _place(taken: TakenRow) -> tuple[Any, ...]:
+    limits, provider, server, slot = taken.grant
     holds = "\n".join(limits) if limits or provider is not None else None
     return taken.row[0], holds, provider, server, slot
 
 
-def _charge(transaction: Transaction, request: ClaimRequest, taken: list[Taken]) -> None:
+def _charge(transaction: Transaction, request: ClaimRequest, taken: list[TakenRow]) -> None:
     rated = {room.kind for room in request.kinds if room.is_rated}
     started = Counter(
         (row[KIND], row[LIMIT_KEY]) for row, _ in taken if row[KIND] in rated and row[LIMIT_KEY] is not None

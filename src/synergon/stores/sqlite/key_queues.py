@@ -15,8 +15,8 @@ import msgspec
 
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewRate
-from synergon.stores import rates
-from synergon.stores.shared_capacity import UNLIMITED
+from synergon.stores.rules import rates
+from synergon.stores.rules.shared_capacity import UNLIMITED
 from synergon.stores.sqlite.transaction import SQL, Moves, Transaction, as_json
 
 SIZES: Final = (1, 4, 16, 64, 256)

@@ -8,8 +8,8 @@ import msgspec
 
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.record import to_datetime
-from synergon.stores import action_texts
-from synergon.stores.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
+from synergon.stores.rules import action_texts
+from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, NODE_VERBS, Rejected
 from synergon.stores.sqlite import limits, nodes, operations, servers
 from synergon.stores.sqlite.transaction import Transaction
 

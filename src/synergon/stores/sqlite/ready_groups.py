@@ -1,5 +1,7 @@
-"""Lanes: the ready tasks of one kind and queue that have the same requirements. Each is one range of an index, in order; what
-nobody asked for, or the node cannot run, is never looked at."""
+"""Ready groups: the ready tasks of one kind, queue and requirements. Each is one range of an index, in order.
+
+Groups that were not requested, or that the node cannot run, are never read.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from synergon.model.claims import KindRequest
-from synergon.stores.shared_capacity import PermitRequest
+from synergon.stores.rules.claim_plan import ReadyTask, server_to_avoid
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 KIND: Final = 2
@@ -19,6 +21,9 @@ LIMIT_KEY: Final = 12
 PRIORITY: Final = 14
 DEMAND: Final = 17
 SPARED_UNTIL: Final = 18
+RUN_AT: Final = 19
+RESERVED_BY: Final = 20
+RESERVED_UNTIL: Final = 21
 _QUEUE: Final = 3
 _ATTEMPTS: Final = 5
 _TARGET: Final = 15
@@ -112,10 +117,10 @@ def lane_of(row: tuple[Any, ...]) -> tuple[str, str, str]:
     return row[KIND], row[_QUEUE], row[DEMAND]
 
 
-def candidate(row: tuple[Any, ...]) -> PermitRequest:
-    """What the allotment has to know of a row: a retry avoids the server of the attempt before."""
-    avoid = row[_SERVER] if row[_ATTEMPTS] > 0 else None
-    return PermitRequest(row[0], row[PRIORITY], row[KIND], row[_TARGET], avoid)
+def ready_task(row: tuple[Any, ...], *, may_reserve: bool = False) -> ReadyTask:
+    """The row, as the planner needs it."""
+    avoid = server_to_avoid(row[_SERVER], row[_ATTEMPTS])
+    return ReadyTask(row[0], row[PRIORITY], row[KIND], row[_QUEUE], row[DEMAND], row[_TARGET], avoid, may_reserve)
 
 
 def target_of(row: tuple[Any, ...]) -> str | None:

@@ -5,49 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 from synergon.model.claims import ClaimRequest, KindRequest, ReservedTask
-from synergon.stores.node_capacity import requirements_of
-from synergon.stores.shared_capacity import SharedCapacity
+from synergon.stores.rules.claim_plan import ReadyTask
+from synergon.stores.rules.node_capacity import may_reserve, requirements_of
+from synergon.stores.rules.shared_capacity import SharedCapacity
 from synergon.stores.sqlite.nodes import standing
-from synergon.stores.sqlite.ready_groups import DEMAND, KIND, Lanes, candidate
+from synergon.stores.sqlite.ready_groups import KIND, RESERVED_BY, RESERVED_UNTIL, RUN_AT, Lanes, ready_task
 from synergon.stores.sqlite.transaction import Transaction
 
 
-def may_keep(transaction: Transaction, request: ClaimRequest, task_id: int) -> bool:
-    """Whether the node may begin to keep room for a ready task: this has waited, and nobody else does."""
-    if request.patience is None:
+def may_keep(transaction: Transaction, request: ClaimRequest, row: tuple[Any, ...]) -> bool:
+    """Whether the node may reserve capacity for a ready task: it has waited for long enough, and no other node has."""
+    if not may_reserve(request) or request.patience is None:
         return False
-    run_at, reserved_by, reserved_until = transaction.row("keeping", task_id)
-    return run_at <= transaction.now - request.patience and not _is_kept(
-        transaction, request, reserved_by, reserved_until
-    )
+    return row[RUN_AT] <= transaction.now - request.patience and not _is_kept(transaction, request, row)
 
 
-def _is_kept(
-    transaction: Transaction, request: ClaimRequest, reserved_by: str | None, reserved_until: int | None
-) -> bool:
-    """Whether a node other than this one, which is alive and not cordoned, keeps room for it."""
-    if (
-        reserved_by is None
-        or reserved_until is None
-        or reserved_by == request.node_id
-        or reserved_until <= transaction.now
-    ):
+def _is_kept(transaction: Transaction, request: ClaimRequest, row: tuple[Any, ...]) -> bool:
+    """Whether a node other than this one, which is alive and not cordoned, has reserved capacity for it."""
+    reserved_by = row[RESERVED_BY]
+    if reserved_by is None or reserved_by == request.node_id or row[RESERVED_UNTIL] <= transaction.now:
         return False
     lease_left, is_cordoned = standing(transaction, reserved_by)
     return lease_left > 0 and not is_cordoned
 
 
-def keep(transaction: Transaction, request: ClaimRequest, kept: ReservedTask) -> ReservedTask:
-    """Write down that the node keeps room for it from now on."""
-    transaction.run("keep", request.node_id, transaction.now + request.reserve_microseconds, kept.id)
-    return kept
+def keep(transaction: Transaction, request: ClaimRequest, task: ReadyTask) -> ReservedTask:
+    """Reserve capacity for the task from now on."""
+    room = next(room for room in request.kinds if room.kind == task.kind)
+    transaction.run("keep", request.node_id, transaction.now + request.reserve_microseconds, task.id)
+    return ReservedTask(id=task.id, kind=task.kind, requirements=requirements_of(room, task.requirements))
 
 
 def hold_place(transaction: Transaction, request: ClaimRequest, allotment: SharedCapacity) -> None:
     """Others leave to the task that the node has named what it needs of that which all nodes share."""
     found = _found(transaction, request)
     if found is not None and any(room.limits or room.provider is not None for room in request.kinds):
-        allotment.hold(found[0], candidate(found[1]))
+        allotment.hold(found[0], ready_task(found[1]))
 
 
 def renew(transaction: Transaction, request: ClaimRequest, allotment: SharedCapacity) -> ReservedTask | None:
@@ -55,15 +48,10 @@ def renew(transaction: Transaction, request: ClaimRequest, allotment: SharedCapa
     if request.reserved_task is None:
         return None
     found = _found(transaction, request)
-    if found is None or allotment.take(found[0], candidate(found[1])) is None:
+    if found is None or allotment.take(found[0], ready_task(found[1])) is None:
         transaction.run("let_go", request.reserved_task, request.node_id)
         return None
-    room, row = found
-    return keep(
-        transaction,
-        request,
-        ReservedTask(id=request.reserved_task, kind=room.kind, requirements=requirements_of(room, row[DEMAND])),
-    )
+    return keep(transaction, request, ready_task(found[1]))
 
 
 def _found(transaction: Transaction, request: ClaimRequest) -> tuple[KindRequest, tuple[Any, ...]] | None:
@@ -74,5 +62,4 @@ def _found(transaction: Transaction, request: ClaimRequest) -> tuple[KindRequest
     rows = Lanes(transaction, request.queues).among(rooms, [request.reserved_task])
     if not rows:
         return None
-    _, reserved_by, reserved_until = transaction.row("keeping", request.reserved_task)
-    return None if _is_kept(transaction, request, reserved_by, reserved_until) else (rooms[rows[0][KIND]], rows[0])
+    return None if _is_kept(transaction, request, rows[0]) else (rooms[rows[0][KIND]], rows[0])

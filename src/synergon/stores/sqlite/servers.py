@@ -10,7 +10,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.record import to_datetime
-from synergon.stores.shared_capacity import ServerCapacity
+from synergon.stores.rules.shared_capacity import ServerCapacity
 from synergon.stores.sqlite import finish
 from synergon.stores.sqlite.follow_ups import draw
 from synergon.stores.sqlite.transaction import Transaction, as_json

@@ -53,7 +53,7 @@ LAST_ID: Final = 2**63 - 1
 class SqliteStore:
     """One file."""
 
-    capabilities = Capabilities(shared=True, durable=True, transactions=True, in_order=True)
+    capabilities = Capabilities(shared=True, durable=True, transactions=True)
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -148,21 +148,11 @@ class SqliteStore:
         """Settle attempts."""
         return await self._write(finish.finish, settlements)
 
-    async def pass_on(
-        self,
-        settlement: FencedOutcome,
-        request: ClaimRequest,  # noqa: ARG002  it is the port's
-    ) -> tuple[Verdict, Claims | None]:
-        """Settle an attempt; a claim that follows shares its commit anyway."""
-        return (await self.finish([settlement]))[0], None
-
-    async def pass_all_on(
-        self,
-        settlements: Sequence[FencedOutcome],  # noqa: ARG002  it is the port's
-        request: ClaimRequest,  # noqa: ARG002  the same
-    ) -> tuple[list[Verdict], Claims] | None:
-        """A claim that follows shares their commit anyway."""
-        return None
+    async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
+        """Finish and claim with one commit."""
+        return await self._write(
+            lambda transaction: (finish.finish(transaction, outcomes), claim.claim(transaction, request))
+        )
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
         """Write notes of running attempts."""

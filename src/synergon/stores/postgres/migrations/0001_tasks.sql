@@ -161,7 +161,7 @@ CREATE TABLE {schema}.node (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
 -- Limits, with the JSON of what the code said last: only what it says otherwise changes anything. Whoever counts or
--- changes what a limit counts locks its row first; for lines that is the one row `key:<kind>` and its doors.
+-- changes what a limit counts locks its row first; for lines that is the one row `key:<kind>`.
 CREATE TABLE {schema}.task_limit (
     name     text    PRIMARY KEY,
     declared text    NOT NULL,
@@ -222,11 +222,9 @@ CREATE TABLE {schema}.audit_log (
     CHECK ((done_at IS NULL) = (outcome IS NULL)),
     CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
 );
-CREATE INDEX order_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
+CREATE INDEX audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
 -- Rows to be locked. `keys`: by whoever stores several tasks with keys at once: two lists with the same keys in another
 -- order would wait for each other. `lines`: by whoever gives a kind the limit of its lines, against those who find none.
--- `key:<kind>/0` to `/7`, the doors of a kind's lines: one of them by whoever ends tasks there and lets as many follow,
--- beside others who do so; all by whoever puts lines in order.
-CREATE TABLE {schema}.turn (name text PRIMARY KEY);
-INSERT INTO {schema}.turn VALUES ('keys'), ('lines');
+CREATE TABLE {schema}.lock_row (name text PRIMARY KEY);
+INSERT INTO {schema}.lock_row VALUES ('keys'), ('lines');

@@ -2,12 +2,7 @@
 SELECT name, declared FROM {schema}.task_limit WHERE name = ANY ($1)
 
 -- name: declare_limit
--- Two who say the same at once do it once. That of lines has eight doors.
-WITH doors AS (
-    INSERT INTO {schema}.turn (name)
-    SELECT $1::text || '/' || number FROM generate_series(0, 7) AS number WHERE $1 LIKE 'key:%'
-    ON CONFLICT DO NOTHING
-)
+-- Two who say the same at once do it once.
 INSERT INTO {schema}.task_limit (name, declared, value, every, burst) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE
 SET declared = excluded.declared, value = excluded.value, every = excluded.every, burst = excluded.burst

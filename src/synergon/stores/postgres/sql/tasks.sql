@@ -126,7 +126,7 @@ RETURNING id, state
 INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT DO NOTHING
 
 -- name: take_turn
-SELECT name FROM {schema}.turn WHERE name = 'keys' FOR UPDATE
+SELECT name FROM {schema}.lock_row WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
 UPDATE {schema}.task

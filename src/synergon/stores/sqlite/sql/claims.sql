@@ -24,7 +24,7 @@ SELECT queue, requirements FROM lane WHERE requirements IS NOT NULL
 
 -- name: ready
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until
+    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id
@@ -50,7 +50,7 @@ SELECT target FROM wanted WHERE target IS NOT NULL
 
 -- name: ready_commands
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until
+    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE is_command = 1 AND state = 'ready' AND kind = ? AND target IS ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY id
@@ -59,7 +59,7 @@ LIMIT ?
 -- name: ready_among
 -- Those of these tasks that are ready.
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until
+    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
 
@@ -68,9 +68,6 @@ UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0,
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
-
--- name: keeping
-SELECT run_at, reserved_by, reserved_until FROM synergon_task WHERE id = ?
 
 -- name: keep
 UPDATE synergon_task SET reserved_by = ?, reserved_until = ? WHERE id = ? AND state = 'ready'

@@ -215,9 +215,9 @@ CREATE TABLE IF NOT EXISTS {schema}.audit_log (
     CHECK ((done_at IS NULL) = (outcome IS NULL)),
     CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
 );
-CREATE INDEX IF NOT EXISTS order_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
+CREATE INDEX IF NOT EXISTS audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
 -- Rows to be locked. `keys`: by whoever stores several tasks with keys at once: two lists with the same keys in another
 -- order would wait for each other. `lines`: by whoever gives a kind the limit of its lines, against those who find none.
-CREATE TABLE IF NOT EXISTS {schema}.turn (name text PRIMARY KEY);
-INSERT INTO {schema}.turn VALUES ('keys'), ('lines') ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS {schema}.lock_row (name text PRIMARY KEY);
+INSERT INTO {schema}.lock_row VALUES ('keys'), ('lines') ON CONFLICT DO NOTHING;

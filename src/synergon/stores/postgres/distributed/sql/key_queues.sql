@@ -1,16 +1,3 @@
--- name: lock_limits
--- Nobody goes through doors: a statement changes one table here.
-SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
-
--- name: lock_lines
-SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
-
--- name: enter
-
--- name: queue_up
-
--- name: succeed_in_lines
-
 -- name: demote
 -- Waits for a claimer, and leaves it what it has taken.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL

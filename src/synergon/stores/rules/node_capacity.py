@@ -22,6 +22,9 @@ from synergon.model.requirements import (
 
 ANY_NUMBER: Final = 2**31
 
+ClaimOrder = tuple[bool, bool, int, int, int]
+"""The sort key of claim order."""
+
 
 class Fit(Enum):
     """Whether a task could run on a node."""
@@ -46,7 +49,7 @@ class NodeCapacity:
         self._held = request.held
         self._shares = list(request.shares)
         """What each of those gives back that run there, or are taken now."""
-        self.may_keep = may_reserve(request)
+        self.may_reserve = may_reserve(request)
         """Whether room may be kept for a task that comes next in order and does not fit."""
         self.unfit: set[str] = set()
         """Kinds of which a task was weighed that fits later and not now."""
@@ -74,7 +77,7 @@ class NodeCapacity:
         is_exempt = self._is_exempt(room, requirements, task_id)
         return [name for name, amount in requirements.cost.items() if amount > self._available(name, room, is_exempt)]
 
-    def is_worth_keeping(self, room: KindRequest, requirements: Requirements, task_id: int) -> bool:
+    def is_worth_reserving(self, room: KindRequest, requirements: Requirements, task_id: int) -> bool:
         """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
         bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
         them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
@@ -83,7 +86,7 @@ class NodeCapacity:
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
         is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
         is_worth = is_worth or bool(room.limits) or room.provider is not None
-        self.may_keep = self.may_keep and is_worth
+        self.may_reserve = self.may_reserve and is_worth
         return is_worth
 
     def left(self, room: KindRequest) -> dict[str, int]:
@@ -155,9 +158,7 @@ def requirements_of(room: KindRequest, text: str) -> Requirements:
     return with_kind_defaults(parse_requirements(text), room.requirements) if text else room.requirements
 
 
-def claim_order(
-    room: KindRequest, priority: int, task_id: int, reserved_task: int | None = None
-) -> tuple[bool, bool, int, int, int]:
+def claim_order(room: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
     """The order in which tasks are taken: commands, urgent kinds, the task that room is kept for, priority, the end of
     a pipeline before its beginning, age."""
     if room.is_command:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from synergon.model.claims import KindRequest
 from synergon.options.addresses import covers
@@ -27,15 +27,20 @@ class HeldPermits(NamedTuple):
     slot: int | None
 
 
-class PermitRequest(NamedTuple):
-    """A ready task that might be taken."""
+class PermitSeeker(Protocol):
+    """A ready task that needs permits."""
 
-    id: int
-    priority: int
-    kind: str
-    target: str | None = None
-    avoid: str | None = None
-    """The server that has just failed it."""
+    @property
+    def id(self) -> int:
+        """Its id."""
+
+    @property
+    def target(self) -> str | None:
+        """Only this server will do."""
+
+    @property
+    def avoid(self) -> str | None:
+        """The server of the attempt before: another one is preferred."""
 
 
 class Grant(NamedTuple):
@@ -119,7 +124,7 @@ class ServerPool:
         """A server that was full may not be any more."""
         self._heap = None
 
-    def choose(self, candidate: PermitRequest, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
+    def choose(self, candidate: PermitSeeker, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
         """Free first, then one that has not just failed it, then the least loaded, then in turn."""
         if candidate.target is not None:
             server = self.find(candidate.target)
@@ -163,7 +168,7 @@ class SharedCapacity:
         for server in servers:
             server.begin()
             self._pools[server.provider].add(server)
-        self._kept: tuple[KindRequest, PermitRequest, Grant] | None = None
+        self._kept: tuple[KindRequest, PermitSeeker, Grant] | None = None
         """The task that room is kept for, and what is left to it."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
@@ -240,19 +245,19 @@ class SharedCapacity:
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
-    def has_place(self, room: KindRequest, candidate: PermitRequest) -> bool:
+    def has_place(self, room: KindRequest, candidate: PermitSeeker) -> bool:
         """Whether `take` would find one for this task."""
         if self.full(room.limits):
             return False
         return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
 
-    def hold(self, room: KindRequest, candidate: PermitRequest) -> None:
+    def hold(self, room: KindRequest, candidate: PermitSeeker) -> None:
         """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
         and urgent tasks, which go before it, may still have that."""
         seat = self._take(room, candidate)
         self._kept = None if seat is None else (room, candidate, seat)
 
-    def take(self, room: KindRequest, candidate: PermitRequest) -> Grant | None:
+    def take(self, room: KindRequest, candidate: PermitSeeker) -> Grant | None:
         """A place in every limit and on a server, for this task; None: there is none."""
         if self._kept is None:
             return self._take(room, candidate)
@@ -275,7 +280,7 @@ class SharedCapacity:
         for pool in self._pools.values():  # a limit may cover servers of several
             pool.look_anew()
 
-    def _take(self, room: KindRequest, candidate: PermitRequest) -> Grant | None:
+    def _take(self, room: KindRequest, candidate: PermitSeeker) -> Grant | None:
         if self.full(room.limits):
             return None
         if room.provider is None:

@@ -1,0 +1,150 @@
+"""Permits that kinds of this node share with other kinds, here or on other nodes: limits, servers, key queues.
+
+What frees a permit wakes the kinds of this node that may take it. Where another node runs tasks that this node cannot
+run and that need a permit of the same limit or pool, the limit is contested: after freeing such a permit this node
+steps back for one round, so that the other node can take it, and no node starves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from synergon.model.claims import Claim
+from synergon.model.node_status import KindStatus
+from synergon.model.nodes import NodeRecord
+from synergon.task import AnyTask
+
+SERVERS: Final = "servers"
+"""A permit of any server: one limit may cover servers of several providers."""
+
+MOST_SKIPPED: Final = 15
+"""How often in a row the node does not step back, after it has stepped back for nothing again and again."""
+
+
+class SharedPermits:
+    """Knows which permits the kinds of this node need, which were freed and not taken again, which are contested."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        queues: frozenset[str] | None = None,
+        labels: frozenset[str] = frozenset(),
+        totals: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._kinds = kinds
+        self._queues = queues
+        self._labels = labels
+        self._totals = totals
+        self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
+        """What each kind needs a permit of."""
+        self._takers: dict[str, set[str]] = {}
+        for kind, names in self._names.items():
+            for name in names:
+                self._takers.setdefault(name, set()).add(kind)
+        self.rated = frozenset(kind for kind, task_type in kinds.items() if task_type.policy.rate is not None)
+        self.pooled = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
+        self._freed: Counter[str] = Counter()
+        self._contested: frozenset[str] = frozenset()
+        self._skips = 0
+        """How often the node goes on at once before it steps back again; doubled whenever nobody took the permit."""
+        self._skips_left = 0
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of this node that need a permit of anything."""
+        return frozenset(self._names)
+
+    def takers(self, names: Iterable[str]) -> set[str]:
+        """The kinds of this node that need a permit of these."""
+        return {kind for name in names for kind in self._takers.get(name, ())}
+
+    def takers_after(self, kinds: Iterable[str | None]) -> set[str]:
+        """The kinds that may take a permit when tasks of these kinds end."""
+        return self.takers(name for kind in set(kinds) for name in self._names.get(kind or "", ()))
+
+    # ------------------------------------------------------------ freed permits
+
+    def note_freed(self, kinds: Iterable[str | None]) -> None:
+        """Tasks of these kinds have ended."""
+        for kind, count in Counter(kinds).items():
+            for name in self._names.get(kind or "", ()):
+                self._freed[name] += count
+
+    def left_over(self, claims: Iterable[Claim]) -> list[str]:
+        """What was freed and not taken again by these claims: other nodes may want it."""
+        if not self._freed:
+            return []
+        freed, self._freed = self._freed, Counter()
+        freed.subtract(name for claim in claims for name in self._names.get(claim.kind, ()))
+        return [name for name, count in freed.items() if count > 0]
+
+    # ------------------------------------------------------------ contested limits
+
+    def learn(self, others: Iterable[NodeRecord]) -> None:
+        """The other live nodes, from their rows."""
+        names = {name for node in others if _may_claim(node) for name in self._wanted_by(node)}
+        self._contested = frozenset(names & self._takers.keys())
+
+    def _wanted_by(self, node: NodeRecord) -> Iterable[str]:
+        """What the node needs permits of for tasks that this node does not run, or not always."""
+        runs_more = self._runs_more(node)
+        for kind in node.kinds:
+            status = node.state.kind(kind)
+            if kind not in self._kinds or runs_more:
+                yield from _published_names(status)
+            elif status.max_running is not None or status.is_asking:
+                # This node may have as many of the kind as it may, or reject its tasks, while others take the permits.
+                yield from (name for name in _published_names(status) if self._takers.get(name, set()) - {kind})
+
+    def _runs_more(self, node: NodeRecord) -> bool:
+        """Whether there may be tasks of any kind that only the other node can run."""
+        state, totals = node.state, self._totals()
+        serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
+        has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items())
+        return serves_more or has_more or frozenset(state.labels) != self._labels
+
+    def contested(self, kinds: Iterable[str]) -> frozenset[str]:
+        """Those of these kinds that need a permit of a contested limit or pool."""
+        if not self._contested:
+            return frozenset()
+        return frozenset(kind for kind in kinds if not self._contested.isdisjoint(self._names.get(kind, ())))
+
+    def names_of(self, kinds: Iterable[str]) -> list[str]:
+        """What these kinds need permits of, for a hint."""
+        return sorted({name for kind in kinds for name in self._names.get(kind, ())})
+
+    def steps_back(self) -> bool:
+        """Whether the node leaves the permit that it has just freed to others for one round."""
+        if self._skips_left > 0:
+            self._skips_left -= 1
+            return False
+        return True
+
+    def stepped_back(self, *, in_vain: bool) -> None:
+        """How a round ended in which this node took nothing: `in_vain`, if no other node took the permit."""
+        self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if in_vain else 0
+        self._skips_left = self._skips
+
+
+def _names(task_type: AnyTask) -> tuple[str, ...]:
+    pool = () if task_type.provider is None else (pool_name(task_type.provider.name), SERVERS)
+    key_queue = () if task_type.line is None else (f"key:{task_type.kind}",)
+    return (*task_type.limits, *pool, *key_queue)
+
+
+def _may_claim(node: NodeRecord) -> bool:
+    state = node.state
+    is_closed = node.is_cordoned or state.is_cordoned or state.is_stopping or state.leaving is not None
+    return node.lease_left > 0 and node.concurrency > 0 and not is_closed
+
+
+def _published_names(status: KindStatus) -> Collection[str]:
+    pool = () if status.provider is None else (pool_name(status.provider), SERVERS)
+    return (*status.limits, *pool)
+
+
+def pool_name(provider: str) -> str:
+    """The name of a permit on a server of the provider."""
+    return f"provider:{provider}"
