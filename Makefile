@@ -29,9 +29,10 @@ test-all-pythons:  ## all tests on every Python from 3.11 to 3.14 that is on the
 long: $(VENV)/.test  ## the long forms of those tests that have one: a quarter of an hour
 	SYNERGON_LONG=1 $(BIN)/python -m pytest -n logical --timeout 600 $(PYTEST_ARGS) $$(grep -rlE "IS_LONG_RUN|SYNERGON_LONG" --include="test_*.py" tests)
 
-check: $(VENV)/.check  ## format, lint and types, without changing anything
+check: $(VENV)/.check  ## format, lint, layers and types, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 format: $(VENV)/.check  ## format, and mend what can be mended
@@ -46,6 +47,10 @@ chaos: $(VENV)/.test  ## real processes on real databases, hurt at random: MINUT
 
 bench: $(VENV)/.bench $(RIVALS)/.installed  ## the figures, beside others: ONLY="postgres pgqueuer" for some of them
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_ARGS)
+
+.PHONY: measure
+measure: $(VENV)/.base  ## how much code a reader meets: counts, no times; WALK=1 lists the functions of a plain task
+	$(BIN)/python -m tools.measure $(if $(WALK),--walk)
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -50,7 +50,8 @@ class Block:
 
 def pages() -> list[str]:
     """Every page, from the root of the project."""
-    found = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    roots = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    found = [*(ROOT / name for name in roots), *sorted((ROOT / "docs").rglob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 

@@ -64,7 +64,8 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
             for lot in lots:
                 connection.execute(
                     "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :size) "
-                    "INSERT INTO synergon_task (kind, queue, state, priority, run_at, payload, enqueued_at, requirements) "
+                    "INSERT INTO synergon_task "
+                    "(kind, queue, state, priority, run_at, payload, enqueued_at, requirements) "
                     "SELECT :kind, :queue, 'ready', :priority, :now, '{}', :now, :requirements FROM number",
                     lot._asdict() | {"now": NOW},
                 )

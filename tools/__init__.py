@@ -1,0 +1,1 @@
+"""Scripts for contributors: they look at the code and change nothing."""
