@@ -286,7 +286,7 @@ class Engine(Observing):
             self.portal.check_is_here()
         if self._stopping is None:
             if self._node is not None:
-                self._node.ending.refuse_from_inside(self._grace(grace))
+                self._node.shutdown.refuse_from_inside(self._grace(grace))
             self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
         try:
             await asyncio.shield(self._stopping)

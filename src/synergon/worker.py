@@ -92,8 +92,8 @@ async def run_until_stopped(worker: Worker) -> int:
     if node.must_exit:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(node.presence.exit_code)
-    return 0 if stop.is_set() else node.presence.exit_code
+        os._exit(node.cordon.exit_code)
+    return 0 if stop.is_set() else node.cordon.exit_code
 
 
 async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:

@@ -229,7 +229,7 @@ async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
         for number in range(2000)
     ]
     async with engine.worker(concurrency=3):
-        neighbours = node_of(engine)._neighbours
+        neighbours = node_of(engine).hints
         profile = Profile()
         profile.runcall(neighbours.offer, dict.fromkeys(lanes, 1), is_open=True)
         assert neighbours._expected == dict.fromkeys(lanes[:3], 1), "what it cannot take is not remembered"

@@ -118,7 +118,7 @@ async def test_a_cordoned_node_starts_nothing_by_any_path_in_a_hundred_tries_of_
     paths = Paths(engine)
     async with engine.worker() as node:
         await engine.cordon(node.id)
-        await until(lambda: node.presence.is_cordoned)
+        await until(lambda: node.cordon.is_cordoned)
         paths.ran.clear()
         for name, way in paths.ways.items():
             for _ in range(0, TRIES, TOGETHER):
@@ -154,7 +154,7 @@ async def test_a_node_that_has_not_heard_of_it_starts_nothing_either(new_engine:
         for number in range(TRIES):
             node.scheduler.is_cordoned = False
             await work.enqueue(number)
-            await until(lambda: node.presence.is_cordoned)
+            await until(lambda: node.cordon.is_cordoned)
         assert ran == []
         await until(lambda: all_are_obeyed(engine, "cordoned"))
         await engine.uncordon(node.id)
@@ -174,7 +174,7 @@ async def test_a_claim_that_was_late_does_not_cordon_a_node_for_ever(new_engine:
         return "done"
 
     async with engine.worker() as node:
-        node.presence.found_cordoned()  # so says a claim that had begun before somebody took the order back
+        node.cordon.found_cordoned()  # so says a claim that had begun before somebody took the order back
         assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == "done"
 
 
@@ -195,10 +195,10 @@ async def test_a_node_that_loses_its_lease_while_cordoned_comes_back_cordoned(
         await order_without_a_word(engine, "cordon", first)
         if has_heard:
             node.look_everywhere()
-            await until(lambda: node.presence.is_cordoned)
+            await until(lambda: node.cordon.is_cordoned)
         await engine.store.unregister(first)  # somebody has declared it dead
         await until(lambda: node.id != first and node.scheduler.is_open)
-        assert node.presence.is_cordoned
+        assert node.cordon.is_cordoned
         assert (await row_of(engine, node)).is_cordoned
         handle = await work.enqueue()
         node.look_everywhere()

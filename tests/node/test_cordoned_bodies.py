@@ -35,7 +35,7 @@ async def test_on_a_cordoned_node_a_preemptible_body_that_asks_is_told_to_leave_
         for gate in gates.values():
             await gate.until_reached()
         await engine.cordon(node.id)
-        await until(lambda: node.presence.is_cordoned)
+        await until(lambda: node.cordon.is_cordoned)
         for gate in gates.values():
             gate.open()
         record = await until_state(handles[0], State.READY)
@@ -60,7 +60,7 @@ async def test_the_same_in_a_thread_and_a_cancel_still_counts(new_engine: NewEng
         handle = await yielding.enqueue()
         await gate.until_reached()
         await engine.cordon(node.id)
-        await until(lambda: node.presence.is_cordoned)
+        await until(lambda: node.cordon.is_cordoned)
         await engine.cancel(handle.id)
         gate.open()
         await until_state(handle, State.CANCELLED)
@@ -103,7 +103,7 @@ async def test_an_urgent_task_that_waits_for_room_does_not_get_it_on_a_node_that
         urgent = await hurry.enqueue()
         await until_state(urgent, State.RUNNING)
         await engine.cordon(node.id)
-        await until(lambda: node.presence.is_cordoned)
+        await until(lambda: node.cordon.is_cordoned)
         gate.open()
         record = await until_state(urgent, State.READY, State.SUCCEEDED)
         assert (record.state, record.attempts, record.crashes, ran) == (State.READY, 0, 0, [])
@@ -121,7 +121,7 @@ async def test_what_is_claimed_and_has_not_begun_goes_back_when_the_node_is_cord
     async def block(number: int) -> None:
         """The first to get its turn has the node cordoned before the others get theirs."""
         ran.append(number)
-        node.presence.cordon()
+        node.cordon.cordon()
 
     async with engine:
         handles = await block.enqueue_many([(number,) for number in range(50)])

@@ -79,11 +79,11 @@ async def test_uncordon_calls_a_drain_off(new_engine: NewEngine, memory_url: str
         first = await hold.enqueue()
         await gate.until_reached()
         await engine.restart(node.id)
-        await until(lambda: node.presence.leaving is not None)
+        await until(lambda: node.cordon.leaving is not None)
         second = await hold.enqueue()
         await engine.uncordon(node.id)
         gate.open()
         for handle in (first, second):
             assert await handle.result(timeout=PATIENCE_SECONDS) == "held"
-        assert (node.presence.leaving, node.presence.exit_code) == (None, 0)
+        assert (node.cordon.leaving, node.cordon.exit_code) == (None, 0)
         assert not (await row_of(engine, node)).is_cordoned

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -34,6 +34,7 @@ from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.claims.shared_permits import SharedPermits
 from synergon.node.node import Node
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 PROCESS: Final = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
@@ -54,6 +55,25 @@ def another_node(**kinds: KindStatus) -> NodeRecord:
         lease_left=30.0,
         published=Raw(encode_status(NodeStatus(is_said=True, kinds=kinds))),
     )
+
+
+class BenchSignals(Signals):
+    """Passes on what the test looks at."""
+
+    def __init__(self, bench: Stand) -> None:
+        self._bench = bench
+
+    def ready(self, kinds: Iterable[str]) -> None:
+        self._bench.scheduler.wake(kinds)
+
+    def claimed(self, claims: list[Claim]) -> None:
+        self._bench.start(claims)
+
+    def ended(self, ids: Collection[int]) -> None:
+        self._bench.ended.extend(ids)
+
+    def permits_freed(self, kinds: Iterable[str | None]) -> None:
+        self._bench.freed(kinds)
 
 
 class Stand:
@@ -79,17 +99,14 @@ class Stand:
             cast("Store", self.store),
             clock,
             logger,
-            on_ended=self.ended.extend,
-            on_ready=lambda kinds: self.scheduler.wake(kinds),
-            on_scheduled=lambda _: None,
-            on_freed=lambda kinds: self.freed(kinds),
-            hooks=Hooks(clock, logger, Callbacks(logger)),
+            BenchSignals(self),
+            Hooks(clock, logger, Callbacks(logger)),
         )
         self.scheduler = Scheduler(
             cast("Store", self.store),
             Admission(kinds, self.ledger, None),
             kinds,
-            self._start,
+            BenchSignals(self),
             completer=self.completer,
             permits=self.permits,
         )
@@ -98,7 +115,7 @@ class Stand:
     def freed(self, kinds: Any) -> None:
         self.scheduler.permits_freed(kinds)
 
-    def _start(self, claims: list[Claim]) -> None:
+    def start(self, claims: list[Claim]) -> None:
         self.claims += claims
         for claim in claims:
             self.ledger.take(claim.kind)

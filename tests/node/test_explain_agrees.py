@@ -29,6 +29,7 @@ from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.liveness.status import node_status
 from synergon.node.logger import NodeLogger
+from synergon.node.signals import Signals
 from synergon.options.durations import microseconds
 from synergon.providers.commands import ANY
 from synergon.stores.rules.node_capacity import requirements_of
@@ -176,7 +177,9 @@ class Stand:
         self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
         self.running: dict[int, Attempt] = {}
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
-        self.reservation = Reservation(self.kinds, self.running.values, self._timeouts, lambda: NOW, keep_seconds=3600)
+        self.reservation = Reservation(
+            self.kinds, self.running, self._timeouts, lambda: NOW, keep_seconds=3600, signals=Signals()
+        )
         self.reservation.patience_seconds = 0
         self.admission = Admission(
             self.kinds,
@@ -185,7 +188,7 @@ class Stand:
             labels=plan.labels,
             reservation=self.reservation if plan.keeps_room else None,
         )
-        self.scheduler = Scheduler(engine.store, self.admission, self.kinds, lambda _: None)
+        self.scheduler = Scheduler(engine.store, self.admission, self.kinds, Signals())
 
     async def register(self) -> None:
         """With what it says of itself now."""

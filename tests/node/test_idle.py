@@ -333,7 +333,7 @@ async def test_no_hook_is_called_while_the_node_is_cordoned(new_engine: NewEngin
     async with engine.worker() as node:
         await until(lambda: len(called) >= 2)
         await engine.cordon(node.id)
-        await until(lambda: node.presence.is_cordoned)
+        await until(lambda: node.cordon.is_cordoned)
         before = len(called)
         await asyncio.sleep(20 * SOON)
         assert len(called) <= before + 1, "one may have been under way"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from synergon.model.requirements import parse_requirements
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
+from synergon.node.signals import Signals
 from synergon.task import AnyTask
 
 
@@ -140,10 +142,14 @@ async def test_kinds_that_lack_a_child_process_are_looked_at_when_one_is_free(
     started: list[Claim] = []
     surplus: list[set[str]] = []
 
-    def start(claims: list[Claim]) -> None:
-        for claim in claims:
-            started.append(claim)
-            ledger.take(claim.kind, cost=child.weight.cost)
+    class Noted(Signals):
+        def claimed(self, claims: list[Claim]) -> None:
+            for claim in claims:
+                started.append(claim)
+                ledger.take(claim.kind, cost=child.weight.cost)
+
+        def surplus(self, kinds: Iterable[str]) -> None:
+            surplus.append(set(kinds))
 
     async with engine:
         await engine.store.register(new_node("node-1"))
@@ -151,8 +157,7 @@ async def test_kinds_that_lack_a_child_process_are_looked_at_when_one_is_free(
             engine.store,
             Admission(kinds, ledger, None),
             kinds,
-            start,
-            on_surplus=lambda more: surplus.append(set(more)),
+            Noted(),
         )
         scheduler.node_id = "node-1"
         await engine.enqueue([kind.call() for kind in kinds.values() for _ in range(2)])

@@ -163,7 +163,7 @@ async def test_an_outcome_that_came_too_late_is_told_to_nobody(engine: Engine) -
         await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
         claim = node.runner.running[handle.id].claim
         late = FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(result=b"null"))
-        node._hooks.settled(late, Verdict(claim.id, None))  # what the completer says then
+        node.hooks.settled(late, Verdict(claim.id, None))  # what the completer says then
         gate.set()
         await handle.result(PATIENCE_SECONDS)
     assert [what[0] for what in heard] == ["start"]

@@ -118,7 +118,7 @@ async def two_nodes(url: str, shape: Shape) -> AsyncIterator[tuple[Backlog, Any,
     backlog = Backlog()
     endless, other = shape(ours, theirs, backlog.endless, backlog.other)
     async with ours, theirs, theirs.worker(), ours.worker() as node:
-        await until(lambda: bool(node._permits._contested))
+        await until(lambda: bool(node.permits._contested))
         backlog.again = endless.enqueue
         await endless.enqueue_many(() for _ in range(50))
         await until(lambda: len(backlog.began) > 5)
@@ -161,7 +161,7 @@ async def test_a_command_that_only_the_other_node_knows_starts_soon(url: str) ->
         return server.address
 
     async with old, new, new.worker(), old.worker() as node:
-        await until(lambda: bool(node._permits._contested))
+        await until(lambda: bool(node.permits._contested))
         backlog.again = endless.enqueue
         await endless.enqueue_many(() for _ in range(50))
         await until(lambda: len(backlog.began) > 5)
@@ -175,7 +175,7 @@ async def test_a_node_that_steps_back_for_nothing_backs_off(url: str, monkeypatc
     """The other node has no task: of a hundred ends few are followed by a round without a claim."""
     async with two_nodes(url, a_named_limit) as (backlog, _, node):
         rounds: list[int] = []
-        steps_back = node._permits.steps_back
+        steps_back = node.permits.steps_back
 
         def note() -> bool:
             does = steps_back()
@@ -183,7 +183,7 @@ async def test_a_node_that_steps_back_for_nothing_backs_off(url: str, monkeypatc
                 rounds.append(len(backlog.began))
             return does
 
-        monkeypatch.setattr(node._permits, "steps_back", note)
+        monkeypatch.setattr(node.permits, "steps_back", note)
         before = len(backlog.began)
         await until(lambda: len(backlog.began) >= before + 100)
         assert 1 <= len(rounds) <= 100 / 15 + 5
@@ -210,7 +210,7 @@ async def test_a_permit_does_not_stay_free_for_a_task_that_its_node_cannot_take(
         await gate.hold()
 
     async with ours, theirs, theirs.worker(), ours.worker() as node:
-        await until(lambda: bool(node._permits._contested))
+        await until(lambda: bool(node.permits._contested))
         await hold.enqueue()
         await gate.until_reached()
         waiting = await better.enqueue()
@@ -261,14 +261,14 @@ async def test_who_frees_a_contested_permit_says_so(url: str, monkeypatch: pytes
     async with two_nodes(url, a_named_limit) as (_, other, node):
         monkeypatch.setattr(scheduler, "ROUND_SECONDS", PATIENCE_SECONDS)  # it steps back until the other is done
         told: list[list[str]] = []
-        freed = node._neighbours.freed
+        freed = node.hints.freed
 
         def note(names: list[str]) -> None:
             if names:
                 told.append(names)
             freed(names)
 
-        monkeypatch.setattr(node._neighbours, "freed", note)
+        monkeypatch.setattr(node.hints, "freed", note)
         await until(lambda: bool(told))
         assert told[0] == ["license"]
         await (await other.enqueue()).result(timeout=PATIENCE_SECONDS)

@@ -173,7 +173,7 @@ class Auditor:
     def _check_resume(self, process: Process, args: tuple[Sequence[str]], *_: Any) -> None:
         self.paused.difference_update(args[0])
 
-    def _check_order(self, process: Process, args: tuple[NewAction], *_: Any) -> None:
+    def _check_act(self, process: Process, args: tuple[NewAction], *_: Any) -> None:
         order = args[0]
         if order.verb == "pause":
             self.paused.add(order.subject)

@@ -178,7 +178,7 @@ def max_running_ignored(patch: Patch) -> None:
 
 def leftovers_forgotten(patch: Patch) -> None:
     """What there was no room for is found by the next sweep at the earliest."""
-    patch.setattr(Scheduler, "_note_leftovers", lambda self, request, claims: None)
+    patch.setattr(Scheduler, "_note_leftovers", lambda self, request, claims, taken: None)
 
 
 def waiters_told_once(patch: Patch) -> None:

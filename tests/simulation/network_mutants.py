@@ -106,7 +106,7 @@ def hinted_work_is_taken(patch: Patch) -> None:
     async def take(self: Node, news: Message) -> None:
         rooms = tuple(KindRequest(kind=kind, count=count) for kind, count in news.new.items() if kind in self._kinds)
         request = ClaimRequest(node_id=self.id, kinds=rooms, limit=sum(room.count for room in rooms), queues=None)
-        self._start(await self._store.claim(request))
+        self.signals.claimed(await self.store.claim(request))
 
     def obey(self: Node, news: Message) -> None:
         heard(self, news)

@@ -166,7 +166,7 @@ class Process(Owner):
         tasks = [call.to_new_task() for call in calls]
         inserted = await self.store.insert(tasks)
         if self.node is not None:
-            self.node.made_ready([task.kind for task in tasks])
+            self.node.signals.ready([task.kind for task in tasks])
             self.node.alarm.look()
         return inserted[0].id
 

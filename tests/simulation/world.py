@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,9 @@ from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
 from tests.simulation.workload import Workload
 
 from synergon.errors import SynergonError
+from synergon.model.clock import Clock
 from synergon.model.lifecycle import FINAL
+from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.tables import Tables
 from synergon.task import AnyTask
@@ -37,6 +39,19 @@ class Report:
     events: list[str]
     tasks: int
     statements: int
+
+
+class WatchedStore(MemoryStore):
+    """Tells when the first half of an exchange is done, which is looked at as a statement by itself."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.on_finished: Callable[[list[Verdict]], None] = lambda _: None
+
+    def _finish(self, tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+        verdicts = super()._finish(tables, settlements, now)
+        self.on_finished(verdicts)
+        return verdicts
 
 
 class World:
@@ -58,7 +73,7 @@ class World:
         self._dead: set[int] = set()
         self._broken: str | None = None
         self._over = asyncio.Event()
-        self.store = MemoryStore(clock=self.clock)
+        self.store = WatchedStore(self.clock)
         self.executions = Executions(self)
 
     # ------------------------------------------------------------ from the beginning to the end
@@ -175,13 +190,23 @@ class World:
     def apply(self, process: Process, name: str, args: tuple[Any, ...]) -> tuple[Any, Exception | None]:
         """Execute a statement, and have it looked at."""
         self.statements += 1
+        if name == "exchange":
+            self.store.on_finished = lambda verdicts: self._applied(process, "finish", args[:1], verdicts)
         try:
             answer = at_once(self._renew(*args) if name == "renew" else getattr(self.store, name)(*args))
         except SynergonError as error:
             self.auditor.applied(process, name, args, None, is_done=False)
             return None, error
-        self.auditor.applied(process, name, args, answer, is_done=True)
+        finally:
+            self.store.on_finished = lambda _: None
+        if name == "exchange":
+            self._applied(process, "claim", args[1:], answer[1])
+        else:
+            self._applied(process, name, args, answer)
         return answer, None
+
+    def _applied(self, process: Process, name: str, args: tuple[Any, ...], answer: Any) -> None:
+        self.auditor.applied(process, name, args, answer, is_done=True)
 
     async def _renew(self, node_id: str, lease: int, published: bytes | None, is_stopping: bool) -> bool:
         return await (await self.store.keeper()).renew(node_id, lease, published, is_stopping=is_stopping)

@@ -13,11 +13,13 @@ from synergon.stores.postgres import PostgresStore
 WORKER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
+    f"SELECT, UPDATE ON {SCHEMA}.lock_row",
     f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}",
 )
 PRODUCER_GRANTS = (
     f"USAGE ON SCHEMA {SCHEMA}",
     f"SELECT ON {SCHEMA}.meta",
+    f"SELECT, UPDATE ON {SCHEMA}.lock_row",
     f"SELECT, INSERT, UPDATE ON {SCHEMA}.task, {SCHEMA}.task_limit, {SCHEMA}.task_group",
     f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.provider, {SCHEMA}.server",
     f"SELECT ON {SCHEMA}.rate",

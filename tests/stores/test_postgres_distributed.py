@@ -187,8 +187,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     assert found == {
         *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
         *("demote", "keep", "let_go", "line_up", "prune", "prune_rates", "prune_succeeded", "take_seats"),
-        *("snapshot", "endings", "pass_place", "pass_seat", "pass_seat_in_line"),
-        *("declare_limit", "enter", "succeed_in_lines"),
+        *("snapshot", "endings"),
     }
 
 

@@ -26,27 +26,6 @@ DEMANDS: Final = ['""']
 BOOLEANS: Final = ["false"]
 """Lists of as many as are asked for; {} is the number of each."""
 
-PASSING: Final = (
-    "bigint[], bigint[], text[], integer, text, text[], text[], text, text, text[], integer[], text, text, "
-    "text, integer, text[], text[], boolean, boolean[], text[], boolean[]"
-)
-PASSED: Final = (
-    *(IDS, IDS, TEXTS, "1", "'node'", "NULL", TEXTS, "'lined'", "'key-7'"),
-    *(
-        KINDS,
-        IDS,
-        "'x'",
-        "'gpu'",
-        "'host'",
-        "1",
-        TEXTS,
-        TEXTS,
-        "true",
-        "'{true,false}'",
-        "'{NULL,x}'",
-        "'{false,true}'",
-    ),
-)
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
     "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_line"}),
@@ -80,23 +59,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
-    "pass_seat": (PASSING, PASSED, {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat"}),
-    "pass_seat_in_line": (
-        PASSING,
-        PASSED,
-        {"task_pkey", "task_ready", "task_command", "task_holding", "task_seat", "task_line"},
-    ),
-    "pass_place": (
-        "bigint[], bigint[], text[], integer, text, text[], text[], text, text",
-        PASSED[:9],
-        {"task_pkey", "task_ready", "task_line"},
-    ),
     "keep": (
         "bigint, text, bigint, text, text[], text[]",
         ("7", "'node'", "1", "NULL", KINDS, "NULL"),
         {"task_pkey"},
     ),
-    "ready_elsewhere": ("text[], bigint", (KINDS, "8"), {"task_ready"}),
     "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_lanes": (
         "text, text[], text[], bigint, bigint, integer, text[], text[]",

@@ -76,7 +76,10 @@ SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
     "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
     "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
-    "a key queue": [],
+    "a key queue": [
+        *("BEGIN", "running_bonds", "lock_limits", "lock_running", "end", "survey", "promote", "tally", "COMMIT"),
+        "claim_kind",
+    ],
 }
 
 
@@ -108,8 +111,14 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
 EXCHANGED: Final = {
     "a limit": ["BEGIN", "lock_limits", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
     "a server": ["BEGIN", "lock_pools", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
-    "a key queue": [],
-    "a key queue and a server": [],
+    "a key queue": [
+        *("BEGIN", "lock_limits", "running_bonds", "lock_running", "end", "survey", "promote"),
+        *("claim_kind", "tally", "COMMIT"),
+    ],
+    "a key queue and a server": [
+        *("BEGIN", "lock_limits", "lock_pools", "running_bonds", "ailing", "lock_running", "end", "survey", "promote"),
+        *("lanes", "ready", "take_seats", "tally", "COMMIT"),
+    ],
 }
 
 

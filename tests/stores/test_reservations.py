@@ -35,7 +35,7 @@ async def keep(worker: Worker, free: float = 3, **more: Any) -> Claims:
     """What a node of 8 processors takes, of which so many are free and tasks use one each of the others, and which has
     been patient enough."""
     state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "patience": 0, "shares": (amounts(cpu=1),)}
-    rooms = more.pop("rooms", (room(),))
+    rooms = more.pop("kinds", (room(),))
     return await worker.claim_rooms(*rooms, **{**state, **more})
 
 
@@ -302,7 +302,7 @@ async def test_room_is_not_kept_for_a_task_whose_server_is_closed_by_now(
     await declare_pool(store, a=1, b=1)
     big = await add(store, requirements=BIG, provider="gpu", target="a")
     served = room(provider="gpu")
-    still: dict[str, Any] = {"rooms": (replace(served, count=count),), "reserved_task": big, "held": amounts(cpu=3)}
+    still: dict[str, Any] = {"kinds": (replace(served, count=count),), "reserved_task": big, "held": amounts(cpu=3)}
     assert (await keep(worker, kinds=(served,))).kept is not None
     assert (await keep(worker, **still)).kept is not None
     await declare_pool(store, a=0, b=1)
@@ -421,7 +421,7 @@ async def test_the_one_that_room_is_kept_for_has_the_last_slot(store: Store, wor
     big = await add(store, requirements=BIG)
     await keep(worker)
     better = await add(store, kind="plain", priority=9)
-    asked: dict[str, Any] = {"rooms": (room("plain"), room()), "reserved_task": big, "held": amounts(cpu=8)}
+    asked: dict[str, Any] = {"kinds": (room("plain"), room()), "reserved_task": big, "held": amounts(cpu=8)}
     assert ids_of(await keep(worker, free=8, limit=1, **asked)) == [big]
     assert ids_of(await keep(worker, free=0, limit=1, **asked)) == [better]
 

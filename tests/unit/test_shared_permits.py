@@ -13,6 +13,7 @@ from synergon import Engine, Rate
 from synergon.model.claims import Claim
 from synergon.model.node_status import KindStatus, NodeStatus, encode_status
 from synergon.model.nodes import NodeRecord, ProcessIdentity
+from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.shared_permits import MOST_SKIPPED, SharedPermits
 
 PROCESS: Final = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
@@ -39,7 +40,7 @@ def make(queues: frozenset[str] | None = None) -> SharedPermits:
         "elsewhere": engine.provider("another", servers=["b"]).task(name="elsewhere")(body),
         "free": engine.task(name="free")(body),
     }
-    return SharedPermits(kinds, queues, frozenset({"spot"}), lambda: {"cpu": 4})
+    return SharedPermits(kinds, queues, frozenset({"spot"}), Ledger(9, 9, {"cpu": 4}))
 
 
 def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = None, **kinds: KindStatus) -> NodeRecord:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +35,7 @@ from synergon.node.claims.ledger import Ledger
 from synergon.node.duty import Duty
 from synergon.node.logger import NodeLogger
 from synergon.node.processes.executors import LocalExecutor
+from synergon.node.signals import Signals
 from synergon.options.durations import LONGEST_SECONDS, microseconds
 from synergon.options.settings import Settings
 from synergon.stores.base import Store, TaskTransaction
@@ -102,22 +103,20 @@ class Drain(Services):
 
     def _build(self, clock: Clock, logger: NodeLogger) -> None:
         self._callbacks = Callbacks(logger)
+        signals = _DrainSignals(self._news)
         names = {PROCESS, *(name for task_type in self._kinds.values() for name in task_type.requirements.cost)}
         ledger = Ledger(self._settings.concurrency, self._settings.child_processes, dict.fromkeys(names, PLENTY))
         self._admission = Admission(self._kinds, ledger, self._settings.queues)
         self._acceptance = Acceptance(
-            acceptance_polls(self._store, self._admission, self._kinds, clock, logger, self._callbacks)
+            acceptance_polls(self._store, self._admission, self._kinds, clock, logger, self._callbacks, signals)
         )
         self._hooks = hooks = Hooks(clock, logger, self._callbacks, self._subscribers)
         self._completer = Completer(
             self._store,
             clock,
             logger,
-            on_ended=lambda _: None,  # whoever waits for a task asks the drain
-            on_ready=lambda _: self._news.set(),
-            on_scheduled=lambda _: self._news.set(),
-            on_freed=lambda _: self._news.set(),
-            hooks=hooks,
+            signals,
+            hooks,
         )
         self._runner = TestRunner(
             self._kinds,
@@ -130,7 +129,7 @@ class Drain(Services):
             url=self._store.url,
             timeouts=Timeouts(self._settings.timeout, self._timeout_for, logger),
             hooks=hooks,
-            on_free=self._news.set,
+            signals=signals,
         )
         self._runner.node_id = self.node_id
         self._completing = Duty("completer", self._completer.step, clock, logger)
@@ -298,6 +297,29 @@ class Drain(Services):
     async def begin(self) -> TaskTransaction:
         """A store transaction, if the store had any."""
         return await self._store.begin(self._settings.lease)
+
+
+class _DrainSignals(Signals):
+    """Wakes the drain. Waiters need no signal: they ask the drain."""
+
+    def __init__(self, news: asyncio.Event) -> None:
+        self._news = news
+
+    def ready(self, kinds: Iterable[str]) -> None:  # noqa: ARG002  every kind is claimed
+        """Look for what is ready."""
+        self._news.set()
+
+    def due_in(self, seconds: float) -> None:  # noqa: ARG002  the drain asks the store
+        """Look for what is due."""
+        self._news.set()
+
+    def permits_freed(self, kinds: Iterable[str | None]) -> None:  # noqa: ARG002  every kind is claimed
+        """Look for what may start now."""
+        self._news.set()
+
+    def capacity_freed(self) -> None:
+        """Look for what may start now."""
+        self._news.set()
 
 
 class ThreadExecutor(LocalExecutor):

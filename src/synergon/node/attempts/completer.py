@@ -21,11 +21,11 @@ from synergon.errors import DataRefused, StoreError
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import Failed, FencedOutcome, Report, Succeeded, Verdict
-from synergon.model.tasks import NewTask
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.duty import pause_after
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -44,22 +44,13 @@ class Completer:
         store: Store,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
-        *,
-        on_ended: Callable[[Collection[int]], None],
-        on_ready: Callable[[Iterable[str]], None],
-        on_scheduled: Callable[[float], None],
-        on_children: Callable[[Iterable[NewTask]], None] = lambda _: None,
-        on_freed: Callable[[Iterable[str | None]], None],
+        signals: Signals,
         hooks: Hooks,
     ) -> None:
         self._store = store
         self._clock = clock
         self._logger = logger
-        self._on_ended = on_ended
-        self._on_ready = on_ready
-        self._on_scheduled = on_scheduled
-        self._on_children = on_children
-        self._on_freed = on_freed
+        self._signals = signals
         self._hooks = hooks
         self._pending: list[FencedOutcome] = []
         """Outcomes without a verdict; those that are being written stand first."""
@@ -150,7 +141,7 @@ class Completer:
             verdicts = await self._write(batch)
             del self._pending[: len(batch)]
             self.announce_all(batch, verdicts)
-            self._on_freed([verdict.kind for verdict in verdicts])
+            self._signals.permits_freed([verdict.kind for verdict in verdicts])
         self._event.clear()
         self._note_flushed()
 
@@ -158,7 +149,7 @@ class Completer:
         """These have their verdicts."""
         for settlement, verdict in zip(batch, verdicts, strict=True):
             self.announce(settlement, verdict)
-        self._on_ended([settlement.id for settlement in batch])
+        self._signals.ended([settlement.id for settlement in batch])
         self._note_flushed()
 
     def _note_flushed(self) -> None:
@@ -221,18 +212,18 @@ class Completer:
     def announce_now(self, settlement: FencedOutcome, verdict: Verdict) -> None:
         """The same for a verdict that did not come by way of this completer."""
         self.announce(settlement, verdict)
-        self._on_freed([verdict.kind])
-        self._on_ended([settlement.id])
+        self._signals.permits_freed([verdict.kind])
+        self._signals.ended([settlement.id])
 
     def announce(self, settlement: FencedOutcome, verdict: Verdict) -> None:
         """Count a verdict, and wake whoever it concerns."""
         self.settled += 1
         self._hooks.settled(settlement, verdict)
         if verdict.released:
-            self._on_ready(verdict.released)
-            self._on_scheduled(0.0)
+            self._signals.ready(verdict.released)
+            self._signals.due_in(0.0)
         if not settlement.is_server_well:  # it may rest now, and somebody must be awake when it has
-            self._on_scheduled(0.0)
+            self._signals.due_in(0.0)
         if verdict.state is _SUCCEEDED and not verdict.child_ids:
             return
         match verdict.state:
@@ -245,16 +236,16 @@ class Completer:
                     extra={"task_id": settlement.id},
                 )
             case State.READY:
-                self._on_ready([verdict.kind or ""])
+                self._signals.ready([verdict.kind or ""])
             case State.SCHEDULED:
-                self._on_scheduled(getattr(settlement.outcome, "delay", 0) / 1_000_000)
+                self._signals.due_in(getattr(settlement.outcome, "delay", 0) / 1_000_000)
         if verdict.child_ids and isinstance(settlement.outcome, Succeeded):
             self._tell_children(settlement.outcome)
 
     def _tell_children(self, outcome: Succeeded) -> None:
-        self._on_ready([child.kind for child in outcome.children])
-        self._on_children(outcome.children)
-        self._on_scheduled(0.0)
+        self._signals.ready([child.kind for child in outcome.children])
+        self._signals.children(outcome.children)
+        self._signals.due_in(0.0)
 
 
 def _is_about_the_data(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -35,6 +35,7 @@ from synergon.node.capacity.preemption import Preemption
 from synergon.node.claims.ledger import Ledger
 from synergon.node.processes.child_attempts import ChildAttempts
 from synergon.node.processes.executors import Executor
+from synergon.node.signals import Signals
 from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.stores.contention import Contention
@@ -81,7 +82,7 @@ class Runner:
         url: str,
         timeouts: Timeouts,
         hooks: Hooks,
-        on_free: Callable[[], None],
+        signals: Signals,
     ) -> None:
         self._kinds = kinds
         self._services = services
@@ -92,7 +93,7 @@ class Runner:
         self._timeouts = timeouts
         self._hooks = hooks
         self._labels: dict[tuple[str, str], dict[str, Any]] = {}
-        self._on_free = on_free
+        self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop, self._pass_deadline)
         self._child_bodies = ChildAttempts(
@@ -138,7 +139,7 @@ class Runner:
             if not isinstance(outcome, Succeeded):
                 self._note_failing(attempt, outcome)
             self._completer.add(fenced_outcome(attempt, outcome))
-        self._on_free()
+        self._signals.capacity_freed()
 
     def stop_all(self, why: Stop) -> None:
         """Ask every running body to end; one that is uninterruptible and has begun does not end because the node wants

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from synergon.client.sync_bridge import IDLE_HOOK_GUARD, IdleHookGuard
 from synergon.model.clock import Clock
 from synergon.node.callbacks.callbacks import LAST_SECONDS, Callbacks
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.scheduler import Scheduler
 from synergon.options.idle_hook import IdleHook
 
 
@@ -51,18 +53,24 @@ class IdleHooks:
         logger: logging.LoggerAdapter[logging.Logger],
         callbacks: Callbacks,
         *,
-        has_nothing_to_do: Callable[[str | None], bool],
+        scheduler: Scheduler,
+        admission: Admission,
     ) -> None:
         self.hooks = tuple(hooks)
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
-        self._has_nothing_to_do = has_nothing_to_do
+        self._scheduler = scheduler
+        self._admission = admission
         self._due = [0.0] * len(self.hooks)
         """From when on each may be called again, by the monotonic clock."""
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
+
+    def _is_idle(self, kind: str | None) -> bool:
+        """Whether the node has free capacity and nothing to run; of this kind, if one is given."""
+        return self._scheduler.is_at_rest(kind) and self._admission.has_any_room(kind)
 
     def look(self) -> None:
         """The node may have come to rest."""
@@ -98,7 +106,7 @@ class IdleHooks:
         return [number for number, due in enumerate(self._due) if due <= now]
 
     def _may_call(self, hook: IdleHook) -> bool:
-        return self._is_open and self._has_nothing_to_do(hook.kind)
+        return self._is_open and self._is_idle(hook.kind)
 
     async def _rest(self, pauses: list[float]) -> None:
         try:

@@ -17,6 +17,7 @@ from synergon.model.clock import Clock
 from synergon.node.callbacks.callbacks import Callbacks
 from synergon.node.capacity.acceptance_poll import AcceptancePoll
 from synergon.node.claims.admission import Admission
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 
@@ -109,24 +110,11 @@ def acceptance_polls(
     clock: Clock,
     logger: logging.LoggerAdapter[logging.Logger],
     callbacks: Callbacks,
-    *,
-    on_accepted: Callable[[str], None] = lambda _: None,
-    on_refused: Callable[[str, int], None] = lambda _kind, _count: None,
-    may_ask: Callable[[], bool] = lambda: True,
+    signals: Signals,
 ) -> dict[str, AcceptancePoll]:
-    """One for each kind that wants to be asked."""
-
-    def inquiry(kind: str, task_type: AnyTask) -> AcceptancePoll:
-        return AcceptancePoll(
-            task_type,
-            store,
-            clock,
-            logger,
-            callbacks,
-            room=lambda: admission.room(kind) if may_ask() else 0,
-            look=lambda after, limit: admission.look(kind, after, limit),
-            on_accepted=lambda: on_accepted(kind),
-            on_refused=lambda count: on_refused(kind, count),
-        )
-
-    return {kind: inquiry(kind, task_type) for kind, task_type in kinds.items() if task_type.acceptor is not None}
+    """One for each kind with `can_accept`."""
+    return {
+        kind: AcceptancePoll(task_type, store, admission, clock, logger, callbacks, signals)
+        for kind, task_type in kinds.items()
+        if task_type.acceptor is not None
+    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
@@ -20,11 +20,12 @@ from typing import Any, Final
 import msgspec
 
 from synergon.errors import PayloadError
-from synergon.model.claims import CandidateQuery
 from synergon.model.clock import Clock
 from synergon.model.task_records import TaskRecord
 from synergon.node.callbacks.callbacks import Callbacks
 from synergon.node.capacity.candidate_cursor import CandidateCursor, Position
+from synergon.node.claims.admission import Admission
+from synergon.node.signals import Signals
 from synergon.options.acceptor import Candidate, accepted_ids
 from synergon.stores.base import Store
 from synergon.task import AnyTask
@@ -52,14 +53,11 @@ class AcceptancePoll:
         self,
         task_type: AnyTask,
         store: Store,
+        admission: Admission,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         callbacks: Callbacks,
-        *,
-        room: Callable[[], int],
-        look: Callable[[tuple[int, int] | None, int], CandidateQuery],
-        on_accepted: Callable[[], None],
-        on_refused: Callable[[int], None],
+        signals: Signals,
     ) -> None:
         assert task_type.acceptor is not None
         self._task_type = task_type
@@ -69,10 +67,8 @@ class AcceptancePoll:
         self._logger = logger
         self._callbacks = callbacks
         self._known_as = f"can_accept of {task_type.kind} ({task_type.acceptor.name})"
-        self._room = room
-        self._look = look
-        self._on_accepted = on_accepted
-        self._on_refused = on_refused
+        self._admission = admission
+        self._signals = signals
         self._verdicts: dict[int, Answer] = {}
         """Oldest first."""
         self._accepted: dict[int, float] = {}
@@ -94,6 +90,10 @@ class AcceptancePoll:
         """Nobody has waited yet for the call that is late."""
         self._expiry: asyncio.TimerHandle | None = None
 
+    def _capacity(self) -> int:
+        """How many tasks of the kind could start now."""
+        return self._admission.room(self._task_type.kind) if self._admission.is_open else 0
+
     # ------------------------------------------------------------ what the scheduler says and asks
 
     def note_news(self) -> None:
@@ -107,7 +107,7 @@ class AcceptancePoll:
     def begin(self) -> bool:
         """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
         when it is (`on_accepted`)."""
-        if self.offers() or self._room() <= 0:
+        if self.offers() or self._capacity() <= 0:
             return False
         if self._has_news or self._is_any_unfit or not self._is_at_end:
             self._wanted.set()
@@ -155,7 +155,7 @@ class AcceptancePoll:
             self._wanted.set()
             raise
         if self._accepted or self._has_news or not self._is_at_end:
-            self._on_accepted()
+            self._signals.accepted(self._task_type.kind)
 
     async def go_through(self) -> None:
         """Look until there are enough, or no more: at what is new first, and then behind all that was seen."""
@@ -167,7 +167,7 @@ class AcceptancePoll:
         limit = PAGE
         while not self._is_at_end and self._wants_more:
             asked_at = self._clock.monotonic()
-            page = await self._store.look(self._look(self._walk.cursor, limit))
+            page = await self._store.look(self._admission.look(self._task_type.kind, self._walk.cursor, limit))
             self._walk.note(page, self._clock.monotonic() - asked_at)
             was_known = await self._judge(page)
             self._is_at_end = len(page) < limit
@@ -176,7 +176,7 @@ class AcceptancePoll:
 
     @property
     def _wants_more(self) -> bool:
-        return len(self._accepted) < self._room()
+        return len(self._accepted) < self._capacity()
 
     async def _take_up_news(self, now: float) -> None:
         """From the front, if there is reason to or it costs little; else only where something new may stand."""
@@ -195,7 +195,7 @@ class AcceptancePoll:
         """Look at what stands behind the place and before those that were refused; whether that was all of it."""
         limit = FEW
         while self._wants_more:
-            page = await self._store.look(self._look(place, limit))
+            page = await self._store.look(self._admission.look(self._task_type.kind, place, limit))
             new = list(takewhile(lambda record: not self.is_refused(record.id), page))
             self._walk.note(new)
             await self._judge(new)
@@ -227,7 +227,7 @@ class AcceptancePoll:
             if record.id in accepted:
                 self._accepted[record.id] = until
         if len(accepted) < len(records):
-            self._on_refused(len(records) - len(accepted))
+            self._signals.refused(self._task_type.kind, len(records) - len(accepted))
 
     def _forget_expired(self) -> None:
         now = self._clock.monotonic()
@@ -248,7 +248,7 @@ class AcceptancePoll:
 
     def _renew(self) -> None:
         self.start_over()
-        self._on_accepted()
+        self._signals.accepted(self._task_type.kind)
 
     def close(self) -> None:
         """Wait for nothing any more."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,8 +19,12 @@ from synergon.model.node_status import FreeSlots
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.attempts.timeouts import Timeouts
 from synergon.node.claims.claim_request import sparing_one
+from synergon.node.signals import Signals
 from synergon.options.durations import microseconds
 from synergon.task import AnyTask
+
+if TYPE_CHECKING:
+    from synergon.node.capacity.acceptance import Acceptance
 
 PATIENCE_SECONDS: Final = 3.0
 """For how long a task that does not fit lets others pass before room is kept for it."""
@@ -35,13 +39,12 @@ class Reservation:
     def __init__(
         self,
         kinds: Mapping[str, AnyTask],
-        running: Callable[[], Collection[Attempt]],
+        running: Mapping[int, Attempt],
         timeouts: Timeouts,
         now: Callable[[], float],
         *,
         keep_seconds: float,
-        on_kept: Callable[[int], None] = lambda _: None,
-        is_refused: Callable[[str, int], bool] = lambda _kind, _id: False,
+        signals: Signals,
     ) -> None:
         self._kinds = kinds
         self._running = running
@@ -49,9 +52,9 @@ class Reservation:
         self._now = now
         """By the clock of the deadlines."""
         self._keep_for = microseconds(keep_seconds)
-        self._on_kept = on_kept
-        self._is_refused = is_refused
-        """Whether this node will not have the task (`can_accept`)."""
+        self._signals = signals
+        self.acceptance: Acceptance | None = None
+        """Set by the node: whether it refuses the reserved task (`can_accept`)."""
         self.patience_seconds = PATIENCE_SECONDS
         self.kept: ReservedTask | None = None
         self._let_go: int | None = None
@@ -91,14 +94,14 @@ class Reservation:
         """Whether the next request says that it keeps room no longer."""
         if self.kept is None:
             return self._let_go is not None
-        return self._is_refused(self.kept.kind, self.kept.id)
+        return self.acceptance is not None and self.acceptance.is_refused(self.kept.kind, self.kept.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
         before, self.kept = self.kept, claims.kept
         had_let_go, self._let_go = self._let_go is not None, None
         if self.kept is not None and (before is None or before.id != self.kept.id):
-            self._on_kept(self.kept.id)
+            self._signals.reserved(self.kept.id)
         return had_let_go or before != self.kept
 
     def forget(self) -> None:
@@ -136,7 +139,7 @@ class Reservation:
         return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
 
     def _ends(self) -> Iterable[tuple[float, Attempt]]:
-        users = [attempt for attempt in list(self._running()) if attempt.cost]
+        users = [attempt for attempt in list(self._running.values()) if attempt.cost]
         return sorted(((self._ends_by(attempt), attempt) for attempt in users), key=lambda pair: pair[0])
 
     def _ends_by(self, attempt: Attempt) -> float:

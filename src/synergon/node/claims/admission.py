@@ -37,6 +37,8 @@ class Admission:
         self._ledger = ledger
         self._queues = queues
         self.labels = labels
+        self.is_open = True
+        """Whether the scheduler may claim; it sets this."""
         self._reservation = reservation
         self._preemption = preemption
         self._most_at_once = most_at_once or ledger.concurrency

@@ -24,6 +24,7 @@ from synergon.node.attempts.completer import Completer
 from synergon.node.capacity.acceptance import Acceptance
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.shared_permits import SharedPermits
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 from synergon.stores.rules.node_capacity import most_without_requirements
 
@@ -39,28 +40,24 @@ class Scheduler:
         store: Store,
         admission: Admission,
         kinds: Iterable[str],
-        start: Callable[[list[Claim]], None],
+        signals: Signals,
         *,
         completer: Completer | None = None,
         permits: SharedPermits | None = None,
-        on_surplus: Callable[[Iterable[str]], None] = lambda _: None,
         acceptance: Acceptance | None = None,
-        on_cordoned: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._admission = admission
         self._kinds = frozenset(kinds)
-        self._start = start
+        self._signals = signals
         self._completer = completer
         self._permits = permits or SharedPermits({})
         self._stepping_back: set[str] = set()
         """Kinds that are not claimed for one round."""
         self._stepped_back: set[str] = set()
         """Those of the round before: their next claim shows whether another node took the permit."""
-        self._on_surplus = on_surplus
         self._acceptance = acceptance or Acceptance()
-        self._on_cordoned = on_cordoned
         self._sleep = sleep
         self._returns = 0
         """How often resources had been given back when the last claim was asked for."""
@@ -156,6 +153,7 @@ class Scheduler:
     def choose_exchanged_kinds(self) -> None:
         """Outcomes of kinds that share permits wait for the next claim, unless there is none, or the permit is
         contested and must be free before it can be announced."""
+        self._admission.is_open = self.may_claim
         if self._completer is not None:
             kinds = self._permits.kinds if self.may_claim else frozenset()
             self._completer.exchange_kinds(kinds - self._permits.contested(kinds))
@@ -244,14 +242,14 @@ class Scheduler:
             return Claims()
         if claims.is_cordoned:  # so it knows no more than before
             self._dirty |= asked
-            self._on_cordoned()
+            self._signals.found_cordoned()
             return Claims()
         taken = Counter(claim.kind for claim in claims)
         self._note_step_back(asked, taken)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)
         if claims:
-            self._start(claims)
+            self._signals.claimed(claims)
         return claims
 
     async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
@@ -304,7 +302,7 @@ class Scheduler:
         more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if more and not self._has_surplus:
-            self._on_surplus(more)
+            self._signals.surplus(more)
         self._has_surplus = bool(more)
         self.leftover = more
         self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)

@@ -8,12 +8,13 @@ steps back for one round, so that the other node can take it, and no node starve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.model.claims import Claim
 from synergon.model.node_status import KindStatus
 from synergon.model.nodes import NodeRecord
+from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
 SERVERS: Final = "servers"
@@ -31,12 +32,12 @@ class SharedPermits:
         kinds: Mapping[str, AnyTask],
         queues: frozenset[str] | None = None,
         labels: frozenset[str] = frozenset(),
-        totals: Callable[[], Mapping[str, int]] = dict,
+        ledger: Ledger | None = None,
     ) -> None:
         self._kinds = kinds
         self._queues = queues
         self._labels = labels
-        self._totals = totals
+        self._ledger = ledger
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
         """What each kind needs a permit of."""
         self._takers: dict[str, set[str]] = {}
@@ -100,7 +101,7 @@ class SharedPermits:
 
     def _runs_more(self, node: NodeRecord) -> bool:
         """Whether there may be tasks of any kind that only the other node can run."""
-        state, totals = node.state, self._totals()
+        state, totals = node.state, {} if self._ledger is None else self._ledger.totals
         serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
         has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items())
         return serves_more or has_more or frozenset(state.labels) != self._labels

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 from synergon.model.clock import Clock
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -22,18 +23,14 @@ class Alarm:
         store: Store,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        signals: Signals,
         *,
-        on_ready: Callable[[Iterable[str]], None],
-        on_ended: Callable[[Collection[int]], None],
-        on_moment: Callable[[], None] = lambda: None,
         rated: Collection[str] = (),
     ) -> None:
         self._store = store
         self._clock = clock
         self._logger = logger
-        self._on_ready = on_ready
-        self._on_ended = on_ended
-        self._on_moment = on_moment
+        self._signals = signals
         self._rated = rated
         """Kinds whose tasks have their turns, one after the other: each is not worth a line."""
         self._changed = asyncio.Event()
@@ -63,13 +60,13 @@ class Alarm:
             due = sum(count for kind, count in woken.kinds.items() if kind not in self._rated)
             if due:
                 self._logger.info("made %d due tasks ready", due)
-            self._on_ready(woken.kinds)
+            self._signals.ready(woken.kinds)
         if woken.expired:
             self._logger.info("ended %d tasks that had expired", len(woken.expired))
-            self._on_ended(woken.expired)
+            self._signals.expired(woken.expired)
         while not self._is_asked and self._pause() > 0:
             await self._sleep(self._pause())
-        self._on_moment()
+        self._signals.moment_passed()
 
     def _pause(self) -> float:
         if self._next_at is None:

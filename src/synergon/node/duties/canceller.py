@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from synergon.node.attempts.attempt import Stop
 from synergon.node.attempts.runner import Runner
@@ -14,10 +14,9 @@ class Canceller:
     """Whoever says that a task is to be cancelled gives a reason to look. The store decides: only there it is written
     whether the claim that runs here is meant, or an earlier one of the same task."""
 
-    def __init__(self, store: Store, runner: Runner, node_id: Callable[[], str]) -> None:
+    def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
         self._runner = runner
-        self._node_id = node_id
         self._event = asyncio.Event()
         self._early: set[int] = set()
         """Tasks that do not run here as far as is known; the claim in flight may bring them."""
@@ -42,7 +41,7 @@ class Canceller:
         """What has not come by now runs elsewhere, or nowhere."""
         self._early.clear()
 
-    async def step(self) -> None:
+    async def step(self, node_id: str) -> None:
         """Wait for a reason, and end what is to end."""
         await self._event.wait()
         self._event.clear()
@@ -50,7 +49,7 @@ class Canceller:
         if not asked:
             return
         try:
-            unwanted = await self._store.cancel_requests(self._node_id())
+            unwanted = await self._store.cancel_requests(node_id)
         except BaseException:
             self._event.set()
             raise

@@ -15,6 +15,8 @@ from typing import Final
 
 from synergon.model.nodes import NodeRecord
 from synergon.node.claims.scheduler import Scheduler
+from synergon.node.duties.sweep import SweepInterval
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 RESTART_EXIT_CODE: Final = 86
@@ -37,18 +39,16 @@ class Cordon:
         scheduler: Scheduler,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
+        signals: Signals,
+        sweep: SweepInterval,
         quiet: Callable[[], Awaitable[None]],
-        stop: Callable[[], None],
-        on_change: Callable[[], None],
-        on_found: Callable[[], None],
     ) -> None:
         self._store = store
         self._scheduler = scheduler
         self._logger = logger
         self._quiet = quiet
-        self._stop = stop
-        self._on_change = on_change
-        self._on_found = on_found
+        self._signals = signals
+        self._sweep = sweep
         self.leaving: Departure | None = None
         self._departure: asyncio.Task[None] | None = None
         self.exit_code = 0
@@ -63,7 +63,7 @@ class Cordon:
         """Start nothing new."""
         if not self.is_cordoned:
             self._scheduler.cordon()
-            self._on_change()
+            self._signals.cordon_changed()
 
     def uncordon(self) -> None:
         """Start tasks again, and stay; too late if the node stops already."""
@@ -72,13 +72,13 @@ class Cordon:
         self._departure = self.leaving = None
         if self.is_cordoned:
             self._scheduler.uncordon()
-            self._on_change()
+            self._signals.cordon_changed()
 
     def leave(self, why: Departure) -> None:
         """Start nothing new, and stop the node when nothing runs on it; said twice, the last reason counts."""
         self.leaving = why
         self._scheduler.cordon()
-        self._on_change()
+        self._signals.cordon_changed()
         if self._departure is None:
             self._departure = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 
@@ -92,7 +92,7 @@ class Cordon:
         if self.leaving is Departure.RESTART:
             self.exit_code = RESTART_EXIT_CODE
         self._logger.info("nothing runs here any more: the node ends (%s)", self.leaving)
-        self._stop()
+        self._signals.stop_requested()
 
     def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
         """The node table, as it has just been read. It may be older than what is known here, so it is believed only if
@@ -104,7 +104,7 @@ class Cordon:
         """The store says so, and knew it first; there may be more to read."""
         if not self.is_cordoned:
             self.cordon()
-            self._on_found()
+            self._sweep.look_now()
 
     async def check(self, node_id: str) -> None:
         """While it believes that it is cordoned: whether the store says so too. A claim that was under way when the

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from synergon.errors import StoreError
 from synergon.model.operator_actions import AuditRecord
 from synergon.node.duties.cordon import Cordon, Departure
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 AT_ONCE: Final = 100
@@ -30,13 +30,12 @@ class OperatorActions:
         store: Store,
         presence: Cordon,
         logger: logging.LoggerAdapter[logging.Logger],
-        *,
-        on_stop: Callable[[], None],
+        signals: Signals,
     ) -> None:
         self._store = store
         self._presence = presence
         self._logger = logger
-        self._on_stop = on_stop
+        self._signals = signals
 
     async def obey(self, node_id: str) -> None:
         """Carry out what was ordered and not done yet, in order."""
@@ -60,6 +59,6 @@ class OperatorActions:
             case "drain" | "restart":
                 self._presence.leave(Departure(order.verb))
             case "stop":
-                self._on_stop()
+                self._signals.stop_requested()
             case _:
                 self._logger.error("the order %r is not one for a node", order.verb)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from synergon.errors import SynergonError
-from synergon.model.claims import Claim
 from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.runner import Runner
+from synergon.node.attempts.settlements import handed_back
 from synergon.node.duties.idle_event import IdleEvent
 
 LAST_SECONDS: Final = 2.0
@@ -27,15 +28,15 @@ class Shutdown:
     def __init__(
         self,
         runner: Runner,
+        completer: Completer,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         may_exit: bool,
-        give_back: Callable[[Iterable[Claim]], None],
     ) -> None:
         self._runner = runner
         self._logger = logger
         self._may_exit = may_exit
-        self._give_back = give_back
+        self._completer = completer
         self.quiet = IdleEvent(lambda: bool(runner.running))
         self._undisturbed = IdleEvent(lambda: bool(self._uninterruptible()))
         self._is_waiting = False
@@ -89,7 +90,8 @@ class Shutdown:
         if self._may_exit:
             self._logger.warning("gives back tasks whose bodies would not end: %s", _named(left))
             self.was_abandoned = True
-            self._give_back(attempt.claim for attempt in left)
+            for attempt in left:
+                self._completer.add(handed_back(attempt.claim))
             return
         self._logger.warning("waits for bodies that will not end: %s", _named(left))
         await self.quiet.comes()

@@ -6,13 +6,14 @@ the name of a node that lives, and nobody would ever reap them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, HandedBack
 from synergon.model.task_records import TaskQuery, TaskRecord
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.runner import Runner
 from synergon.stores.base import Store
 
 RUNNING: Final = frozenset({State.RUNNING})
@@ -26,15 +27,15 @@ class LostClaims:
         self,
         store: Store,
         clock: Clock,
+        runner: Runner,
+        completer: Completer,
         *,
-        known: Callable[[], set[int]],
-        settle: Callable[[FencedOutcome], None],
         doubt_seconds: float,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._known = known
-        self._settle = settle
+        self._runner = runner
+        self._completer = completer
         self._doubt_seconds = doubt_seconds
         self._doubt_until: float | None = None
 
@@ -52,10 +53,10 @@ class LostClaims:
         if self._doubt_until is None:
             return
         is_last_look = self._clock.monotonic() > self._doubt_until
-        known = self._known()
+        known = self._runner.running.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):
             if task.id not in known:
-                self._settle(
+                self._completer.add(
                     FencedOutcome(
                         id=task.id,
                         claim_no=task.claim_no,

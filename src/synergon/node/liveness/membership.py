@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from synergon.errors import StoreError
@@ -16,12 +16,15 @@ from synergon.model.nodes import NewNode
 from synergon.node.attempts.attempt import Stop
 from synergon.node.attempts.runner import Runner
 from synergon.node.claims.scheduler import Scheduler
+from synergon.node.duties.cordon import Cordon
+from synergon.node.duties.operator_actions import OperatorActions
 from synergon.node.duties.shutdown import Shutdown
 from synergon.node.duty import pause_after
 from synergon.node.liveness.lease import Lease
 from synergon.node.liveness.status_publisher import StatusPublisher
 from synergon.node.liveness.watchdog import Watchdog
 from synergon.node.processes.executors import Executor, Keeper
+from synergon.node.signals import Signals
 from synergon.options.durations import microseconds
 from synergon.options.settings import Settings
 from synergon.stores.base import Store
@@ -47,9 +50,9 @@ class Membership:
         scheduler: Scheduler,
         ending: Shutdown,
         board: StatusPublisher,
-        is_cordoned: Callable[[], bool],
-        on_joined: Callable[[], None],
-        before_rejoining: Callable[[str], Awaitable[None]],
+        cordon: Cordon,
+        operator_actions: OperatorActions,
+        signals: Signals,
     ) -> None:
         self.id = ""
         self.address: str | None = None
@@ -65,9 +68,9 @@ class Membership:
         self._scheduler = scheduler
         self._ending = ending
         self._board = board
-        self._is_cordoned = is_cordoned
-        self._on_joined = on_joined
-        self._before_rejoining = before_rejoining
+        self._cordon = cordon
+        self._operator_actions = operator_actions
+        self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._keeper: Keeper | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -104,11 +107,11 @@ class Membership:
                 lease=microseconds(settings.lease),
                 version=VERSION,
                 address=self.address,
-                is_cordoned=self._is_cordoned(),
+                is_cordoned=self._cordon.is_cordoned,
                 published=self._board.write(),
             )
         )
-        self._on_joined()
+        self._signals.joined()
         self._scheduler.node_id = self._runner.node_id = node_id
         self.lease = Lease(
             self._store.keeper,
@@ -147,7 +150,8 @@ class Membership:
         failures = 0
         while True:
             try:
-                await self._before_rejoining(self.id)
+                # Actions addressed to the old id still apply after the node has joined again.
+                await self._operator_actions.obey(self.id)
                 await self.join()
                 break
             except StoreError as error:

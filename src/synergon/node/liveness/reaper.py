@@ -7,14 +7,13 @@ is gone is seen at once, without waiting for its lease.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
-from synergon.model.tasks import Reaped
 from synergon.node.processes.executors import Executor
+from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 BATCH: Final = 500
@@ -34,29 +33,23 @@ class Reaper:
         executor: Executor,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        signals: Signals,
         *,
         beat_seconds: float,
-        on_ready: Callable[[Iterable[str]], None],
-        on_ended: Callable[[Collection[int]], None],
-        on_nodes: Callable[[list[NodeRecord]], None] = lambda _: None,
-        on_reaped: Callable[[list[Reaped]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._executor = executor
         self._clock = clock
         self._logger = logger
         self._beat_seconds = min(beat_seconds, LONGEST_BEAT_SECONDS)
-        self._on_ready = on_ready
-        self._on_ended = on_ended
-        self._on_nodes = on_nodes
-        self._on_reaped = on_reaped
+        self._signals = signals
         self._nodes: list[NodeRecord] = []
         self._beats = 0
 
     async def step(self) -> None:
         """Reap, learn who is there, then watch them until the next beat or a death."""
         self._nodes = await self._store.nodes()
-        self._on_nodes(self._nodes)
+        self._signals.nodes_read(self._nodes)
         if self._beats % FULL_LOOK_BEATS == 0 or self._gone() or any(node.lease_left <= 0 for node in self._nodes):
             await self.reap()
         self._beats += 1
@@ -79,10 +72,10 @@ class Reaper:
                     task.crashes,
                     extra={"task_id": task.id, "kind": task.kind},
                 )
-            self._on_reaped(reaped)
+            self._signals.reaped(reaped)
             ready = [task.kind for task in reaped if task.state is State.READY]
-            self._on_ready([*ready, *(kind for task in reaped for kind in task.released)])
-            self._on_ended([task.id for task in reaped if task.state.is_final])
+            self._signals.ready([*ready, *(kind for task in reaped for kind in task.released)])
+            self._signals.ended_unrun([task.id for task in reaped if task.state.is_final])
             if len(reaped) < BATCH:
                 break
         self._nodes = [node for node in self._nodes if node.id not in gone]

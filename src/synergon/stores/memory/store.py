@@ -161,8 +161,7 @@ class MemoryStore:
         with self._transaction() as (tables, now):
             return self._finish(tables, settlements, now)
 
-    @staticmethod
-    def _finish(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+    def _finish(self, tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
         verdicts = attempts.finish(tables, settlements, now)
         if verdicts and (released := groups.end_emptied(tables, now)):
             verdicts[-1] = replace(verdicts[-1], released=released)

@@ -104,34 +104,6 @@ FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL 
     WHERE open.provider = room.provider
 ) AS found
 
--- name: ready_elsewhere
--- The first ready tasks ($2) of every lane of some kinds, in open queues: by jumping from one set of requirements to the next.
-WITH RECURSIVE lane (kind, queue, requirements) AS (
-    SELECT room.kind, queue.name, (
-        SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name ORDER BY requirements LIMIT 1
-    )
-    FROM unnest($1::text[]) AS room (kind) CROSS JOIN {schema}.queue
-    WHERE queue.paused_at IS NULL
-    UNION ALL
-    SELECT lane.kind, lane.queue, (
-        SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.kind = lane.kind AND task.queue = lane.queue AND task.requirements > lane.requirements
-        ORDER BY task.requirements LIMIT 1
-    )
-    FROM lane WHERE lane.requirements IS NOT NULL
-)
-SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found.target, found.server, found.attempts,
-    false AS may_be_kept
-FROM lane CROSS JOIN LATERAL (
-    SELECT id, priority, target, server, attempts FROM {schema}.task
-    WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND requirements = lane.requirements
-        AND (expires_at IS NULL OR expires_at > now())
-    ORDER BY priority DESC, id
-    LIMIT $2
-) AS found
-WHERE lane.requirements IS NOT NULL
-
 -- name: lease
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 

@@ -54,36 +54,6 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
--- name: ready_elsewhere
-WITH RECURSIVE lane (kind, queue, shard, requirements) AS (
-    SELECT room.kind, queue.name, shard.number, (
-        SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND shard = shard.number AND kind = room.kind AND queue = queue.name
-        ORDER BY requirements LIMIT 1
-    )
-    FROM unnest($1::text[]) AS room (kind) CROSS JOIN {schema}.queue
-    CROSS JOIN generate_series(0, 7) AS shard (number)
-    WHERE queue.paused_at IS NULL
-    UNION ALL
-    SELECT lane.kind, lane.queue, lane.shard, (
-        SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = lane.kind AND task.queue = lane.queue
-            AND task.requirements > lane.requirements
-        ORDER BY task.requirements LIMIT 1
-    )
-    FROM lane WHERE lane.requirements IS NOT NULL
-)
-SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found.target, found.server, found.attempts,
-    false AS may_be_kept
-FROM lane CROSS JOIN LATERAL (
-    SELECT id, priority, target, server, attempts FROM {schema}.task
-    WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND requirements = lane.requirements
-        AND (expires_at IS NULL OR expires_at > now())
-    ORDER BY priority DESC, id
-    LIMIT $2
-) AS found
-WHERE lane.requirements IS NOT NULL
-
 -- name: take_seats
 -- A row that somebody holds is an error at once instead of a wait without end.
 UPDATE {schema}.task

@@ -12,12 +12,6 @@
 
 -- name: claim_more
 
--- name: pass_seat
-
--- name: pass_seat_in_line
-
--- name: pass_place
-
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
 -- LIMIT is a parameter and no expression of the lane, which not every planner takes.
