@@ -141,7 +141,7 @@ def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What comes with a heartbeat comes soon then, and a machine that stands still for a while ends no lease.
     """
-    monkeypatch.setattr("synergon.node.liveness.lease.PARTS", 300)
+    monkeypatch.setattr("synergon.node.liveness.lease.HEARTBEATS_PER_LEASE", 300)
 
 
 @pytest.fixture

@@ -265,7 +265,7 @@ def make_troubled(engine: Engine) -> list[TroubledStore]:
         made.append(TroubledStore(open_store(url)))
         return cast("Store", made[-1])
 
-    engine._make_store = make
+    engine.ports.make_store = make
     return made
 
 
@@ -278,7 +278,7 @@ class Renewals:
         self.is_cut = False
         self.stops_refused = 0
         """How often a node could not say that it stops."""
-        real_make = engine._make_store
+        real_make = engine.ports.make_store
 
         def make(url: str) -> Store:
             store = real_make(url)
@@ -290,7 +290,7 @@ class Renewals:
             store.keeper = keeper  # type: ignore[method-assign]  # put in its place
             return store
 
-        engine._make_store = make
+        engine.ports.make_store = make
 
 
 class WatchedKeeper:

@@ -1,67 +1,83 @@
-"""Engine: composes the parts, and owns the order of start and stop.
+"""Engine: what a program holds. It composes the parts in `client/`, and owns the order of start and stop.
 
-Long, because it is the face of the library: most of it is signatures, overloads and what they promise.
+Long, because it is the face of the library: most of it is signatures and what they promise; the parts do the work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import _get_running_loop  # None without one, and no error to catch: enqueue is a hot path
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from synergon.client.events import Observing
-from synergon.client.sync_bridge import SyncBridge, elsewhere
+from synergon.client.announcer import Announcer
+from synergon.client.call_lists import listed_calls
+from synergon.client.connection import Connection
+from synergon.client.control import Control
+from synergon.client.cooperative import made_in_chunks
+from synergon.client.enqueuer import Enqueuer
+from synergon.client.events import Events, check_subscriber
+from synergon.client.must_await import must_await
+from synergon.client.operations import Operations
+from synergon.client.ports import Ports
+from synergon.client.results import Results
+from synergon.client.sync_bridge import SyncBridge
 from synergon.client.unrunnable_warning import UnrunnableWarning
-from synergon.client.waiters import Waiters
-from synergon.errors import (
-    KindError,
-    NotConnected,
-    OptionError,
-)
-from synergon.model.clock import Clock, SystemClock, new_id
-from synergon.model.process_identity import this_process
-from synergon.node.callbacks.event_feed import Subscriber
-from synergon.node.duties.sweep import SHORTEST_SECONDS
-from synergon.node.liveness.lease import PARTS
-from synergon.node.node import Node
-from synergon.node.processes.executors import Executor, LocalExecutor
+from synergon.errors import KindError, OptionError
+from synergon.group import Group
+from synergon.handle import Handle
+from synergon.model.clock import Clock
+from synergon.model.events import Event
+from synergon.model.lifecycle import State
+from synergon.model.nodes import HEARTBEATS_PER_LEASE
 from synergon.options import settings as engine_settings
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, seconds
-from synergon.options.idle_hook import IdleHook
-from synergon.options.middleware_checks import Middleware
+from synergon.options.idle_hook import IdleHook, WhenIdle, registrar
+from synergon.options.middleware_checks import Middleware, check_middleware
+from synergon.options.options import check_limit, check_limit_name
 from synergon.options.pipelines import refuse_circle, refuse_unknown_upstream
 from synergon.options.settings import UNSET, Settings
 from synergon.options.sizes import Size
 from synergon.options.store_urls import shown
-from synergon.peering.default_transport import default_transport
-from synergon.peering.http_server import peer_app
-from synergon.peering.peers import Peers
-from synergon.peering.result_listener import ResultListener
-from synergon.peering.signing import Envelope
-from synergon.peering.transport import Refused, Transport
-from synergon.policies import Resources, Retention
-from synergon.providers.provider import Provider
+from synergon.policies import Health, Resources, Retention
+from synergon.providers.provider import DEFAULT_HEALTH, Provider, Servers
 from synergon.providers.registry import Registry
-from synergon.stores import open_store
-from synergon.stores.base import Store
-from synergon.stores.lazy_store import LazyStore
 from synergon.task import AnyTask, Call, TaskType, call_by_name
-from synergon.worker import Worker, run_until_stopped
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from synergon.client.waiters import Waiters
+    from synergon.explain.explanation import Explanation
+    from synergon.model.limits import LimitRecord, ServerRecord
+    from synergon.model.nodes import NodeRecord
+    from synergon.model.operator_actions import AuditRecord
+    from synergon.model.task_records import QueueRecord, TaskPage, TaskRecord
+    from synergon.node.callbacks.event_feed import Subscriber
+    from synergon.node.node import Node
+    from synergon.peering.peers import Peers
+    from synergon.peering.signing import Envelope
+    from synergon.peering.transport import Transport
+    from synergon.stores.base import Store
+    from synergon.worker import Worker
 
-class Engine(Observing):
+Around = TypeVar("Around", bound=Middleware)
+Listener = TypeVar("Listener", bound="Subscriber")
+Value = TypeVar("Value")
+
+
+class Engine:
     """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
 
     Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
     tasks in this process. Each setting has an environment variable of its name (`SYNERGON_CONCURRENCY`, ...).
     """
+
+    name_in_code: Final = "engine"
+    """How a program names it, for messages."""
 
     def __init__(
         self,
@@ -111,33 +127,34 @@ class Engine(Observing):
             }
         )
         self.timeout_for = timeout_for
-        self._transport = transport
         self.logger = logger or logging.getLogger("synergon")
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
         self.subscribers: list[Subscriber] = []
         self.middlewares: list[Middleware] = []
-        self.clock: Clock = SystemClock()
-        self.outlook = UnrunnableWarning(
-            lambda: self.clock.monotonic(), self.logger, self.settings.lease / PARTS, self.kinds
-        )
-        self.portal = SyncBridge(self.connect, self.stop)
-        self._make_store: Callable[[str], Store] = open_store
-        self._make_executor: Callable[[Settings], Executor] = LocalExecutor
-        self._make_node: Callable[..., Node] = Node
-        self._make_waiters: Callable[..., Waiters] = Waiters
-        self._make_transport: Callable[[Settings], Transport | None] = default_transport
-        self._make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
-        self._store: Store | None = None
-        self._waiters: Waiters | None = None
-        self._node: Node | None = None
-        self._peers: Peers | None = None
-        self._doorplate: ResultListener | None = None
+        self.ports = Ports()
+        if transport is not None:
+            self.ports.make_transport = lambda _settings: transport
+        self.ports.make_store(self.settings.url)  # a URL that makes no sense is a mistake here, not later
+        self._make_parts()
         self._users = 0
         self._stopping: asyncio.Future[None] | None = None
         self._ordered_stop: asyncio.Task[None] | None = None
-        self.is_in_child = False
+
+    def _make_parts(self) -> None:
+        refresh_seconds = self.settings.lease / HEARTBEATS_PER_LEASE
+        self.sync_bridge = SyncBridge(self.connect, self.stop)
+        self.connection = Connection(self.kinds, self.registry, self.sync_bridge, self.ports, self.logger)
+        self.announcer = Announcer(self.connection, self.kinds)
+        self.unrunnable_warning = UnrunnableWarning(self.ports, self.logger, refresh_seconds, self.kinds)
+        self.enqueuer = Enqueuer(
+            self.connection, self.announcer, self.registry, self.unrunnable_warning, self.sync_bridge
+        )
+        self.operations = Operations(self.connection, self.announcer)
+        self.control = Control(self.connection, self.announcer, self.operations)
+        self.results = Results(self.connection, self.kinds)
+        self._events = Events(self.connection, self.logger)
 
     def __repr__(self) -> str:
         return f"<Engine {shown(self.settings.url)}>"
@@ -158,7 +175,7 @@ class Engine(Observing):
         provider: Provider | None = None,
         is_command: bool = False,
     ) -> AnyTask:
-        """What the decorators do."""
+        """Register a function, as the decorators do."""
         task_type: AnyTask = TaskType(self, function, options, registered_in, provider=provider, is_command=is_command)
         known = self.kinds.get(task_type.kind)
         if known is not None:
@@ -169,88 +186,83 @@ class Engine(Observing):
         if task_type.policy.downstream_of:
             together = {**self.kinds, task_type.kind: task_type}
             refuse_circle(together)
-            if self._node is not None:  # which has asked already whether all of them are there
+            if self.node is not None:  # it has checked already that all of them are there
                 refuse_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
-
-    def has_lines(self, kind: str) -> bool:
-        """Whether tasks of the kind may stand in line; where its code is not at hand, they may."""
-        known = self.kinds.get(kind)
-        return known is None or known.line is not None
 
     def call(self, kind: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
         """A call by name, also of a kind whose function is elsewhere (its arguments are then checked where it runs)."""
         known = self.kinds.get(kind)
         return known.call(*args, **kwargs) if known is not None else call_by_name(kind, args, kwargs)
 
+    def limit(self, name: str, value: int | None) -> None:
+        """Let at most so many run at once, over all nodes, of what is below this prefix of addresses or names it in
+        `limits=[...]`. None: no limit unless somebody sets one; 0: closed."""
+        self.registry.add_limit(check_limit_name(name, "a limit"), check_limit(value, f"limit {name!r}"))
+
+    def provider(
+        self,
+        name: str,
+        *,
+        servers: Servers = (),
+        capacity: int | None = 1,
+        timeout: Duration | None = UNSET,
+        health: Health | None = DEFAULT_HEALTH,
+        **hooks: Callable[..., Any],
+    ) -> Provider:
+        """A named pool of servers: a dict of addresses and capacities, or addresses that all have `capacity`."""
+        return Provider(self, name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks)
+
+    @property
+    def when_idle(self) -> WhenIdle:
+        """Have a function called when a node has room and nothing to run; it may enqueue any number of tasks. With or
+        without options: `every` (5 seconds) and `timeout`."""
+        return registrar(self)
+
+    def middleware(self, function: Around) -> Around:
+        """Put a function around all bodies: `async def around(ctx, call_next)`. The first one is the outermost, and a
+        kind's own are inside of these."""
+        self.middlewares.append(check_middleware(function, "engine.middleware"))
+        for task_type in self.kinds.values():
+            task_type.wrap_again()
+        return function
+
+    def on_event(self, subscriber: Listener) -> Listener:
+        """Have a function of an Event called for everything that this engine's own node does to tasks: after it is
+        stored, at most once, in order. It holds nothing up and changes nothing."""
+        self.subscribers.append(check_subscriber(subscriber))
+        return subscriber
+
     # ------------------------------------------------------------ life
 
     async def connect(self) -> Self:
         """Connect to the store. May be called often; each call is undone by one `close`."""
-        self.portal.check_is_here()
-        if not self.is_in_child:  # a child imports the one module that it needs
+        self.sync_bridge.check_is_here()
+        if not self.connection.is_in_child:  # a child imports the one module that it needs
             refuse_unknown_upstream(self.kinds)
         self._users += 1
-        if self._store is not None:
-            return self
-        store = self._make_store(self.settings.url)
-        if self.is_in_child:
-            store = cast("Store", LazyStore(store))
-        try:
-            await store.open()
-        except BaseException:
-            self._users -= 1
-            raise
-        self._store = store
-        self._waiters = self._make_waiters(store.get, self.clock, self.settings.sweep or SHORTEST_SECONDS)
-        self._meet_peers(store, self._waiters)
-        self.portal.attach(asyncio.get_running_loop())
-        self.registry.is_declared = False
-        await self._declare()
+        if not self.connection.is_open:
+            try:
+                await self.connection.open(self.settings)
+            except BaseException:
+                self._users -= 1
+                raise
         return self
-
-    def _meet_peers(self, store: Store, waiters: Waiters) -> None:
-        transport = self._transport or self._make_transport(self.settings)
-        if transport is None:
-            return
-        settings, clock = self.settings, self.clock
-        self._peers = Peers(
-            new_id(clock),
-            self.kinds,
-            store,
-            transport,
-            clock,
-            self.logger,
-            refresh_seconds=settings.lease / PARTS,
-            on_done=waiters.tell,
-            on_any_done=waiters.tell_all,
-            on_ended=waiters.tell_followers,
-            awaited_here=lambda: waiters.of_others,
-            follows_here=lambda: bool(waiters.followers),
-        )
-        waiters.ask = self._peers.ask_for_ends
-        self._peers.look_around()
-        self._doorplate = ResultListener(
-            self._peers,
-            store,
-            this_process(),
-            clock,
-            self.logger,
-            name=settings.name,
-            lease_seconds=settings.lease,
-        )
 
     def peer_app(self) -> Starlette:
         """An ASGI app that hears peers under `/peer/v1`, to mount in another one; give its address as `advertise` and
         `listen="off"`."""
-        return peer_app(self._hear)
+        from synergon.peering.http_server import peer_app
+        from synergon.peering.transport import Refused
 
-    def _hear(self, envelope: Envelope) -> bytes:
-        if self._peers is None:
-            raise Refused(503, "this engine is not connected")
-        return self._peers.receive(envelope)
+        def receive(envelope: Envelope) -> bytes:
+            if self.peers is None:
+                raise Refused(503, "this engine is not connected")
+            return self.peers.receive(envelope)
+
+        return peer_app(receive)
 
     async def close(self) -> None:
         """Undo one `connect`; the last one disconnects."""
@@ -268,25 +280,25 @@ class Engine(Observing):
 
     def __enter__(self) -> Self:
         """Connect, for code without an event loop."""
-        self.portal.call(self._nothing)
+        self.sync_bridge.call(self._nothing)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.portal.close()
+        self.sync_bridge.close()
 
     @staticmethod
     async def _nothing() -> None:
-        """The portal connects before it calls anything."""
+        """The bridge connects before it calls anything."""
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
-        if self.portal.loop is not None and self.portal.loop.is_running():
-            self.portal.check_is_here()
+        if self.sync_bridge.loop is not None and self.sync_bridge.loop.is_running():
+            self.sync_bridge.check_is_here()
         if self._stopping is None:
-            if self._node is not None:
-                self._node.shutdown.refuse_from_inside(self._grace(grace))
+            if self.node is not None:
+                self.node.shutdown.refuse_from_inside(self._grace(grace))
             self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
         try:
             await asyncio.shield(self._stopping)
@@ -296,18 +308,9 @@ class Engine(Observing):
 
     async def _stop(self, grace: float | None) -> None:
         await self.stop_node(grace)
-        store, waiters = self._store, self._waiters
-        if store is None or waiters is None:
-            return
-        peers, doorplate = self._peers, self._doorplate
-        self._store = self._waiters = self._peers = self._doorplate = None
-        self._users = 0
-        self.portal.attach(None)
-        waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
-        if peers is not None and doorplate is not None:
-            await doorplate.take_down()
-            await peers.close()
-        await store.close()
+        if self.connection.is_open:
+            self._users = 0
+            await self.connection.close()
 
     def _grace(self, grace: Any) -> float | None:
         if grace is UNSET:
@@ -330,6 +333,8 @@ class Engine(Observing):
     ) -> Worker:
         """A node in this process, for the time of an `async with`. With `drain` its end waits until nothing that the
         node could run is left."""
+        from synergon.worker import Worker
+
         settings = self.settings.changed(
             {
                 "name": name,
@@ -351,51 +356,22 @@ class Engine(Observing):
 
         Returns what the process should end with: 0, or 86 if somebody has ordered a restart.
         """
+        from synergon.worker import run_until_stopped
+
         return await run_until_stopped(self.worker(drain=drain, **node_options))
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
         """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
-        if self.portal.loop is None:
+        if self.sync_bridge.loop is None:
             return asyncio.run(self.run(drain=drain, **node_options))
         try:
-            return self.portal.call(lambda: self.run(drain=drain, **node_options))
+            return self.sync_bridge.call(lambda: self.run(drain=drain, **node_options))
         except KeyboardInterrupt:
-            self.portal.call(self._stop_node)
+            self.sync_bridge.call(self._stop_node)
             return 0
 
-    async def start_node(self, settings: Settings, *, may_exit: bool = False) -> Node:
-        """What `worker()` starts."""
-        if self._node is not None:
-            raise OptionError("this engine already runs a node; make another Engine for a second one")
-        refuse_unknown_upstream(self.kinds)
-        await self._declare()
-        executor = self._make_executor(settings)
-        node = self._make_node(
-            self.store,
-            self.kinds,
-            settings,
-            self.clock,
-            executor,
-            self.logger,
-            on_ended=self.waiters.tell,
-            peers=self._peers,
-            timeout_for=self.timeout_for,
-            idle_hooks=self.idle_hooks,
-            subscribers=self.subscribers,
-            on_stop=self._stop_soon,
-            consider=lambda tasks: self.outlook.consider(self.store, tasks),
-            may_exit=may_exit,
-        )
-        self._node = node
-        try:
-            await node.start()
-        except BaseException:
-            self._node = None
-            raise
-        return node
-
-    def _stop_soon(self) -> None:
-        """Somebody elsewhere has ordered this node to stop."""
+    def stop_soon(self) -> None:
+        """Stop the node because an operator action says so."""
         self._ordered_stop = asyncio.get_running_loop().create_task(self._stop_node())
 
     async def _stop_node(self) -> None:
@@ -403,40 +379,209 @@ class Engine(Observing):
 
     async def stop_node(self, grace: float | None) -> None:
         """What the end of `worker()` stops."""
-        node = self._node
+        node = self.node
         if node is not None:
             await node.stop(grace)
-            if self._node is node:
-                self._node = None
+            if self.node is node:
+                self.connection.node = None
 
     @property
     def node(self) -> Node | None:
         """The node that runs in this process, if any."""
-        return self._node
+        return self.connection.node
 
     @property
     def peers(self) -> Peers | None:
-        """The other engines on this store; None while not connected, or if nobody else could be there."""
-        return self._peers
+        """The other engines on this store; None while not connected, or if no other process can use the store."""
+        return self.connection.peers
 
     @property
     def store(self) -> Store:
         """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
-        return self.store_for(None)
-
-    def store_for(self, loop: asyncio.AbstractEventLoop | None) -> Store:
-        """`store`, for a caller that has asked already which event loop runs; None: it has not."""
-        if self._store is None:
-            raise NotConnected("the engine is not connected; use `async with engine:` around this")
-        # A caller without a loop is synchronous code that writes on a connection of its own.
-        if loop is not self.portal.loop and _get_running_loop() not in (None, self.portal.loop):
-            raise elsewhere()
-        return self._store
+        return self.connection.store
 
     @property
     def waiters(self) -> Waiters:
-        """Whoever waits for results."""
-        if self._waiters is None:
-            raise NotConnected("the engine is not connected; use `async with engine:` around this")
-        self.portal.check_is_here()
-        return self._waiters
+        """The waiters for results; NotConnected as for `store`."""
+        return self.connection.waiters
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this engine."""
+        return self.ports.clock
+
+    # ------------------------------------------------------------ new tasks
+
+    @must_await(sync="enqueue_sync")
+    async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
+        """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
+        listed = listed_calls(calls)
+        inserted = await self.enqueuer.enqueue(listed, conn)
+        pairs = list(zip(inserted, listed, strict=True))
+        return await made_in_chunks(lambda pair: Handle.of(self, pair[0], pair[1].task_type), pairs)
+
+    def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
+        """`enqueue` for code without an event loop."""
+        listed = listed_calls(calls)
+        inserted = self.enqueuer.enqueue_sync(listed, conn)
+        return [Handle.of(self, found, call.task_type) for found, call in zip(inserted, listed, strict=True)]
+
+    async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
+        """`enqueue` for a single call, by the shortest way."""
+        return Handle.of(self, await self.enqueuer.enqueue_one(call), call.task_type)
+
+    @must_await(sync="group_sync")
+    async def group(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
+        """Store tasks that belong together, all or none; `then` runs once all of them have ended, however."""
+        listed = listed_calls(calls)
+        opened = await self.enqueuer.open_group(name, listed, then)
+        return Group(self, opened.id, name, listed if then is None else [*listed, then], opened)
+
+    def group_sync(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
+        """`group` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.group(name, calls, then=then))
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, task_id: int) -> TaskRecord:
+        """One task, live or ended; TaskNotFound if there is none."""
+        return await self.operations.get(task_id)
+
+    async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
+        """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
+        return await self.results.wait(task_id, timeout, is_ours=False)
+
+    def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
+        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
+        return self.results.decode(record, task_type)
+
+    async def explain(self, task_id: int) -> Explanation:
+        """Why a task waits, on every node; or how it runs, or what became of it. TaskNotFound if there is none.
+
+        Other nodes are judged by what they last said of themselves, which is at most a heartbeat old (`age`).
+        """
+        return await self.operations.explain(task_id)
+
+    async def tasks(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        key: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> TaskPage:
+        """Tasks that match, newest first, one page; give its `next` as `before` for the following one."""
+        return await self.operations.tasks(
+            state=state, kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit
+        )
+
+    async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
+        """How many tasks are in each state, exactly."""
+        return await self.operations.counts(kind=kind, queue=queue)
+
+    async def queues(self) -> list[QueueRecord]:
+        """All queues, whether they are paused, and how many tasks they hold."""
+        return await self.store.queues()
+
+    async def nodes(self) -> list[NodeRecord]:
+        """All registered nodes. Engines that only wait for results have rows too; they run nothing and are no nodes."""
+        return await self.operations.nodes()
+
+    async def limits(self) -> list[LimitRecord]:
+        """All limits, and what each has in use."""
+        return await self.store.limits()
+
+    async def servers(self) -> list[ServerRecord]:
+        """The servers of all providers, what each has in use, and which ones rest."""
+        return await self.store.servers()
+
+    async def audit(self, limit: int = 100) -> list[AuditRecord]:
+        """What was ordered, newest first: who, when, what, and what came of it."""
+        return await self.store.audit(limit)
+
+    def events(
+        self,
+        after: str | None = None,
+        *,
+        kinds: str | Iterable[str] | None = None,
+        states: State | str | Iterable[State | str] | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Every task that ends, on whatever node, for ever: `async for event in engine.events(after=cursor)`.
+
+        From behind the event whose `cursor` is given; without one from the oldest that the history has; "now": from now
+        on. Nothing is left out and, within one stream, nothing comes twice. EventsLost if the history was pruned faster
+        than it was read.
+        """
+        return self._events.stream(after, kinds, states, self.settings.sweep)
+
+    # ------------------------------------------------------------ changing tasks
+
+    async def cancel(self, task_id: int, why: str | None = None) -> bool:
+        """Cancel a task in whatever state it is: at once if it waits, as soon as its body ends if it runs.
+
+        False: it had ended already. TaskNotFound if there is none.
+        """
+        return await self.operations.cancel(task_id, why)
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> int:
+        """Cancel all tasks of a group that have not ended; how many that were."""
+        return await self.operations.cancel_group(group_id, why)
+
+    async def retry(self, task_id: int) -> None:
+        """Run an ended task again, under the same id, with its budgets reset."""
+        await self.operations.retry(task_id)
+
+    async def delete(self, task_id: int) -> None:
+        """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
+        await self.operations.delete(task_id)
+
+    async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
+        """Change when a scheduled or ready task is due."""
+        await self.operations.reschedule(task_id, delay=delay, run_at=run_at)
+
+    async def set_priority(self, task_id: int, priority: int) -> None:
+        """Change the priority of a task that has not started."""
+        await self.operations.set_priority(task_id, priority)
+
+    # ------------------------------------------------------------ operator actions
+
+    async def set_limit(self, name: str, value: int | None) -> None:
+        """Change a limit for everybody, from now on and until the code declares another value. Running work goes on;
+        a raised limit is used at once. `kind:K` and `key:K` are the names of a kind's own limits."""
+        await self.control.set_limit(name, value)
+
+    async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
+        """The pool of a provider from now on, for the whole cluster; also where its code is not at hand."""
+        await self.control.set_servers(provider, servers, capacity=capacity)
+
+    async def pause(self, queue: str) -> bool:
+        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already. No claim
+        that begins later takes anything; on PostgreSQL one that is under way may still end."""
+        return await self.control.pause(queue)
+
+    async def resume(self, queue: str) -> bool:
+        """Undo `pause`; False: it was not paused."""
+        return await self.control.resume(queue)
+
+    async def cordon(self, node_id: str) -> None:
+        """Let a node start nothing new, from this moment on; what runs there goes on."""
+        await self.control.act_on_node("cordon", node_id)
+
+    async def uncordon(self, node_id: str) -> None:
+        """Undo `cordon`, and also `drain` and `restart` as long as the node has not stopped."""
+        await self.control.act_on_node("uncordon", node_id)
+
+    async def drain(self, node_id: str) -> None:
+        """Cordon a node, and have it stop when nothing runs there; a worker's process ends with code 0."""
+        await self.control.act_on_node("drain", node_id)
+
+    async def restart(self, node_id: str) -> None:
+        """The same, but a worker's process ends with code 86, so that whatever watches over it starts it again."""
+        await self.control.act_on_node("restart", node_id)
+
+    async def shut_down(self, node_id: str) -> None:
+        """Have a node stop in order, with its own grace; its process ends if it was a worker."""
+        await self.control.act_on_node("stop", node_id)

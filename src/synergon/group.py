@@ -30,10 +30,8 @@ class Group:
         self.id = group_id
         self.name = name
         self._engine = engine
-        insertions = [*opened.insertions, *([opened.then] if opened.then is not None else [])]
         handles = [
-            Handle(engine, found.id, created=found.created, task_type=call.task_type, is_ours=found.created)
-            for call, found in zip(calls, insertions, strict=True)
+            Handle.of(engine, found, call.task_type) for call, found in zip(calls, opened.all_insertions, strict=True)
         ]
         self.then: Handle[Any] | None = handles.pop() if opened.then is not None else None
         """Of the task that runs when all have ended."""
@@ -88,8 +86,8 @@ class Group:
 
     def wait_sync(self, timeout: Duration | None = None) -> GroupRecord:
         """`wait` for code without an event loop."""
-        return self._engine.portal.call(lambda: self.wait(timeout))
+        return self._engine.sync_bridge.call(lambda: self.wait(timeout))
 
     def cancel_sync(self, why: str | None = None) -> int:
         """`cancel` for code without an event loop."""
-        return self._engine.portal.call(lambda: self.cancel(why))
+        return self._engine.sync_bridge.call(lambda: self.cancel(why))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from synergon.model.task_records import TaskRecord
-
 if TYPE_CHECKING:
     from synergon.engine import Engine
     from synergon.explain.explanation import Explanation
+    from synergon.model.task_records import TaskRecord
+    from synergon.model.tasks import Insertion
     from synergon.task import TaskType
 
 Value = TypeVar("Value")
@@ -35,6 +35,12 @@ class Handle(Generic[Value]):
         self._task_type = task_type
         self._is_ours = is_ours  # the engine has enqueued it, and is told of its end without asking
 
+    @classmethod
+    def of(cls, engine: Engine, inserted: Insertion, task_type: TaskType[..., ..., Any, Value] | None) -> Handle[Value]:
+        """The handle of a task that this engine has just stored; a task that was there already came from elsewhere."""
+        created = inserted.created
+        return cls(engine, inserted.id, created=created, task_type=task_type, is_ours=created)
+
     def __repr__(self) -> str:
         return f"<Handle of task {self.id}>"
 
@@ -48,8 +54,8 @@ class Handle(Generic[Value]):
         Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted or its history was
         pruned, and ResultTimeout after `timeout` seconds (the task goes on).
         """
-        record = await self._engine.wait_for(self.id, timeout, is_ours=self._is_ours)
-        value: Value = self._engine.result_of(record, self._task_type)
+        results = self._engine.results
+        value: Value = results.decode(await results.wait(self.id, timeout, is_ours=self._is_ours), self._task_type)
         return value
 
     async def cancel(self, why: str | None = None) -> bool:
@@ -62,16 +68,16 @@ class Handle(Generic[Value]):
 
     def result_sync(self, timeout: float | None = None) -> Value:
         """`result` for code without an event loop."""
-        return self._engine.portal.call(lambda: self.result(timeout))
+        return self._engine.sync_bridge.call(lambda: self.result(timeout))
 
     def status_sync(self) -> TaskRecord:
         """`status` for code without an event loop."""
-        return self._engine.portal.call(self.status)
+        return self._engine.sync_bridge.call(self.status)
 
     def explain_sync(self) -> Explanation:
         """`explain` for code without an event loop."""
-        return self._engine.portal.call(self.explain)
+        return self._engine.sync_bridge.call(self.explain)
 
     def cancel_sync(self, why: str | None = None) -> bool:
         """`cancel` for code without an event loop."""
-        return self._engine.portal.call(lambda: self.cancel(why))
+        return self._engine.sync_bridge.call(lambda: self.cancel(why))

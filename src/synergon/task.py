@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
@@ -149,33 +149,31 @@ class Enqueueable(Generic[Parameters, Value]):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
         task_type = self._task_type
-        payload = task_type.signature.bind(args, kwargs)
+        payload, arguments = task_type.signature.bind(args, kwargs)
         if task_type.line is None:
             return Call(task_type.kind, payload, self._placement, task_type)
-        limit_key = task_type.line.key(task_type.signature.decode(payload))
+        limit_key = task_type.line.key(task_type.signature.as_dict(arguments))
         return Call(task_type.kind, payload, self._placement, task_type, limit_key)
 
     @coroutine_function
     def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
         """Store the call; returns when it is durable."""
-        # As @must_await does it, but arguments are passed on once and the loop is looked up once: the hottest path.
-        if (loop := _get_running_loop()) is None:
+        # As @must_await does it, but arguments are passed on once: the hottest path.
+        if _get_running_loop() is None:
             raise no_loop(self, "enqueue", "enqueue_sync")
-        return AwaitedCall(self._enqueue(args, kwargs, loop), self, "enqueue")
+        return AwaitedCall(self._enqueue(args, kwargs), self, "enqueue")
 
     @must_await(sync="enqueue_sync")
     async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
         """`enqueue` under the name that users of other queues know. (A pause is the option `delay`.)"""
         return await self._enqueue(args, kwargs)
 
-    async def _enqueue(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], loop: AbstractEventLoop | None = None
-    ) -> Handle[Value]:
-        if (
-            leash := IDLE_HOOK_GUARD.get()
-        ) is not None:  # before anything is done for it: of these there may be very many
-            await leash.give_way()
-        return await self._task_type.engine.enqueue_one(self._call(args, kwargs), loop)
+    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Value]:
+        if (guard := IDLE_HOOK_GUARD.get()) is not None:  # first, because an idle hook may make very many calls
+            await guard.give_way()
+        task_type = self._task_type
+        inserted = await task_type.engine.enqueuer.enqueue_one(self._call(args, kwargs))
+        return Handle.of(task_type.engine, inserted, task_type)
 
     @must_await(sync="enqueue_many_sync")
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
@@ -185,7 +183,8 @@ class Enqueueable(Generic[Parameters, Value]):
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
         """`enqueue` for code without an event loop."""
-        return self._task_type.engine.enqueue_one_sync(self.call(*args, **kwargs))
+        (handle,) = self._task_type.engine.enqueue_sync([self.call(*args, **kwargs)])
+        return cast("Handle[Value]", handle)
 
     def enqueue_many_sync(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """`enqueue_many` for code without an event loop."""

@@ -12,8 +12,9 @@ from concurrent import futures
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
-from synergon.errors import StoreUnavailable
+from synergon.errors import OptionError, StoreUnavailable
 from synergon.node.duty import pause_after
+from synergon.options.pipelines import refuse_unknown_upstream
 from synergon.options.settings import Settings
 from synergon.stores import open_store
 
@@ -52,7 +53,7 @@ class Worker:
     async def __aenter__(self) -> Node:
         await self._engine.connect()
         try:
-            return await self._engine.start_node(self._settings, may_exit=self.may_exit)
+            return await start_node(self._engine, self._settings, may_exit=self.may_exit)
         except BaseException:
             await self._engine.close()
             raise
@@ -67,6 +68,37 @@ class Worker:
         finally:
             await self._engine.stop_node(self.grace)
             await self._engine.close()
+
+
+async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = False) -> Node:
+    """Start a node on a connected engine. `may_exit`: the process belongs to the node, and ends with it."""
+    connection = engine.connection
+    if connection.node is not None:
+        raise OptionError("this engine already runs a node; make another Engine for a second one")
+    refuse_unknown_upstream(engine.kinds)
+    await connection.declare()
+    node = connection.node = engine.ports.make_node(
+        connection.store,
+        engine.kinds,
+        settings,
+        engine.clock,
+        engine.ports.make_executor(settings),
+        engine.logger,
+        on_ended=connection.waiters.tell,
+        peers=connection.peers,
+        timeout_for=engine.timeout_for,
+        idle_hooks=engine.idle_hooks,
+        subscribers=engine.subscribers,
+        on_stop=engine.stop_soon,
+        consider=lambda tasks: engine.unrunnable_warning.consider(connection.store, tasks),
+        may_exit=may_exit,
+    )
+    try:
+        await node.start()
+    except BaseException:
+        connection.node = None
+        raise
+    return node
 
 
 async def run_until_stopped(worker: Worker) -> int:

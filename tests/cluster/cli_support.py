@@ -120,7 +120,7 @@ class Shell:
     def counts(self) -> dict[State, int]:
         """How many tasks are in each state, without zeros."""
         with self.engine as engine:
-            counts = engine.portal.call(engine.counts)
+            counts = engine.sync_bridge.call(engine.counts)
         return {state: number for state, number in counts.items() if number}
 
     def run(self, *arguments: str, **environment: str) -> Finished:

@@ -38,7 +38,7 @@ class Site:
 
         def is_said() -> bool:
             with self.engine as engine:
-                nodes = engine.portal.call(engine.nodes)
+                nodes = engine.sync_bridge.call(engine.nodes)
             return any(node.is_stopping for node in nodes if is_alive(node.process.pid))
 
         try:
@@ -48,7 +48,7 @@ class Site:
 
     def record(self) -> TaskRecord:
         with self.engine as engine:
-            record = engine.portal.call(lambda: engine.get(self.task_id))
+            record = engine.sync_bridge.call(lambda: engine.get(self.task_id))
         assert record is not None
         return record
 

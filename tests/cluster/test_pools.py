@@ -14,7 +14,7 @@ from tests.cluster.test_faults_killed import hide_process_of
 from tests.postgres_server import store_url
 from tests.support import SOON, Pace
 
-from synergon import Engine, Reason, State
+from synergon import Engine, Handle, Reason, State
 
 LEASE_SECONDS = 2
 
@@ -114,7 +114,8 @@ async def test_a_command_whose_node_was_killed_has_failed_and_is_never_run_again
     task = msgspec.structs.replace(
         obey._task_type.call("command").to_new_task(), is_command=True, provider="pool", target="http://only"
     )
-    (handle,) = await cluster.engine.enqueue_tasks([task], obey._task_type)
+    (inserted,) = await cluster.engine.enqueuer.enqueue_tasks([task])
+    handle = Handle.of(cluster.engine, inserted, obey._task_type)
     await cluster.journal.wait_for("begins", "command")
     await cluster.start(lease=LEASE_SECONDS)
     killed.kill()

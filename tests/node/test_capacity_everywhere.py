@@ -132,7 +132,7 @@ async def test_a_demand_that_no_live_node_could_meet_is_spoken_of_once(
         async with engine.worker():
             await known.enqueue()
             assert caplog.messages == []
-            producer.outlook._read_at = None
+            producer.unrunnable_warning._read_at = None
             for _ in range(3):
                 await known.with_options(cost=Resources(gpu=2), needs={"zone:eu"}).enqueue()
             (said,) = [message for message in caplog.messages if "no live node" in message]

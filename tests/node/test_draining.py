@@ -10,8 +10,7 @@ from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, row_of, until
 
 from synergon import Engine
-from synergon.model.operator_actions import Verb
-from synergon.node.duties.cordon import RESTART_EXIT_CODE
+from synergon.model.operator_actions import RESTART_EXIT_CODE, Verb
 
 
 @pytest.mark.parametrize(("verb", "code"), [("drain", 0), ("restart", RESTART_EXIT_CODE)])

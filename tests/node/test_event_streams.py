@@ -138,7 +138,7 @@ async def test_a_node_that_comes_later_is_asked_to_tell_too(new_engine: NewEngin
 
 
 async def until_reachable(engine: Engine) -> None:
-    await until(lambda: bool(engine._doorplate and engine._doorplate._is_up))
+    await until(lambda: bool(engine.connection._listener and engine.connection._listener._is_registered))
 
 
 async def test_an_idle_stream_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

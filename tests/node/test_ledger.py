@@ -45,7 +45,7 @@ def watch(engine: Engine) -> None:
         node._ledger.__class__ = WatchedLedger
         return node
 
-    engine._make_node = make
+    engine.ports.make_node = make
 
 
 def random_cost(chance: random.Random) -> Resources:

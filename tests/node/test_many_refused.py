@@ -64,7 +64,7 @@ class Choosy:
 @pytest.fixture
 def no_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes through all of them again, however much time there is."""
-    monkeypatch.setattr(candidate_cursor, "WALKING_SHARE", 1e-9)
+    monkeypatch.setattr(candidate_cursor, "PASS_SHARE", 1e-9)
 
 
 @pytest.mark.usefixtures("no_walks")
@@ -102,7 +102,7 @@ async def test_one_that_fits_is_found_at_once_wherever_it_stands(new_engine: New
 async def test_one_that_comes_back_into_their_midst_is_found_before_a_verdict_expires(
     new_engine: NewEngine, memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidate_cursor, "WALKING_SHARE", 1e-9)
+    monkeypatch.setattr(candidate_cursor, "PASS_SHARE", 1e-9)
     engine = new_engine(memory_url, sweep=60)
     choosy = Choosy(engine)
     async with engine, engine.worker():
@@ -111,7 +111,7 @@ async def test_one_that_comes_back_into_their_midst_is_found_before_a_verdict_ex
         await choosy.refuse_many(MANY // 2)
         found = node_of(engine).acceptance._inquiries["note"]._walk
         monkeypatch.setattr(
-            candidate_cursor, "WALKING_SHARE", found._spent_seconds / 1.5
+            candidate_cursor, "PASS_SHARE", found._spent_seconds / 1.5
         )  # a second and a half after the first
         assert await early.result(PATIENCE_SECONDS) == 1
 

@@ -72,7 +72,7 @@ async def test_a_body_that_cancels_itself_in_its_transaction_still_ends(new_engi
 async def test_transactions_one_after_the_other_do_not_cost_the_lease(
     new_engine: NewEngine, sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.liveness.lease.PARTS", 60)  # renewed twice a second
+    monkeypatch.setattr("synergon.node.liveness.lease.HEARTBEATS_PER_LEASE", 60)  # renewed twice a second
     engine = new_engine(sqlite_url)
     way = Renewals(engine)
 

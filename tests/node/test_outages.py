@@ -17,15 +17,17 @@ from tests.support import (
     Pulse,
     Renewals,
     ThreadGate,
+    TroubledStore,
     check_counts,
     ended,
+    is_away,
     make_troubled,
     until,
     until_state,
 )
 
 from synergon import Context, Engine, Retry, State
-from synergon.errors import DataRefused, StoreError, StoreUnavailable
+from synergon.errors import DataRefused, NotConnected, StoreError, StoreUnavailable
 from synergon.node.processes.executors import LocalExecutor
 from synergon.options.settings import Settings
 
@@ -167,7 +169,7 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
     async def note(number: int) -> int:
         return number
 
-    real = engine._make_store
+    real = engine.ports.make_store
 
     def make(url: str) -> Any:
         store = real(url)
@@ -181,7 +183,7 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
         store.finish = refuse_poison  # type: ignore[method-assign]  # put in its place
         return store
 
-    engine._make_store = make
+    engine.ports.make_store = make
     async with engine:
         handles = await note.enqueue_many([(number,) for number in range(10)])
         poison.append(handles[4].id)
@@ -417,7 +419,7 @@ class FencedExecutor(LocalExecutor):
 def keep_alive(engine: Engine) -> list[int]:
     """The exits that the engine's node would have made."""
     exits: list[int] = []
-    engine._make_executor = lambda settings: FencedExecutor(settings, exits)
+    engine.ports.make_executor = lambda settings: FencedExecutor(settings, exits)
     return exits
 
 
@@ -537,7 +539,7 @@ async def test_a_short_pause_of_the_whole_process_costs_no_work(new_engine: NewE
         assert node.id == node_id
 
 
-@pytest.mark.parametrize("step", ["_on_writing", "_on_written", "_on_ended"])
+@pytest.mark.parametrize("step", ["permits_freed", "ended"])
 async def test_a_mistake_beside_the_writing_of_outcomes_leaves_none_behind(
     new_engine: NewEngine, url: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,7 +552,7 @@ async def test_a_mistake_beside_the_writing_of_outcomes_leaves_none_behind(
 
     async with engine, asyncio.timeout(PATIENCE_SECONDS):
         async with engine.worker() as node:
-            real, failed = getattr(node.completer, step), asyncio.Event()
+            real, failed = getattr(node.signals, step), asyncio.Event()
 
             def fail_once(argument: Any) -> None:
                 if not failed.is_set():
@@ -558,8 +560,31 @@ async def test_a_mistake_beside_the_writing_of_outcomes_leaves_none_behind(
                     raise LookupError("a mistake")
                 real(argument)
 
-            monkeypatch.setattr(node.completer, step, fail_once)
+            monkeypatch.setattr(node.signals, step, fail_once)
             handles = await note.enqueue_many([(number,) for number in range(3)])
             await failed.wait()
         states = [(await handle.status()).state for handle in handles]
     assert State.RUNNING not in states
+
+
+async def test_a_connect_that_cannot_declare_leaves_nothing_connected(engine: Engine) -> None:
+    engine.limit("license", 1)
+    real = engine.ports.make_store
+    opened: list[TroubledStore] = []
+
+    def make(url: str) -> Any:
+        store = TroubledStore(real(url))
+        if not opened:
+            store.cause("declare", is_away)
+        opened.append(store)
+        return store
+
+    engine.ports.make_store = make
+    with pytest.raises(StoreUnavailable):
+        await engine.connect()
+    assert opened[0].calls["close"] == 1
+    with pytest.raises(NotConnected):
+        await engine.queues()
+    async with engine:
+        assert [limit.name for limit in await engine.limits()] == ["license"]
+    assert [store.calls["close"] for store in opened] == [1, 1], "and one close disconnects"

@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_bodies
@@ -36,6 +37,20 @@ async def test_a_succeeded_task_keeps_its_result_and_its_times(engine: Engine) -
     assert record.finished_at is not None
     assert record.enqueued_at <= record.started_at <= record.finished_at
     assert record.enqueued_at.utcoffset() == timedelta(0)
+
+
+async def test_a_result_is_decoded_from_the_very_json_that_was_stored(engine: Engine) -> None:
+    """Nothing decodes and encodes it in between, which would lose the precision of the number."""
+    precise = b'{"ratio": 0.10000000000000000000000001}'
+
+    @engine.task
+    async def measure() -> msgspec.Raw:
+        return msgspec.Raw(precise)
+
+    async with engine.worker():
+        handle = await measure.enqueue()
+        assert bytes(await handle.result(PATIENCE_SECONDS)) == precise
+        assert bytes(engine.result_of(await handle.status(), None)) == precise
 
 
 async def test_tags_and_meta_come_to_the_body_and_stay_with_the_record(engine: Engine) -> None:

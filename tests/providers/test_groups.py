@@ -223,7 +223,7 @@ def test_a_group_in_a_script(engine: Engine) -> None:
         return 2 * number
 
     with engine:
-        group = engine.portal.call(lambda: engine.group("doubles", [double.call(2)]))
+        group = engine.sync_bridge.call(lambda: engine.group("doubles", [double.call(2)]))
         assert group.cancel_sync() == 1
         assert group.wait_sync(PATIENCE_SECONDS).counts == {State.CANCELLED: 1}
 

@@ -16,6 +16,7 @@ from synergon import Engine
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.options.settings import Settings
 from synergon.task import AnyTask, Call
+from synergon.worker import start_node
 
 if TYPE_CHECKING:
     from tests.simulation.network_world import NetworkWorld
@@ -39,9 +40,9 @@ class Citizen(Process):
         engine = Engine("memory://", transport=Wire(self.world.network, self), logger=LOGGER)
         engine.settings = replace(self.settings, url="memory://")
         engine.kinds.update(self._kinds)
-        engine.clock = self.clock
-        engine._make_store = lambda _url: self.store
-        engine._make_executor = lambda _settings: self.executor
+        engine.ports.clock = self.clock
+        engine.ports.make_store = lambda _url: self.store
+        engine.ports.make_executor = lambda _settings: self.executor
         return engine
 
     @property
@@ -75,11 +76,11 @@ class Citizen(Process):
 
     async def _connect(self) -> None:
         await self.engine.connect()
-        doorplate = self.engine._doorplate
-        assert doorplate is not None
-        doorplate._process = self.identity  # an engine without a node takes the real process for its own
+        listener = self.engine.connection._listener
+        assert listener is not None
+        listener._process = self.identity  # an engine without a node takes the real process for its own
         if self._kinds:
-            self.node = await self.engine.start_node(self.settings, may_exit=True)
+            self.node = await start_node(self.engine, self.settings, may_exit=True)
 
     # ------------------------------------------------------------ what people do through it
 

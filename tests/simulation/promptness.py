@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from synergon.model.lifecycle import FINAL, State
-from synergon.node.liveness.lease import PARTS
+from synergon.model.nodes import HEARTBEATS_PER_LEASE
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Seen
@@ -69,7 +69,7 @@ class Promptness:
 
     def _is_idle(self, process: Citizen) -> bool:
         """Whether it does nothing, and has been there for so long that everybody knows it."""
-        is_known = self._world.loop.time() - process.troubled_until > process.settings.lease / PARTS
+        is_known = self._world.loop.time() - process.troubled_until > process.settings.lease / HEARTBEATS_PER_LEASE
         return is_known and process.is_healthy and not self._world.executions.in_use(process)
 
     def _look_for_the_unheeded(self) -> None:

@@ -80,6 +80,7 @@ async def test_success_keeps_the_result(store: Store, worker: Worker) -> None:
     before = await store.now()
     await worker.run(Succeeded(result=b'{"a":[1,null]}'))
     record = await read(store, task_id)
+    assert record.result_json == msgspec.Raw(b'{"a":[1,null]}')
     assert (record.result, record.reason, record.attempts) == ({"a": [1, None]}, None, 1)
     assert record.finished_at is not None
     assert record.started_at is not None

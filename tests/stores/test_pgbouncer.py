@@ -58,7 +58,7 @@ async def orders(url: str) -> AsyncIterator[str]:
 async def test_a_node_works_keeps_its_lease_and_does_not_listen(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.liveness.lease.PARTS", 30)  # renewed every second
+    monkeypatch.setattr("synergon.node.liveness.lease.HEARTBEATS_PER_LEASE", 30)  # renewed every second
     engine = Engine(url, sweep=3600, concurrency=50)
     way = Renewals(engine)
 

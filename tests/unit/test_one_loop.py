@@ -141,7 +141,7 @@ def test_a_call_that_does_not_end_is_refused_when_the_engine_closes(
 
     def call() -> None:
         try:
-            engine.portal.call(wait_for_ever)
+            engine.sync_bridge.call(wait_for_ever)
         except NotConnected as error:
             errors.append(error)
 
@@ -158,9 +158,9 @@ def test_a_call_whose_loop_has_ended_is_refused(memory_url: str) -> None:
     engine = Engine(memory_url)
     loop = asyncio.new_event_loop()
     loop.close()
-    engine.portal.attach(loop)
+    engine.sync_bridge.attach(loop)
 
     async def answer() -> None: ...
 
     with pytest.raises(NotConnected, match="closed before this call"):
-        engine.portal.call(answer)
+        engine.sync_bridge.call(answer)

@@ -250,3 +250,28 @@ async def test_a_result_that_nobody_annotated_is_what_json_makes_of_it(new_engin
     async with engine.worker():
         result = await (await give.enqueue()).result(PATIENCE_SECONDS)
     assert result == {"at": "2026-01-01T00:00:00Z", "who": {"street": "A", "number": 1}, "many": [1, 2]}
+
+
+class Counted(BaseModel):
+    name: str
+
+    def model_post_init(self, _context: Any) -> None:
+        MADE.append(self.name)
+
+
+MADE: list[str] = []
+
+
+@pytest.mark.parametrize(
+    "limit_by", [None, lambda person: person.name, "{person.name}"], ids=["without", "function", "text"]
+)
+def test_arguments_are_decoded_once_where_a_call_is_made(new_engine: NewEngine, limit_by: Any) -> None:
+    engine = new_engine("memory://")
+
+    @engine.task(**({"limit_by": limit_by, "limit": 1} if limit_by else {}))
+    async def greet(person: Counted) -> None: ...
+
+    ada = Counted(name="Ada")
+    MADE.clear()
+    assert greet.call(ada).limit_key == ("Ada" if limit_by else None)
+    assert MADE == ["Ada"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import subprocess
 import sys
 
@@ -92,27 +91,52 @@ def test_a_record_of_a_task_has_the_promised_fields() -> None:
         assert hasattr(synergon.TaskRecord, name), name
 
 
-def test_an_import_brings_no_command_line_no_web_and_no_optional_library() -> None:
-    script = "import json, sys, synergon; print(json.dumps(sorted(sys.modules)))"
+OPTIONAL = (
+    "aiohttp",
+    "asyncpg",
+    "httptools",
+    "psutil",
+    "pydantic",
+    "pytest",
+    "sqlite3",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+)
+"""Libraries that only some parts of synergon need."""
+PARTS = (
+    "explain.explainer",
+    "node",
+    "peering",
+    "stores.memory",
+    "stores.postgres",
+    "stores.sqlite",
+    "testing",
+    "web",
+    "worker",
+)
+"""Parts that are loaded when a worker starts, a store is opened or a task is explained."""
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new process has loaded after the statement."""
+    script = f"import sys; {statement}; print(*sorted(sys.modules), sep='\\n')"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    modules = set(json.loads(found.stdout))
-    unwanted = {
-        "aiohttp",
-        "asyncpg",
-        "click",
-        "httptools",
-        "pydantic",
-        "pytest",
-        "rich",
-        "starlette",
-        "synergon.cli",
-        "synergon.testing",
-        "synergon.web",
-        "typer",
-        "uvicorn",
-    }
-    assert modules & unwanted == set()
-    assert "synergon.stores.sqlite" not in modules, "a store is imported when its URL is used"
+    return set(found.stdout.split())
+
+
+def test_an_import_loads_neither_the_node_nor_peering_nor_a_store_nor_the_command_line() -> None:
+    unwanted = {*OPTIONAL, *(f"synergon.{part}" for part in PARTS), "synergon.cli", "click", "rich", "typer"}
+    loaded = loaded_by("import synergon")
+    assert "synergon.engine" in loaded
+    assert loaded & unwanted == set()
+
+
+def test_the_help_of_the_command_line_loads_neither_the_node_nor_peering_nor_a_store() -> None:
+    unwanted = {*OPTIONAL, *(f"synergon.{part}" for part in PARTS)}
+    loaded = loaded_by("from synergon.cli.main import run; assert run(['--help']) == 0")
+    assert "synergon.cli.main" in loaded
+    assert loaded & unwanted == set()
 
 
 def test_everything_that_is_raised_has_one_root() -> None:

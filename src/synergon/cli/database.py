@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,8 +22,9 @@ from synergon.errors import NotAvailable, OptionError, SchemaError, StoreUnavail
 from synergon.options import settings
 from synergon.options.store_urls import shown
 from synergon.stores import open_store
-from synergon.stores.base import Store
-from synergon.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from synergon.stores.base import Store
 
 PYPROJECT: Final = Path("pyproject.toml")
 
@@ -121,6 +122,8 @@ async def _refuse_missing(target: Target) -> None:
 
 
 def _name_of(store: Store) -> str:
+    from synergon.stores.sqlite import SqliteStore
+
     if isinstance(store, SqliteStore):
         return f"database {store.path.absolute()}"
     return f"schema of synergon at {shown(store.url)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -12,9 +12,11 @@ from rich.text import Text
 
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
-from synergon.cli.diagnosis import Diagnosis, diagnose
 from synergon.cli.output import console, duration, new_facts, new_table, plural, say, short, size, write_json
 from synergon.policies import Retention
+
+if TYPE_CHECKING:
+    from synergon.cli.diagnosis import Diagnosis
 
 
 def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -22,6 +24,8 @@ def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = F
 
     Looks at the database, the settings and where they came from, the app's tasks and the live nodes. Changes nothing.
     """
+    from synergon.cli.diagnosis import diagnose  # with the drivers and psutil, which no other command needs
+
     found = asyncio.run(diagnose(find_target(app, url)))
     if as_json:
         write_json(found)

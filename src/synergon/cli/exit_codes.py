@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from synergon.errors import ConfigurationError, StoreError, SynergonError
-from synergon.node.duties.cordon import RESTART_EXIT_CODE
+from synergon.model.operator_actions import RESTART_EXIT_CODE
 
 OK: Final = 0
 FAILED: Final = 1

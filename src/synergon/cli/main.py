@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
 from typing import Annotated, Any, Final
 
@@ -100,6 +99,8 @@ def _part(name: str) -> ModuleType:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
+        from importlib.metadata import version  # slow to load
+
         say(f"synergon {version('synergon')}")
         raise typer.Exit
 

@@ -96,7 +96,7 @@ def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
         "arguments": task.payload,
         "options": task.overrides,
         "meta": task.meta or None,
-        "result": task.result,
+        "result": task.result_json,
     }
     for name, value in values.items():
         if value is not None:

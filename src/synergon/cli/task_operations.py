@@ -64,13 +64,13 @@ def cancelling(why: str | None) -> Move:
 
 
 def _cancel(why: str | None, engine: Engine, ids: Sequence[int]) -> Awaitable[list[Moved]]:
-    return engine.order_cancel(ids, why)
+    return engine.control.cancel(ids, why)
 
 
 async def _make(engine: Engine, move: Move, ids: Sequence[int]) -> list[Moved]:
     """Move these, and tell whoever it concerns: workers that run or should run them, and engines that wait for them."""
     moves = await move.make(engine, ids)
-    engine.announce_moves(moves)
+    engine.announcer.announce_moves(moves)
     return moves
 
 

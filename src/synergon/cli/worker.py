@@ -19,14 +19,12 @@ from synergon.cli import logs
 from synergon.cli.apps import load_engine
 from synergon.cli.database import find_app, refuse_private
 from synergon.cli.output import plural
-from synergon.cli.supervisor import supervise
 from synergon.cli.supervisor_link import hold
 from synergon.cli.unknown_variables import strange_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.options.settings import AUTO, Settings, from_text, load
 from synergon.options.store_urls import shown
-from synergon.worker import run_until_stopped
 
 logger = logging.getLogger("synergon.cli")
 
@@ -113,6 +111,8 @@ def worker(
             refuse_one_port(settings, processes or 1)
             warn_of_shares(engine, settings, processes or 1)
         arguments = [found[0], *_as_arguments(given), "--log-level", log_level, *(["--drain"] if drain else [])]
+        from synergon.cli.supervisor import supervise  # with the node, as below: `--help` needs neither
+
         raise typer.Exit(supervise(arguments, processes or 1, log_level, name=name, drain=drain, reload=reload))
     tell = hold(supervisor_line) if supervisor_line is not None else None
     _run(found[0], given, log_level, drain=drain, on_start=tell)
@@ -164,6 +164,8 @@ def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
 def _run(
     app: str, given: Mapping[str, Any], level: logs.Level, *, drain: bool, on_start: Callable[[], None] | None
 ) -> None:
+    from synergon.worker import run_until_stopped
+
     engine, settings = _check(app, given)
     logs.configure(level, settings.name)
     _announce(app, engine, settings)

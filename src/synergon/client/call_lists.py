@@ -1,4 +1,4 @@
-"""What several calls that are enqueued together must have in common."""
+"""Checks of calls that are enqueued together."""
 
 from __future__ import annotations
 

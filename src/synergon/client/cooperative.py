@@ -1,4 +1,4 @@
-"""Much work at once, done without keeping the event loop from everything else."""
+"""Long work in chunks, so that the event loop serves other tasks in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 CHUNK: Final = 500
-"""So many are done before others have their turn: a few milliseconds' worth."""
+"""How many items are done before the loop goes round: a few milliseconds' worth."""
 
 
 async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
@@ -25,13 +25,13 @@ async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) ->
 
 
 class FairTurns:
-    """Lets those who come at the same time go on a few at once, in the order in which they came."""
+    """Lets callers that come at the same time go on in chunks, in the order in which they came."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Return when it is one's turn; everybody else on the loop has had one in between."""
+        """Return when it is this caller's turn; all other tasks of the loop have had one in between."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._next, loop)
@@ -42,7 +42,7 @@ class FairTurns:
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         for _ in range(min(CHUNK, len(self._waiting))):
             turn = self._waiting.popleft()
-            if not turn.done():  # whoever waits may have been cancelled
+            if not turn.done():  # the caller may have been cancelled
                 turn.set_result(None)
         if self._waiting:
             loop.call_soon(self._next, loop)

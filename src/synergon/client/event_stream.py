@@ -1,7 +1,7 @@
-"""Streams of ends: everything that ends, on whatever node, for those who follow it.
+"""Follower: reads the final events of all nodes, one after the other, as they are stored.
 
-Promise: what the history has is given, all of it and each once, from wherever the cursor says. Nobody polls while ends
-are told of; a look now and then finds what was not. A store that is away is waited for.
+Promise: a stream gives every event that the history has behind its cursor, each once. It reads when the node or a peer
+tells of an end, and now and then for those that were not told. While the store is away it waits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from synergon.stores.base import FinalEvents
 
 PAGE: Final = 500
 LEAST_SECONDS: Final = 0.02
-"""Ends that come one after the other are read together: nobody looks more often than this."""
+"""Events that follow each other closely are read together: the least time between two reads."""
 ASK_SECONDS: Final = 30.0
-"""How often others are told again that somebody here follows what ends there."""
+"""How often peers are asked again to tell of ends."""
 
 
 class Follower:
-    """One stream that waits for news."""
+    """One stream of final events."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Follower:
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.news = asyncio.Event()
-        """Something may have ended."""
+        """Set when any task may have ended."""
         self._loop = asyncio.get_running_loop()
         self._logger = logger
         self._sweep_seconds = sweep_seconds
@@ -89,7 +89,7 @@ class Follower:
                 await asyncio.sleep(pause_after(failures))
 
     async def _rest(self, *, is_surprised: bool) -> None:
-        """Until somebody tells of an end, or until it is time to look for those that nobody told of."""
+        """Wait until an end is told of, or until it is time to look for ends that were not."""
         self._ask_from_time_to_time()
         is_restless = is_surprised or not self._are_hints_well()
         self._pause = SHORTEST_SECONDS if is_restless else min(self._pause * GROWTH, LONGEST_SECONDS)

@@ -1,85 +1,55 @@
-"""What can be put around bodies, and what can be heard of tasks: what this node does to them, and all that end,
-wherever that is."""
+"""Events: the stream of all tasks that end, on every node."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from synergon.client.event_stream import Follower
-from synergon.client.results import Results
 from synergon.errors import OptionError
 from synergon.model.events import Event
 from synergon.model.lifecycle import FINAL, State
-from synergon.node.callbacks.event_feed import Subscriber
-from synergon.options.middleware_checks import Middleware, check_middleware
 from synergon.options.options import check_name
-from synergon.options.settings import Settings
-from synergon.stores.base import Store
 from synergon.stores.final_events import NOW, unreadable
-from synergon.task import AnyTask
 
-Around = TypeVar("Around", bound=Middleware)
-Listener = TypeVar("Listener", bound=Subscriber)
+if TYPE_CHECKING:
+    from synergon.client.connection import Connection
+    from synergon.stores.base import Store
 
 MARK_LENGTH: Final = 8
-"""How much of a cursor says of which store it is."""
+"""How many characters of a cursor name its store."""
 
 
-class Observing(Results):
-    """The part of an Engine that lets others see what tasks do and what becomes of them."""
+class Events:
+    """The part of an engine that reads final events. A stream leaves nothing out and repeats nothing."""
 
-    kinds: dict[str, AnyTask]
-    middlewares: list[Middleware]
-    subscribers: list[Subscriber]
-    settings: Settings
-    logger: logging.Logger
+    def __init__(self, connection: Connection, logger: logging.Logger) -> None:
+        self._connection = connection
+        self._logger = logger
 
-    def middleware(self, function: Around) -> Around:
-        """Put a function around all bodies: `async def around(ctx, call_next)`. The first one is the outermost, and a
-        kind's own are inside of these."""
-        self.middlewares.append(check_middleware(function, "engine.middleware"))
-        for task_type in self.kinds.values():
-            task_type.wrap_again()
-        return function
-
-    def on_event(self, subscriber: Listener) -> Listener:
-        """Have a function of an Event called for everything that this engine's own node does to tasks: after it is
-        stored, at most once, in order. It holds nothing up and changes nothing."""
-        self.subscribers.append(_check_subscriber(subscriber))
-        return subscriber
-
-    def events(
-        self,
-        after: str | None = None,
-        *,
-        kinds: str | Iterable[str] | None = None,
-        states: State | str | Iterable[State | str] | None = None,
+    def stream(
+        self, after: str | None, kinds: Any, states: Any, sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
-        """Every task that ends, on whatever node, for ever: `async for event in engine.events(after=cursor)`.
-
-        From behind the event whose `cursor` is given; without one from the oldest that the history has; "now": from now
-        on. Nothing is left out and, within one stream, nothing comes twice. EventsLost if the history was pruned faster
-        than it was read.
-        """
+        """The final events behind the cursor, for ever; without a cursor from the oldest that the history has."""
         if after is not None and not isinstance(after, str):
             raise OptionError(f'after must be the cursor of an event, or "now", got {after!r}')
-        return self._events(after, _kinds(kinds), _final_states(states))
+        return self._stream(after, _kinds(kinds), _final_states(states), sweep_seconds)
 
-    async def _events(
-        self, after: str | None, kinds: frozenset[str] | None, states: frozenset[State]
+    async def _stream(
+        self, after: str | None, kinds: frozenset[str] | None, states: frozenset[State], sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
-        store, waiters = self.store, self.waiters
+        from synergon.client.event_stream import Follower  # uses the sweep of nodes, which nothing else here needs
+
+        connection = self._connection
+        store, waiters = connection.store, connection.waiters
         mark = await _mark_of(store)
         reading = await store.endings(_position(after, mark), states, kinds)
         follower = Follower(
-            self.logger,
-            sweep_seconds=self.settings.sweep,
+            self._logger,
+            sweep_seconds=sweep_seconds,
             ask=self._ask_to_follow,
-            are_hints_well=lambda: self.peers is not None and self.peers.is_healthy,
+            are_hints_well=lambda: connection.peers is not None and connection.peers.is_healthy,
             is_over=lambda: waiters.is_closed,
         )
         waiters.followers.add(follower.news)
@@ -90,12 +60,13 @@ class Observing(Results):
             waiters.followers.discard(follower.news)
 
     def _ask_to_follow(self) -> None:
-        self._become_reachable()
-        if self.peers is not None:
-            self.peers.ask_to_follow()
+        self._connection.become_reachable()
+        if self._connection.peers is not None:
+            self._connection.peers.ask_to_follow()
 
 
-def _check_subscriber(function: Any) -> Any:
+def check_subscriber(function: Any) -> Any:
+    """A function that `on_event` can call with one event; OptionError for anything else."""
     if not callable(function) or inspect.isclass(function):
         raise OptionError(f"on_event takes a function of an event, got {function!r}")
     for called in (function, function.__call__):
@@ -111,7 +82,9 @@ def _check_subscriber(function: Any) -> Any:
 
 
 async def _mark_of(store: Store) -> str:
-    """Tells stores apart; the same for whoever uses this one."""
+    """A text that names the store in cursors, equal in all processes that use it."""
+    import hashlib
+
     return hashlib.sha256(await store.secret()).hexdigest()[:MARK_LENGTH]
 
 

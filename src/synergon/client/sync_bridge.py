@@ -1,4 +1,4 @@
-"""The way from code without an event loop to the engine's loop."""
+"""SyncBridge: runs the engine's coroutines for code without an event loop."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ END_SECONDS: Final = 5.0
 
 
 class IdleHookGuard:
-    """What holds a function that nobody can end: once it is cut, its calls are refused."""
+    """Refuses the calls of an idle hook that has run for too long: a hook in a thread cannot be ended."""
 
     def __init__(self) -> None:
         self.why_not: str | None = None
-        """Why it may call no more; None: it may."""
+        """Why the hook may call no more; None: it may."""
         self._turns = FairTurns()
 
     def check(self) -> None:
-        """NotConnected if it is cut."""
+        """NotConnected if the hook may call no more."""
         if self.why_not is not None:
             raise NotConnected(self.why_not)
 
     async def give_way(self) -> None:
-        """The same, after everybody else has had a turn: not every store makes its callers wait, and a loop that never
-        waits, or ten thousand calls at once, would hold up all others."""
+        """`check`, after all other tasks of the event loop have had a turn: not every store makes its callers wait, and
+        a hook that never waits, or makes ten thousand calls at once, would hold up the loop."""
         await self._turns.wait()
         self.check()
 
 
-IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_leash", default=None)
-"""Of the function that calls; only idle hooks have one."""
+IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_idle_hook_guard", default=None)
+"""The guard of the idle hook that calls; None for all other callers."""
 
 
 def elsewhere() -> NotConnected:
-    """What whoever calls from another loop is told."""
+    """The error of a call from another event loop."""
     return NotConnected(
         "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
         "started; use the *_sync twins and run_sync() beside those, or another Engine"
@@ -85,15 +85,14 @@ class SyncBridge:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it was in use when this process was forked off: nobody is behind it any more."""
+        """Whether it was in use when this process was forked off: its loop does not run here."""
         return (self.loop is not None or self._own_loop is not None) and self._process_id != os.getpid()
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
         self._refuse_running_loop()
-        leash = IDLE_HOOK_GUARD.get()
-        if leash is not None:
-            leash.check()
+        if (guard := IDLE_HOOK_GUARD.get()) is not None:
+            guard.check()
         self._check_process()
         loop = self.loop or self._start()
         with self._submitting:
@@ -116,7 +115,7 @@ class SyncBridge:
             loop.call_soon_threadsafe(loop.stop)
 
     async def _end(self) -> None:
-        """Stop the engine, and let whoever still uses the loop, such as a worker, come to its end."""
+        """Stop the engine, and let the tasks that still use the loop, such as a worker, end."""
         await self._stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
@@ -138,7 +137,7 @@ class SyncBridge:
         with self._lock:
             if self._own_loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=self._serve, args=(loop,), name="synergon-portal", daemon=True).start()
+                threading.Thread(target=self._serve, args=(loop,), name="synergon-sync-bridge", daemon=True).start()
                 try:
                     asyncio.run_coroutine_threadsafe(self._await(self._connect), loop).result()
                 except BaseException:

@@ -1,11 +1,11 @@
-"""Says at once, where a task is enqueued, that no live node could ever run it."""
+"""UnrunnableWarning: warns, where a task is enqueued, that no live node can ever run it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from synergon.client.cooperative import made_in_chunks
 from synergon.errors import StoreError
@@ -14,42 +14,43 @@ from synergon.model.node_status import NodeStatus, could_run, read_status, requi
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.base import Store
+
+if TYPE_CHECKING:
+    from synergon.client.ports import Ports
+    from synergon.stores.base import Store
 
 REQUIREMENTS_KEPT: Final = 10_000
-"""So many different ones are remembered, so that none is spoken of again and again."""
+"""How many different requirements are remembered, so that none is warned of again and again."""
 
 SHOWN_NODES: Final = 5
 
 
 class UnrunnableWarning:
-    """Looks at the node table where something is demanded, and warns if there are nodes and none of them will do: once,
-    and once more if there was one that would in between.
+    """Compares the requirements of new tasks with the live nodes, and logs a warning if none of them will do: once, and
+    once more if there was a node in between that would.
 
-    A warning and nothing else: a node that can may be started at any time. It costs nothing for tasks of `known` kinds
-    that require nothing; for others it reads the node table, not more often than nodes publish their status. The
-    requirements of kinds that are not registered here come from the nodes that run them.
+    Only a warning: a node that can run the task may start at any time. Tasks of `known` kinds without requirements cost
+    nothing; others cost a look at the node table, at most once per heartbeat. The requirements of a kind that is not
+    known here are those that its nodes publish.
     """
 
-    def __init__(
-        self, monotonic: Callable[[], float], logger: logging.Logger, refresh_seconds: float, known: Container[str]
-    ) -> None:
-        self._monotonic = monotonic
+    def __init__(self, ports: Ports, logger: logging.Logger, refresh_seconds: float, known: Container[str]) -> None:
+        self._ports = ports
         self._logger = logger
         self._refresh_seconds = refresh_seconds
         self._known = known
         self._judged: set[tuple[str, str]] = set()
-        """By the last look."""
+        """Compared since the node table was last read."""
         self._hopeless: set[tuple[str, str]] = set()
-        """Those that were spoken of."""
+        """Those that were warned of."""
         self._nodes: list[NodeRecord] = []
         self._read_at: float | None = None
 
     async def consider(
         self, store: Store, tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None = None
     ) -> None:
-        """Warn of those that nobody could run; never raises because of it. `inserted` says what became of them:
-        whatever gave way to a live task with its key does not count."""
+        """Warn of tasks that no live node can run; never raises because of it. `inserted` says what became of them: a
+        task that gave way to a live task with its key does not count."""
         wanted = {(task.kind, task.requirements) for task in _stored(tasks, inserted) if self.is_of_interest(task)}
         if not wanted:
             return
@@ -68,18 +69,18 @@ class UnrunnableWarning:
         await made_in_chunks(lambda each: self._judge(*each, states[each[0]]), sorted(new))
 
     def is_of_interest(self, task: NewTask) -> bool:
-        """Whether it may requirements something."""
+        """Whether the task may have requirements."""
         return task.requirements != KIND_DEFAULT or task.kind not in self._known
 
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
         if self._is_stale():
-            now = self._monotonic()
+            now = self._ports.clock.monotonic()
             self._nodes = [node for node in await store.nodes() if node.lease_left > 0]
             self._read_at = now
         return self._nodes
 
     def _is_stale(self) -> bool:
-        return self._read_at is None or self._monotonic() - self._read_at > self._refresh_seconds
+        return self._read_at is None or self._ports.clock.monotonic() - self._read_at > self._refresh_seconds
 
     def _judge(self, kind: str, text: str, states: Sequence[tuple[str, NodeStatus]]) -> None:
         if not states:  # somebody may be about to start
@@ -112,7 +113,7 @@ class UnrunnableWarning:
 
 
 def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> Iterable[NewTask]:
-    """Those that stand in the store as they were asked for."""
+    """The tasks that are in the store as they were given."""
     if inserted is None:
         return tasks
     pairs = zip(tasks, inserted, strict=True)
@@ -120,12 +121,12 @@ def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> I
 
 
 def _states(nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeStatus]]:
-    """What they say of themselves, in the order of their names; several may have the same."""
+    """The names and published statuses of nodes, by name."""
     return [(node.name, read_status(bytes(node.published))) for node in sorted(nodes, key=lambda node: node.name)]
 
 
 class ChildrenToCheck:
-    """Considers what tasks have enqueued, after it is stored and beside everything else: nobody waits for a warning."""
+    """Checks the children of tasks after they are stored, in a duty of the node: no task waits for a warning."""
 
     def __init__(self, consider: Callable[[Sequence[NewTask]], Awaitable[None]]) -> None:
         self._consider = consider

@@ -1,4 +1,4 @@
-"""Whoever waits for the end of a task. Nobody polls: ends are told, here and by peers; a slow sweep finds the rest."""
+"""Waiters: callers that wait for the end of tasks. The node and the peers tell of ends; a slow sweep finds the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
 
 
 class Waiters:
-    """Futures by task id. One sweep serves all of them; without any there is none."""
+    """Futures by task id. One sweep serves all of them, and runs only while there are any."""
 
     def __init__(self, fetch: Fetch, clock: Clock, sweep_seconds: float) -> None:
         self._fetch = fetch
@@ -22,19 +22,19 @@ class Waiters:
         self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
         self._told: set[int] = set()
         self.of_others: set[int] = set()
-        """Those of the tasks that were enqueued elsewhere."""
+        """The tasks that another engine has enqueued."""
         self.followers: set[asyncio.Event] = set()
         """Set whenever any task may have ended."""
         self._unasked: set[int] = set()
         self.ask: Callable[[Collection[int]], None] = lambda _: None
-        """Is told of tasks of others that have not ended, so that somebody is asked to tell of it."""
+        """Asks peers to tell of the end of these tasks, which another engine has enqueued."""
         self.is_closed = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
 
     def expect_of_others(self, task_id: int) -> None:
-        """The task that will be waited for was enqueued elsewhere, so nobody knows that its end should be told here."""
+        """Another engine has enqueued the task, so peers have to be asked to tell of its end here."""
         self.of_others.add(task_id)
         self._unasked.add(task_id)
 
@@ -56,7 +56,7 @@ class Waiters:
             self._look_at(ids)
 
     def tell_followers(self) -> None:
-        """Something may have ended."""
+        """Any task may have ended."""
         for follower in self.followers:
             follower.set()
 
@@ -67,11 +67,11 @@ class Waiters:
             self._start()
 
     def tell_all(self) -> None:
-        """Any of them may have ended."""
+        """All of these tasks may have ended."""
         self.tell(list(self._futures))
 
     def close(self, error: Exception) -> None:
-        """Nobody can wait any longer."""
+        """Raise the error in all that wait."""
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -90,11 +90,11 @@ class Waiters:
             is_due = self._clock.monotonic() >= self._sweep_at
             ids, self._told = sorted(self._futures if is_due else self._told), set()
             self._wake.clear()
-            if is_due:  # however many are told of meanwhile, the others are looked at in time
+            if is_due:  # all of them are looked at in time, however many are told of meanwhile
                 self._sweep_at = self._clock.monotonic() + self._sweep_seconds
             try:
                 await self._look(ids)
-            except Exception:  # noqa: BLE001  whatever it is, somebody waits
+            except Exception:  # noqa: BLE001  whatever it is, callers still wait
                 self._told.update(ids)
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
                 continue

@@ -24,6 +24,11 @@ class OpenedGroup(Record, frozen=True, kw_only=True):
     insertions: tuple[Insertion, ...]
     then: Insertion | None = None
 
+    @property
+    def all_insertions(self) -> tuple[Insertion, ...]:
+        """Those of the members, and last that of `then` if there is one."""
+        return self.insertions if self.then is None else (*self.insertions, self.then)
+
 
 class GroupRecord(Record, frozen=True, kw_only=True):
     """A group as the store has it."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
 from synergon.model.node_status import NodeStatus, read_status
 from synergon.model.record import Record
+
+HEARTBEATS_PER_LEASE: Final = 6
+"""How often a node renews its lease in the time that the lease lasts."""
 
 
 class ProcessIdentity(Record, frozen=True, kw_only=True):

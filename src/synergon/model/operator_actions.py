@@ -14,6 +14,9 @@ Verb = Literal[
 no store lets a node claim from the moment on in which a cordon, drain or restart was written down."""
 
 
+RESTART_EXIT_CODE: Final = 86
+"""The exit code of a worker that was told to restart; its supervisor starts it again."""
+
 REJECTED: Final = "refused: "
 """How the outcome of an order begins that made no sense."""
 

@@ -39,8 +39,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     payload: msgspec.Raw = msgspec.Raw(b"{}")
     """The arguments, as JSON."""
     overrides: msgspec.Raw | None = None
-    result: Any = None
-    """The plain JSON value; `handle.result()` gives it in the type of the function's annotation."""
+    result_json: msgspec.Raw | None = msgspec.field(default=None, name="result")
+    """What the task function returned, as JSON. It is decoded when somebody asks."""
     errors: tuple[ErrorRecord, ...] = ()
     progress: Progress | None = None
     key: str | None = None
@@ -56,6 +56,11 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The node that keeps room for it."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+
+    @property
+    def result(self) -> Any:
+        """The plain JSON value; `handle.result()` gives it in the type of the function's annotation."""
+        return None if self.result_json is None else msgspec.json.decode(self.result_json)
 
     @property
     def error(self) -> ErrorRecord | None:

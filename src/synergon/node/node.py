@@ -18,7 +18,7 @@ from synergon.errors import StoreUnavailable
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.node_status import NodeStatus
-from synergon.model.nodes import NodeRecord
+from synergon.model.nodes import HEARTBEATS_PER_LEASE, NodeRecord
 from synergon.model.tasks import NewTask
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.attempt_services import AttemptServices
@@ -47,7 +47,6 @@ from synergon.node.duties.shutdown import Shutdown
 from synergon.node.duties.sweep import SweepInterval
 from synergon.node.duty import Duty, pause_after
 from synergon.node.hint_sender import HintSender
-from synergon.node.liveness.lease import PARTS
 from synergon.node.liveness.lost_claims import LostClaims
 from synergon.node.liveness.membership import Membership
 from synergon.node.liveness.reaper import Reaper
@@ -205,7 +204,9 @@ class Node:
             idle_hooks, clock, logger, self._callbacks, scheduler=self.scheduler, admission=self._admission
         )
         self.alarm = Alarm(store, clock, logger, self.signals, rated=self.permits.rated)
-        self.reaper = Reaper(store, self._executor, clock, logger, self.signals, beat_seconds=settings.lease / PARTS)
+        self.reaper = Reaper(
+            store, self._executor, clock, logger, self.signals, beat_seconds=settings.lease / HEARTBEATS_PER_LEASE
+        )
         steps = {
             "completer": self.completer.step,
             "reports": self.completer.report_step,

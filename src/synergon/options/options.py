@@ -5,7 +5,6 @@ Long, because every option has its check here, and each check its words.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypedDict, get_args
@@ -150,6 +149,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
     for name in given:
         if name in names:
             continue
+        import difflib
+
         # Short words are alike by chance: `cron` is no misspelt `conn`.
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.6 if len(name) > 4 else 0.8)
         advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"

@@ -134,8 +134,9 @@ class Signature:
                     "use a dataclass, TypedDict, msgspec Struct, pydantic model or a plain type"
                 )
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The arguments as JSON, or the PayloadError that a plain call would have raised as a TypeError."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
+        """The arguments as JSON, and as a struct that was decoded from it; PayloadError where a plain call would have
+        raised a TypeError."""
         if len(args) > self._most_positional:
             raise self._misfit(f"takes {self._most_positional} positional arguments, got {len(args)}")
         bound = dict(zip(self._names, args, strict=False))
@@ -151,8 +152,7 @@ class Signature:
             if missing:
                 raise self._misfit(f"needs {', '.join(missing)}")
         payload = encode(bound, self._payload, is_checked_later=True)
-        self._validated(payload)
-        return payload
+        return payload, self._validated(payload)
 
     def _misfit(self, what: str) -> PayloadError:
         return PayloadError(f"task {self._kind!r} {what}; it takes ({', '.join(self._names)})")
@@ -166,7 +166,11 @@ class Signature:
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """The arguments from JSON, validated; PayloadError if they do not fit."""
-        values = msgspec.structs.asdict(self._validated(payload))
+        return self.as_dict(self._validated(payload))
+
+    def as_dict(self, arguments: Any) -> dict[str, Any]:
+        """The arguments of a struct by name, without those that were left out."""
+        values = msgspec.structs.asdict(arguments)
         if self._has_optional:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
         return values

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -105,6 +104,8 @@ def _naming(source: str) -> Iterator[None]:
 
 def read_pyproject(path: Path) -> dict[str, Any]:
     """`[tool.synergon]`: settings, and `app`, which is for the command line. TOML has no null; "none" stands for it."""
+    import tomllib
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("synergon", {})
     except (OSError, tomllib.TOMLDecodeError) as error:

@@ -124,28 +124,30 @@ class Command:
 
     def send_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
         """`send` for code without an event loop."""
-        return self._provider.engine.portal.call(lambda: self.send(*args, to=to, **kwargs))
+        return self._provider.engine.sync_bridge.call(lambda: self.send(*args, to=to, **kwargs))
 
     @must_await(sync="enqueue_sync")
     async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
         """Send it and do not wait: its handles by address (by "any" if any server will do)."""
+        engine = self._provider.engine
         call = self._task_type.call(*args, **kwargs)
         addresses = await self._addresses(to)
         tasks = [
             msgspec.structs.replace(
-                call.to_new_task(self._provider.engine.origin),
+                call.to_new_task(engine.connection.origin),
                 is_command=True,
                 provider=self._provider.name,
                 target=None if address == ANY else address,
             )
             for address in addresses
         ]
-        handles = await self._provider.engine.enqueue_tasks(tasks, self._task_type)
+        inserted = await engine.enqueuer.enqueue_tasks(tasks)
+        handles = (Handle.of(engine, found, self._task_type) for found in inserted)
         return dict(zip(addresses, handles, strict=True))
 
     def enqueue_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
         """`enqueue` for code without an event loop."""
-        return self._provider.engine.portal.call(lambda: self.enqueue(*args, to=to, **kwargs))
+        return self._provider.engine.sync_bridge.call(lambda: self.enqueue(*args, to=to, **kwargs))
 
     async def _addresses(self, to: Any) -> list[str]:
         if to == ANY:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from synergon.errors import ConfigurationError, NotAvailable
 from synergon.options.store_urls import check_url
-from synergon.stores.base import Store
+
+if TYPE_CHECKING:
+    from synergon.stores.base import Store
 
 
 def open_store(url: str) -> Store:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import copy_context
+from dataclasses import fields, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
+from synergon.client.ports import Ports
 from synergon.engine import Engine
-from synergon.errors import NotConnected, OptionError, SynergonError
+from synergon.errors import OptionError, SynergonError
 from synergon.model.task_records import TaskRecord
 from synergon.options.options import check_count
 from synergon.task import AnyTask
@@ -45,8 +47,8 @@ class Tester:
         )
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
-        self._taken: dict[str, Any] = {}
-        """What the engine had before, while the block lasts."""
+        self._taken: Ports | None = None
+        """The ports that the engine had before, while the block lasts."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"
@@ -75,7 +77,7 @@ class Tester:
     def drain_sync(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
         """`drain` for tests without an event loop."""
         self._refuse_unless_open()
-        return self.engine.portal.call(lambda: self.drain(raise_errors=raise_errors, limit=limit))
+        return self.engine.sync_bridge.call(lambda: self.drain(raise_errors=raise_errors, limit=limit))
 
     async def _run_due(self, limit: int = MOST_ATTEMPTS) -> Drain:
         engine = self.engine
@@ -199,54 +201,41 @@ class Tester:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.engine.portal.close()
+            self.engine.sync_bridge.close()
         finally:
             self._give_back()
-        if error is None and _is_connected(self.engine):
+        if error is None and self.engine.connection.is_open:
             raise SynergonError("the code under test has left the engine connected; close it before the block ends")
 
     def _take_over(self) -> None:
         engine = self.engine
         if isinstance(engine.clock, ManualClock):
             raise SynergonError(f"{engine!r} is under test already; one block at a time")
-        if _is_connected(engine):
+        if engine.connection.is_open:
             raise SynergonError(
                 f"{engine!r} is connected already; begin the test first, and let the code under test connect inside it"
             )
-        ports: dict[str, Any] = {
-            "clock": self.clock,
-            "_transport": None,
-            "_make_transport": lambda _settings: None,
-            "_make_store": lambda _url: self._store,
-            "_make_node": functools.partial(StandbyNode, drain=self.drain),
-            "_make_waiters": functools.partial(PromptWaiters, run=self._run_or_join, why_not=self._why_not_ended),
-        }
-        self._taken = {name: getattr(engine, name) for name in ports}
-        _put(engine, ports)
+        ports = engine.ports
+        self._taken = replace(ports)
+        ports.clock = self.clock
+        ports.make_store = lambda _url: self._store
+        ports.make_transport = lambda _settings: None
+        ports.make_node = functools.partial(StandbyNode, drain=self.drain)
+        ports.make_waiters = functools.partial(PromptWaiters, run=self._run_or_join, why_not=self._why_not_ended)
 
     def _give_back(self) -> None:
-        _put(self.engine, self._taken)
-        self._taken = {}
+        if self._taken is not None:
+            for port in fields(Ports):
+                setattr(self.engine.ports, port.name, getattr(self._taken, port.name))
+        self._taken = None
 
     def _refuse_unless_open(self) -> None:
-        if not self._taken:
+        if self._taken is None:
             raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
 
     def _why_not_ended(self, record: TaskRecord) -> str:
         due_in = (record.run_at - self.clock.now).total_seconds()
         return why_not_ended(record, due_in_seconds=due_in, is_known=record.kind in self.engine.kinds)
-
-
-def _put(engine: Engine, ports: Mapping[str, Any]) -> None:
-    for name, value in ports.items():
-        setattr(engine, name, value)
-
-
-def _is_connected(engine: Engine) -> bool:
-    try:
-        return engine.store is not None
-    except NotConnected:
-        return False
 
 
 def _times(number: int) -> str:

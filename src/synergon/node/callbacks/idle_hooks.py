@@ -25,18 +25,18 @@ class IdleCall:
     def __init__(self, hook: IdleHook, callbacks: Callbacks) -> None:
         self._hook = hook
         self._what = f"the idle hook {hook.name}"
-        self._leash = IdleHookGuard()
+        self._guard = IdleHookGuard()
         self._is_in_thread = not inspect.iscoroutinefunction(hook.function)
         self.task = callbacks.begin(self._what, self._run(callbacks))
 
     def end(self, why: str) -> None:
         """Let it come to its end."""
-        self._leash.why_not = f"{self._what} may do nothing more: {why}"
+        self._guard.why_not = f"{self._what} may do nothing more: {why}"
         if not self._is_in_thread:
             self.task.cancel()
 
     async def _run(self, callbacks: Callbacks) -> None:
-        IDLE_HOOK_GUARD.set(self._leash)
+        IDLE_HOOK_GUARD.set(self._guard)
         await callbacks.call(self._what, self._hook.function, on_thread_end=self._thread_ended)
 
     def _thread_ended(self) -> None:

@@ -11,16 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from typing import Final
 
 from synergon.model.nodes import NodeRecord
+from synergon.model.operator_actions import RESTART_EXIT_CODE
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.duties.sweep import SweepInterval
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
-
-RESTART_EXIT_CODE: Final = 86
-"""How a process ends that was told to restart: whatever watches over it should start it again."""
 
 
 class Departure(StrEnum):

@@ -20,11 +20,11 @@ from typing import Final
 
 from synergon.errors import StoreError
 from synergon.model.clock import Clock
+from synergon.model.nodes import HEARTBEATS_PER_LEASE
 from synergon.node.liveness.status_publisher import StatusPublisher
 from synergon.options.durations import microseconds
 from synergon.stores.base import LeaseKeeper
 
-PARTS: Final = 6
 TRY_BEATS: Final = 2
 """How long one try may take: a single stuck connection does not use up the patience for all of them."""
 ASK_SECONDS: Final = 0.01
@@ -78,7 +78,7 @@ class Lease:
     @property
     def beat_seconds(self) -> float:
         """How often the lease is renewed."""
-        return self._seconds / PARTS
+        return self._seconds / HEARTBEATS_PER_LEASE
 
     @property
     def is_over(self) -> bool:

@@ -147,7 +147,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
 
 def _settle_in(engine: Engine, url: str) -> None:
     """Work on the database that the parent works on, whatever the settings here say."""
-    engine.is_in_child = True
+    engine.connection.is_in_child = True
     engine.settings = engine.settings.changed({"url": url}, "parent process")
 
 

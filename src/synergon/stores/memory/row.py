@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -123,7 +123,7 @@ def record_of(row: Row) -> TaskRecord:
         overdue=row.overdue,
         payload=msgspec.Raw(task.payload),
         overrides=None if task.overrides is None else msgspec.Raw(task.overrides),
-        result=_decoded(row.result),
+        result_json=None if row.result is None else msgspec.Raw(row.result),
         errors=row.errors,
         progress=row.progress,
         key=task.key,
@@ -135,9 +135,5 @@ def record_of(row: Row) -> TaskRecord:
         requirements=task.requirements,
         reserved_by=row.reserved_by,
         tags=task.tags,
-        meta=_decoded(task.meta) or {},
+        meta=msgspec.json.decode(task.meta) if task.meta else {},
     )
-
-
-def _decoded(json: bytes | None) -> Any:
-    return None if json is None else msgspec.json.decode(json)

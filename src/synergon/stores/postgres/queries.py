@@ -132,7 +132,7 @@ def record_of(row: Any) -> TaskRecord:
         overdue=row["overdue"],
         payload=msgspec.Raw(row["payload"].encode()),
         overrides=msgspec.Raw(row["overrides"].encode()) if row["overrides"] else None,
-        result=msgspec.json.decode(row["result"]) if row["result"] is not None else None,
+        result_json=msgspec.Raw(row["result"].encode()) if row["result"] is not None else None,
         errors=decode_errors(row["errors"]),
         progress=msgspec.json.decode(row["progress"], type=Progress) if row["progress"] else None,
         key=row["key"],

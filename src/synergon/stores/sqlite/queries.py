@@ -122,7 +122,7 @@ def record(row: tuple[Any, ...]) -> TaskRecord:
         overdue=bool(overdue),
         payload=msgspec.Raw(payload),
         overrides=msgspec.Raw(overrides) if overrides else None,
-        result=msgspec.json.decode(result) if result is not None else None,
+        result_json=msgspec.Raw(result) if result is not None else None,
         errors=decode_errors(errors),
         progress=msgspec.json.decode(progress, type=Progress) if progress else None,
         key=key,

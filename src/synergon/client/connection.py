@@ -1,0 +1,165 @@
+"""Connection: the store of an engine and what works on it: the waiters, the peers, and the node of this process.
+
+A connection belongs to one event loop and one process. Callers on another loop get NotConnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import _get_running_loop  # None without a loop: an exception would cost more, on a hot path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from synergon.client.sync_bridge import SyncBridge, elsewhere
+from synergon.errors import NotConnected
+from synergon.model.clock import new_id
+from synergon.model.nodes import HEARTBEATS_PER_LEASE
+from synergon.model.process_identity import this_process
+
+if TYPE_CHECKING:
+    from synergon.client.ports import Ports
+    from synergon.client.waiters import Waiters
+    from synergon.node.node import Node
+    from synergon.options.settings import Settings
+    from synergon.peering.peers import Peers
+    from synergon.peering.result_listener import ResultListener
+    from synergon.peering.transport import Transport
+    from synergon.providers.registry import Registry
+    from synergon.stores.base import Store
+    from synergon.task import AnyTask
+
+
+class Connection:
+    """What the parts of an engine share while it is connected. Opened and closed by the engine."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, AnyTask],
+        registry: Registry,
+        sync_bridge: SyncBridge,
+        ports: Ports,
+        logger: logging.Logger,
+    ) -> None:
+        self._kinds = kinds
+        self._registry = registry
+        self._sync_bridge = sync_bridge
+        self._ports = ports
+        self._logger = logger
+        self._store: Store | None = None
+        self._waiters: Waiters | None = None
+        self._listener: ResultListener | None = None
+        self.peers: Peers | None = None
+        """The other engines on this store; None while not connected, or if no other process can use the store."""
+        self.node: Node | None = None
+        """The node that runs in this process, if any."""
+        self.is_in_child = False
+        """This is a child process that runs a task function, and a store in memory is in its parent."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a store."""
+        return self._store is not None
+
+    @property
+    def store(self) -> Store:
+        """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
+        if self._store is None:
+            raise _not_connected()
+        # A caller without a loop is synchronous code that writes on a connection of its own.
+        loop = _get_running_loop()
+        if loop is not self._sync_bridge.loop and loop is not None:
+            raise elsewhere()
+        return self._store
+
+    @property
+    def waiters(self) -> Waiters:
+        """The waiters for results; NotConnected as for `store`."""
+        if self._waiters is None:
+            raise _not_connected()
+        self._sync_bridge.check_is_here()
+        return self._waiters
+
+    @property
+    def origin(self) -> str | None:
+        """The id under which peers tell this engine that a task has ended which it enqueued."""
+        return None if self.peers is None else self.peers.id
+
+    async def open(self, settings: Settings) -> None:
+        """Connect to the store, meet the peers and declare the limits and providers; all of it or nothing."""
+        from synergon.node.duties.sweep import SHORTEST_SECONDS
+
+        store = self._ports.make_store(settings.url)
+        if self.is_in_child:
+            from synergon.stores.lazy_store import LazyStore
+
+            store = cast("Store", LazyStore(store))
+        await store.open()
+        self._store = store
+        self._waiters = self._ports.make_waiters(store.get, self._ports.clock, settings.sweep or SHORTEST_SECONDS)
+        self._sync_bridge.attach(asyncio.get_running_loop())
+        transport = self._ports.make_transport(settings)
+        if transport is not None:
+            self._meet_peers(settings, transport, store, self._waiters)
+        self._registry.is_declared = False
+        try:
+            await self.declare()
+        except BaseException:
+            await self.close()
+            raise
+
+    def _meet_peers(self, settings: Settings, transport: Transport, store: Store, waiters: Waiters) -> None:
+        from synergon.peering.peers import Peers
+        from synergon.peering.result_listener import ResultListener
+
+        clock = self._ports.clock
+        peers = self.peers = Peers(
+            new_id(clock),
+            self._kinds,
+            store,
+            transport,
+            clock,
+            self._logger,
+            refresh_seconds=settings.lease / HEARTBEATS_PER_LEASE,
+            on_done=waiters.tell,
+            on_any_done=waiters.tell_all,
+            on_ended=waiters.tell_followers,
+            awaited_here=lambda: waiters.of_others,
+            follows_here=lambda: bool(waiters.followers),
+        )
+        waiters.ask = peers.ask_for_ends
+        peers.look_around()
+        self._listener = ResultListener(
+            peers, store, this_process(), clock, self._logger, name=settings.name, lease_seconds=settings.lease
+        )
+
+    async def close(self) -> None:
+        """Disconnect. Callers that still wait for a result get NotConnected."""
+        store, waiters, peers, listener = self._store, self._waiters, self.peers, self._listener
+        if store is None or waiters is None:
+            return
+        self._store = self._waiters = self.peers = self._listener = None
+        self._sync_bridge.attach(None)
+        waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
+        if peers is not None and listener is not None:
+            await listener.stop()
+            await peers.close()
+        await store.close()
+
+    async def declare(self) -> None:
+        """Tell the store of limits and providers that were made since it was last told."""
+        if self.is_in_child or self._registry.is_declared:
+            return
+        limits, providers = self._registry.declarations()
+        if limits or providers:
+            await self.store.declare(limits, providers)
+        self._registry.is_declared = True
+
+    def become_reachable(self) -> None:
+        """Let peers tell this engine of the end of tasks; an engine without a node gets a row for it."""
+        if self.node is None and self._listener is not None:
+            self._listener.start()
+
+
+def _not_connected() -> NotConnected:
+    return NotConnected("the engine is not connected; use `async with engine:` around this")

@@ -1,0 +1,146 @@
+"""Enqueuer: stores calls as tasks, all of them or none, and announces them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from synergon.client.call_lists import listed_calls, one_connection
+from synergon.client.cooperative import made_in_chunks
+from synergon.client.sync_bridge import IDLE_HOOK_GUARD, SyncBridge
+from synergon.errors import KeyConflict, OptionError
+from synergon.model.groups import NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
+from synergon.model.tasks import Insertion, NewTask
+from synergon.options.options import check_name
+
+if TYPE_CHECKING:
+    from synergon.client.announcer import Announcer
+    from synergon.client.connection import Connection
+    from synergon.client.unrunnable_warning import UnrunnableWarning
+    from synergon.providers.registry import Registry
+    from synergon.task import Call
+
+READY: Final = State.READY  # to look a member up takes longer than to compare it, and every enqueue does
+
+
+class Enqueuer:
+    """The part of an engine that brings tasks into the store. An insertion that it returns is durable."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        announcer: Announcer,
+        registry: Registry,
+        warning: UnrunnableWarning,
+        sync_bridge: SyncBridge,
+    ) -> None:
+        self._connection = connection
+        self._announcer = announcer
+        self._registry = registry
+        self._warning = warning
+        self._sync_bridge = sync_bridge
+
+    async def enqueue(self, calls: Sequence[Call[Any]], conn: Any = None) -> list[Insertion]:
+        """Store all calls or none; with `conn` as part of the caller's transaction."""
+        conn = one_connection(calls, conn)
+        await self._connection.declare()
+        if (guard := IDLE_HOOK_GUARD.get()) is not None:
+            await guard.give_way()
+        origin = self._connection.origin
+        tasks = await made_in_chunks(lambda call: call.to_new_task(origin), calls)
+        if conn is None:
+            return await self.enqueue_tasks(tasks)
+        await self._connection.store.announce_queues({task.queue for task in tasks})
+        inserted = await self._connection.store.insert_on(conn, tasks) if tasks else []
+        self._announcer.expect_commit()
+        await self._warning.consider(self._connection.store, tasks, inserted)
+        return inserted
+
+    async def enqueue_one(self, call: Call[Any]) -> Insertion:
+        """`enqueue` for a single call, by the shortest way."""
+        connection, announcer = self._connection, self._announcer
+        if call.placement.conn is not None:
+            return (await self.enqueue([call]))[0]
+        if not self._registry.is_declared:
+            await connection.declare()
+        task = call.to_new_task(connection.origin)
+        try:
+            (inserted,) = await connection.store.insert((task,))
+        except asyncio.CancelledError:
+            announcer.announce_doubtful((task,))
+            raise
+        if inserted.state is READY and task.expires_in is None:  # the usual case, and the hottest path
+            if announcer.announce_ready({(task.kind, task.queue, task.requirements): 1}):
+                await asyncio.sleep(0)  # the task can start elsewhere before the caller goes on here
+        else:
+            announcer.announce_inserted((task,), (inserted,))
+        if task.requirements or call.task_type is None:
+            await self._warning.consider(connection.store, (task,), (inserted,))
+        return inserted
+
+    async def enqueue_tasks(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store tasks that were made from calls already."""
+        await self._connection.declare()
+        if not tasks:
+            return []
+        try:
+            inserted = await self._connection.store.insert(tasks)
+        except asyncio.CancelledError:
+            self._announcer.announce_doubtful(tasks)
+            raise
+        self._announcer.announce_inserted(tasks, inserted)
+        await self._warning.consider(self._connection.store, tasks, inserted)
+        return inserted
+
+    def enqueue_sync(self, calls: Sequence[Call[Any]], conn: Any = None) -> list[Insertion]:
+        """`enqueue` for code without an event loop."""
+        conn = one_connection(calls, conn)
+        if conn is None:
+            return self._sync_bridge.call(lambda: self.enqueue(calls))
+        connection = self._connection
+        tasks = [call.to_new_task(connection.origin) for call in calls]
+        self._sync_bridge.call(lambda: self._before_commit(tasks))
+        # The caller's connection belongs to the caller's thread, so this happens here.
+        inserted = connection.store.insert_on_sync(conn, tasks) if tasks else []
+        if any(map(self._warning.is_of_interest, tasks)):
+            self._sync_bridge.call(lambda: self._warning.consider(connection.store, tasks, inserted))
+        return inserted
+
+    async def _before_commit(self, tasks: Sequence[NewTask]) -> None:
+        await self._connection.store.announce_queues({task.queue for task in tasks})
+        self._announcer.expect_commit()
+
+    async def open_group(self, name: str, calls: Sequence[Call[Any]], then: Call[Any] | None) -> OpenedGroup:
+        """Store the tasks of a group, all or none, and the task that follows them."""
+        together = listed_calls([*calls, *([then] if then is not None else [])])
+        for call in together:
+            if call.placement.conn is not None:
+                raise OptionError("conn cannot be given for tasks of a group: the group is a transaction of its own")
+        await self._connection.declare()
+        origin = self._connection.origin
+        tasks = [call.to_new_task(origin) for call in together]
+        opened = await self._connection.store.open_group(
+            NewGroup(
+                name=check_name(name, "a group's name"),
+                tasks=tuple(tasks[: len(calls)]),
+                then=_follower(tasks) if then is not None else None,
+            )
+        )
+        self._announcer.announce_inserted(tasks, opened.all_insertions)
+        await self._warning.consider(self._connection.store, tasks, opened.all_insertions)
+        return opened
+
+
+def _follower(tasks: Sequence[NewTask]) -> NewTask:
+    """The last of the tasks, which follows the others: a task of its own, never one that is live already.
+
+    A live task with its key would not wait for the group, and a member that it replaced would wait for itself.
+    """
+    *members, then = tasks
+    if then.key is not None and any((then.kind, then.key) == (member.kind, member.key) for member in members):
+        raise KeyConflict(f"`then` has the key {then.key!r} of one of the group's own tasks; use another key", 0)
+    return msgspec.structs.replace(then, on_conflict="raise") if then.on_conflict == "return" else then
