@@ -255,11 +255,11 @@ class Engine:
         """An ASGI app that hears peers under `/peer/v1`, to mount in another one; give its address as `advertise` and
         `listen="off"`."""
         from synergon.peering.http_server import peer_app
-        from synergon.peering.transport import Refused
+        from synergon.peering.transport import Rejected
 
         def receive(envelope: Envelope) -> bytes:
             if self.peers is None:
-                raise Refused(503, "this engine is not connected")
+                raise Rejected(503, "this engine is not connected")
             return self.peers.receive(envelope)
 
         return peer_app(receive)

@@ -33,7 +33,7 @@ def migrated(shell: Shell) -> Shell:
         return shell
 
 
-async def test_a_store_that_answers_late_is_not_one_whose_clock_is_wrong(sqlite_url: str) -> None:
+async def test_a_slow_store_is_not_reported_as_a_clock_problem(sqlite_url: str) -> None:
     store = TroubledStore(open_store(sqlite_url))
     await store.open()
 
@@ -58,7 +58,7 @@ def in_force(shell: Shell, *arguments: str, **environment: str) -> dict[str, tup
     return {name: (setting["value"], setting["source"]) for name, setting in settings.items()}
 
 
-def test_a_healthy_database(migrated: Shell) -> None:
+def test_a_healthy_database_has_no_problems(migrated: Shell) -> None:
     found = migrated.run("doctor", "--app", "app", "--json")
     assert found.code == 0
     diagnosis = found.document
@@ -74,7 +74,7 @@ def test_a_healthy_database(migrated: Shell) -> None:
     }  # fmt: skip
 
 
-def test_it_reads_well_in_80_columns(migrated: Shell) -> None:
+def test_the_doctor_fits_into_80_columns(migrated: Shell) -> None:
     shown = migrated.run("doctor", "--app", "app").out
     for words in ("versions", "database", "settings", "30 min", "kinds", "app.greet", "nodes", "no problems found"):
         assert words in shown
@@ -97,7 +97,7 @@ def test_code_wins_over_the_environment_which_wins_over_pyproject(shell: Shell) 
     assert settings["grace"] == (30.0, "default")
 
 
-def test_which_database(shell: Shell) -> None:
+def test_the_database_is_chosen_by_precedence(shell: Shell) -> None:
     (shell.folder / "pyproject.toml").write_text('[tool.synergon]\nurl = "sqlite:///pyproject.db"\n')
     assert in_force(shell)["url"] == ("sqlite:///pyproject.db", "pyproject.toml")
     url = {"SYNERGON_URL": "sqlite:///env.db"}
@@ -110,12 +110,12 @@ def test_which_database(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
-        ({"SYNERGON_CONCURENCY": "3"}, "the environment variable SYNERGON_CONCURENCY means nothing to synergon"),
+        ({"SYNERGON_CONCURENCY": "3"}, "the environment variable SYNERGON_CONCURENCY is not a setting of synergon"),
         ({"SYNERGON_URL": "sqlite:///missing.db"}, "there is no database at sqlite:///missing.db"),
-        ({"SYNERGON_URL": "memory://"}, "memory:// is seen by one process only, and does not survive it"),
+        ({"SYNERGON_URL": "memory://"}, "memory:// exists in one process only and is lost when that ends"),
     ],
 )
-def test_a_problem_is_code_1(migrated: Shell, environment: dict[str, str], problem: str) -> None:
+def test_a_problem_exits_with_code_1(migrated: Shell, environment: dict[str, str], problem: str) -> None:
     environment = {"SYNERGON_URL": "sqlite:///app.db"} | environment
     found = migrated.run("doctor", "--json", **environment)
     assert found.code == 1
@@ -124,7 +124,7 @@ def test_a_problem_is_code_1(migrated: Shell, environment: dict[str, str], probl
     assert not (migrated.folder / "missing.db").exists()
 
 
-def test_tasks_that_nobody_runs_are_a_problem(migrated: Shell) -> None:
+def test_ready_tasks_that_no_node_runs_are_a_problem(migrated: Shell) -> None:
     migrated.enqueue("greet", number=3, name="Ada")
     found = migrated.run("doctor", "--app", "app")
     assert found.code == 1
@@ -143,14 +143,14 @@ def test_nodes_are_shown_and_a_dead_one_is_a_problem(migrated: Shell) -> None:
         worker.ended()
         found = migrated.run("doctor", "--app", "app")
     assert found.code == 1
-    assert f"node kim ({node['id']}) is dead, or has been silent for too long" in found.out
+    assert f"node kim ({node['id']}) is dead or has not renewed its lease" in found.out
 
 
-def test_migrate_says_what_it_did(shell: Shell) -> None:
+def test_migrate_prints_the_schema_versions(shell: Shell) -> None:
     (shell.folder / "empty.db").touch()
     url = "sqlite:///new.db"
     assert shell.run("migrate", "--url", url).out == f"{url} was created with schema version 1\n"
-    assert shell.run("migrate", "--url", url).out == f"{url} has schema version 1 already\n"
+    assert shell.run("migrate", "--url", url).out == f"{url} already has schema version 1\n"
     assert shell.run("doctor", "--url", "sqlite:///empty.db").code == 1
     assert "from schema version 0 to 1" in shell.run("migrate", "--url", "sqlite:///empty.db").out
 
@@ -161,11 +161,11 @@ def test_the_printed_sql_makes_the_same_database(shell: Shell) -> None:
     assert not (shell.folder / "app.db").exists()
     with closing(sqlite3.connect(shell.folder / "app.db")) as connection:
         connection.executescript(printed.out)
-    assert "has schema version 1 already" in shell.run("migrate", "--app", "app").out
+    assert "already has schema version 1" in shell.run("migrate", "--app", "app").out
     shell.enqueue("greet", name="Ada")
 
 
-def test_a_database_of_a_newer_release_is_left_alone(migrated: Shell) -> None:
+def test_a_database_of_a_newer_release_is_not_changed(migrated: Shell) -> None:
     with closing(sqlite3.connect(migrated.folder / "app.db")) as connection:
         connection.execute("UPDATE synergon_meta SET value = 99 WHERE name = 'schema_version'")
         connection.commit()
@@ -177,7 +177,7 @@ def test_a_database_of_a_newer_release_is_left_alone(migrated: Shell) -> None:
     assert "was made by a newer synergon" in refused.err
 
 
-def test_a_password_is_told_to_nobody(shell: Shell) -> None:
+def test_a_password_is_never_printed(shell: Shell) -> None:
     url = "postgresql:///db?host=127.0.0.1&port=1&user=ada&password=s3cr3t"
     for options in ((), ("--json",)):
         found = quickly(shell, "doctor", "--url", url, *options)

@@ -1,4 +1,4 @@
-"""`synergon limits`, `servers`, `orders`, and nodes that are told to stop: tables for people, JSON for programs."""
+"""`synergon limits`, `servers`, `audit` and actions on nodes: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -107,15 +107,15 @@ def test_servers_are_listed_and_set(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "-12", "many", "1.5"])
-def test_a_limit_that_is_no_number_from_0_on_is_refused_in_words_that_say_so(shell: Shell, value: str) -> None:
+def test_an_invalid_limit_is_rejected_with_the_allowed_values(shell: Shell, value: str) -> None:
     refused = quickly(shell, "limits", "set", "license", value, "--app", "app")
     assert refused.code == 2
     assert "a whole number from 0 on" in refused.err
     assert "No such option" not in refused.err
 
 
-def test_what_operators_do_is_recorded(shell: Shell) -> None:
-    assert quickly(shell, "audit", "--app", "app").out == "nothing was ordered yet\n"
+def test_operator_actions_are_recorded_in_the_audit(shell: Shell) -> None:
+    assert quickly(shell, "audit", "--app", "app").out == "there are no operator actions yet\n"
     (task_id,) = shell.enqueue("solve")
     assert quickly(shell, "queues", "pause", "mail", "--app", "app").code == 0
     assert quickly(shell, "tasks", "cancel", str(task_id), "--why", "enough", "--app", "app").code == 0
@@ -132,7 +132,7 @@ def test_what_operators_do_is_recorded(shell: Shell) -> None:
     ]
     assert {order["who"] for order in found} == {f"{getpass.getuser()}@{socket.gethostname()}"}
     shown = shell.run("audit", "--app", "app", COLUMNS="160").out
-    assert shown.splitlines()[0].split() == ["when", "who", "order", "subject", "outcome"]
+    assert shown.splitlines()[0].split() == ["when", "who", "action", "subject", "outcome"]
     assert "limit license is 5 now" in shown
     assert len(lines(shell, "audit", "--limit", "1")) == 1
 
@@ -143,7 +143,7 @@ def test_a_running_task_is_cancelled_at_once_and_all_that_match_are_recorded(she
         shell.enqueue("draw", number=5)
         worker.until_says("draw has begun", times=3)
         cancelled = quickly(shell, "tasks", "cancel", "--all", "--kind", "draw", "--app", "app")
-        assert cancelled.out == "cancelled 2 tasks\nasked the bodies of 3 running tasks to end\n"
+        assert cancelled.out == "cancelled 2 tasks\nrequested the cancel of 3 running tasks\n"
         (shell.folder / "go").touch()
         assert {order["outcome"] for order in lines(shell, "audit")} == {"cancelled", "cancel requested"}
 
@@ -162,7 +162,7 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
             f"error: there is no node 'lee'; registered are: {node['id']} (kim)\n",
         )
         told = quickly(shell, "nodes", "stop", "kim", "--app", "app")
-        assert told.out == f"node {node['id']} is told to stop; `synergon audit` shows when it has done so\n"
+        assert told.out == f"requested: stop of node {node['id']}; `synergon audit` shows the outcome\n"
         assert worker.ended() == 0
     assert [order["outcome"] for order in lines(shell, "audit")] == [
         "stops",
@@ -183,23 +183,23 @@ def test_the_doctor_says_why_tasks_wait_for_limits_and_servers(shell: Shell) -> 
     assert "provider bare has no servers, and 1 task waits for it" in found.out
 
 
-def test_a_server_that_rests_is_shown_and_found_and_tasks_show_where_they_ran(shell: Shell) -> None:
+def test_a_resting_server_is_listed_and_reported_and_tasks_show_their_server(shell: Shell) -> None:
     assert quickly(shell, "servers", "set", "weak", "http://weak=1", "--app", "app").code == 0
     (task_id,) = shell.enqueue("break_it")
     assert shell.run("worker", "app", "--drain").code == 0
     (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
     assert (server["failures"], server["in_use"]) == (1, 0)
     assert server["resting_until"] is not None
-    assert "rests, tried in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    assert "resting, next try in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
     shown = quickly(shell, "tasks", "show", str(task_id), "--app", "app").out
     assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
     doctor = quickly(shell, "doctor", "--app", "app", "--json").document
     problems = [finding["problem"] for finding in doctor["problems"]]
-    assert "server http://weak of provider weak rests after 1 failure in a row" in problems
+    assert "server http://weak of provider weak is resting after 1 failure in a row" in problems
     assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
 
 
-def test_a_task_in_line_shows_its_key(shell: Shell) -> None:
+def test_a_task_in_a_key_queue_shows_its_key(shell: Shell) -> None:
     with shell.engine as engine:
         (handle,) = engine.enqueue_sync([engine.call("bill", customer="ada")])
     assert shell.run("worker", "app", "--drain").code == 0

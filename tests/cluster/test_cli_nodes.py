@@ -38,13 +38,13 @@ def nodes_here(shell: Shell) -> list[Any]:
     return quickly(shell, "nodes", "--app", "app", "--json").lines
 
 
-def test_no_node_is_no_failure(shell: Shell) -> None:
+def test_an_empty_list_of_nodes_exits_with_code_0(shell: Shell) -> None:
     shown = shell.run("nodes", "--app", "app")
     assert (shown.code, shown.out) == (0, "there are no nodes; `synergon worker` starts one\n")
     assert nodes(shell) == []
 
 
-def test_a_node_is_shown_with_what_it_runs_and_stays_listed_when_it_has_died(shell: Shell) -> None:
+def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shell) -> None:
     with shell.start("worker", "app", "--name", "kim", "-c", "3", "-q", "default") as worker:
         worker.until_says(r"node \w+ \(kim\) runs")
         with Engine(shell.environment["TEST_URL"]) as producer:
@@ -76,7 +76,7 @@ def test_a_node_is_shown_with_what_it_runs_and_stays_listed_when_it_has_died(she
     assert f"node '{node['id']}' (kim) is dead: its process {node['pid']} is gone" in refused.err
 
 
-def test_a_worker_that_drains_is_shown_so_and_ends_with_code_0_when_nothing_runs_there(tmp_path: Path) -> None:
+def test_a_draining_worker_is_listed_as_such_and_exits_with_code_0(tmp_path: Path) -> None:
     shell = Shell.in_folder(tmp_path)
     shell.enqueue("hold")
     with shell.start("worker", "app", "--name", "kim", "--grace", "0", "--sweep", "3600") as worker:
@@ -86,19 +86,19 @@ def test_a_worker_that_drains_is_shown_so_and_ends_with_code_0_when_nothing_runs
         assert (node["is_cordoned"], node["leaving"], node["free"], node["running"]) == (True, None, 0, 1)
         assert " cordoned " in quickly(shell, "nodes", "--app", "app").out
         told = quickly(shell, "nodes", "drain", "kim", "--app", "app")
-        assert told.out == f"node {node['id']} is told to drain; `synergon audit` shows when it has done so\n"
+        assert told.out == f"requested: drain of node {node['id']}; `synergon audit` shows the outcome\n"
         worker.until_says("orders: drain")
         until_so(lambda: nodes_here(shell)[0]["leaving"] == "drain")
         (node,) = nodes_here(shell)
         assert (node["state"]["is_cordoned"], node["state"]["running"]) == (True, {"hold": 1})
-        assert " drains " in quickly(shell, "nodes", "--app", "app").out
+        assert " draining " in quickly(shell, "nodes", "--app", "app").out
         (shell.folder / "go").touch()
         assert worker.ended() == 0
     assert shell.counts() == {State.SUCCEEDED: 1}
     assert nodes_here(shell) == []
 
 
-async def test_an_engine_that_only_waits_is_left_out_unless_all_are_asked_for(shell: Shell) -> None:
+async def test_an_engine_that_only_waits_is_listed_with_all_only(shell: Shell) -> None:
     async with Engine(shell.environment["TEST_URL"], name="web") as web:
         (handle,) = await web.enqueue([web.call("greet", name="Ada")])
         waiting = asyncio.create_task(handle.result())
@@ -115,7 +115,7 @@ async def test_an_engine_that_only_waits_is_left_out_unless_all_are_asked_for(sh
         waiting.cancel()
 
 
-def test_a_database_that_is_not_there_is_code_3_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_database_exits_with_code_3_and_is_not_created(tmp_path: Path) -> None:
     shell = Shell.in_folder(tmp_path)
     finished = shell.run("nodes", "--url", "sqlite:///missing.db")
     assert (finished.code, finished.out) == (3, "")

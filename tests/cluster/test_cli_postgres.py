@@ -48,15 +48,15 @@ def test_migrate_creates_the_schema_and_then_finds_it(shell: Shell, url: str) ->
     first, second = shell.run("migrate", "--url", url), shell.run("migrate", "--url", url)
     assert (first.code, second.code) == (0, 0)
     assert "was created with schema version 1" in first.out
-    assert "has schema version 1 already" in second.out
+    assert "already has schema version 1" in second.out
     assert "hush" not in first.out + second.out
 
 
-def test_the_printed_sql_does_the_same(shell: Shell, url: str) -> None:
+def test_the_printed_sql_creates_the_same_schema(shell: Shell, url: str) -> None:
     printed = shell.run("migrate", "--print-sql", "--url", url)
     assert printed.code == 0
     administer(printed.out)
-    assert "has schema version 1 already" in shell.run("migrate", "--url", url).out
+    assert "already has schema version 1" in shell.run("migrate", "--url", url).out
 
 
 def test_the_printed_sql_is_that_of_the_profile_in_the_url(shell: Shell, url: str) -> None:
@@ -67,7 +67,7 @@ def test_the_printed_sql_is_that_of_the_profile_in_the_url(shell: Shell, url: st
     assert "fillfactor" not in spread.out
 
 
-def test_the_doctor_names_a_careless_server_and_a_schema_of_another_profile(shell: Shell, url: str) -> None:
+def test_the_doctor_reports_unsafe_settings_and_a_schema_of_another_profile(shell: Shell, url: str) -> None:
     shell.run("migrate", "--url", f"{url}&profile=distributed")
     found = shell.run("doctor", "--json", "--url", f"{url}&profile=distributed")
     if IS_OURS:  # which keeps nothing through a fall of its host, because that is quicker
@@ -82,7 +82,7 @@ def test_the_doctor_names_a_careless_server_and_a_schema_of_another_profile(shel
     assert "use ?profile=distributed" in doctor.document["problems"][0]["problem"]
 
 
-def test_looking_creates_nothing(shell: Shell, url: str) -> None:
+def test_read_only_commands_create_nothing(shell: Shell, url: str) -> None:
     doctor, tasks = shell.run("doctor", "--json", "--url", url), shell.run("tasks", "list", "--url", url)
     assert "there is no schema of synergon at" in doctor.document["problems"][0]["problem"]
     assert "there is no schema of synergon at" in tasks.err
@@ -104,7 +104,7 @@ def test_the_doctor_describes_a_healthy_database(shell: Shell, url: str) -> None
     assert shell.run("tasks", "list", "--json", "--url", url).code == 0
 
 
-def test_the_doctor_says_when_the_server_is_away(shell: Shell, tmp_path: Path) -> None:
+def test_the_doctor_reports_an_unavailable_server(shell: Shell, tmp_path: Path) -> None:
     found = shell.run("doctor", "--json", "--url", f"postgresql:///db?host={tmp_path}")
     assert found.code != 0
     assert "not available" in found.document["problems"][0]["problem"]

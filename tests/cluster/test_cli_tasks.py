@@ -76,12 +76,12 @@ def test_the_list_for_programs_is_one_record_per_line(shell: Shell, filters: str
     assert (finished.code, finished.err) == (0, "")
 
 
-def test_an_empty_list_and_one_that_goes_on_say_so(shell: Shell) -> None:
+def test_an_empty_list_and_a_list_with_more_pages_say_so(shell: Shell) -> None:
     assert shell.run("tasks", "list", "--kind", "nothing", "--app", "app").out == "no tasks match\n"
-    assert "there are older ones: --before 3" in shell.run("tasks", "list", "--limit", "2", "--app", "app").out
+    assert "older tasks: --before 3" in shell.run("tasks", "list", "--limit", "2", "--app", "app").out
 
 
-def test_show_tells_a_person_everything(shell: Shell) -> None:
+def test_show_prints_all_details(shell: Shell) -> None:
     shown = shell.run("tasks", "show", str(FAILED), "--url", "sqlite:///app.db").out
     assert shown.startswith("task 2  send  failed (exhausted)\n")
     for fact in ("mail", "2 of 2", "welcome-42", "onboarding", '{"to": "a@b.c"}', '{"by": "me"}', " ago)"):
@@ -98,13 +98,13 @@ def test_show_for_programs_is_one_record(shell: Shell) -> None:
     assert [error["type"] for error in task["errors"]] == ["ValueError", "ValueError"]
 
 
-def test_a_task_that_is_not_there_is_code_1(shell: Shell) -> None:
+def test_an_unknown_task_exits_with_code_1(shell: Shell) -> None:
     finished = shell.run("tasks", "show", "99", "--json", "--app", "app")
     assert (finished.code, finished.out) == (1, "")
     assert finished.err == ("error: there is no task 99: it never existed, was deleted, or its history was pruned\n")
 
 
-def test_explain_says_what_became_of_a_task_and_why_one_waits(shell: Shell) -> None:
+def test_explain_describes_ended_and_waiting_tasks(shell: Shell) -> None:
     ended = shell.run("tasks", "explain", str(FAILED), "--app", "app")
     assert ended.code == 0
     assert re.fullmatch(r"task 2 \(send\): failed at .+ after 2 attempts \(exhausted\): ValueError: .+\n", ended.out)
@@ -113,7 +113,7 @@ def test_explain_says_what_became_of_a_task_and_why_one_waits(shell: Shell) -> N
     assert [cause["why"] for cause in later["causes"]] == ["delayed", "unknown_kind"], "no worker is there"
 
 
-def test_explain_shows_what_each_node_could_do(shell: Shell) -> None:
+def test_explain_lists_the_reasons_of_each_node(shell: Shell) -> None:
     with shell.start("worker", "app", "-c", "1", "--name", "node-a", SYNERGON_LEASE="2") as worker:
         shell.enqueue("hold")
         worker.until_says("hold has begun")
@@ -122,7 +122,7 @@ def test_explain_shows_what_each_node_could_do(shell: Shell) -> None:
         shown = explained(shell, waits).splitlines()
         why = r"1 node runs `greet`: node-a is full \(1 of 1 slots in use\)"
         assert re.fullmatch(rf"task {waits} \(greet\): ready, due for \d+ s; {why}", shown[0])
-        assert shown[2].split() == ["node", "can", "start", "reason", "said"]
+        assert shown[2].split() == ["node", "can", "start", "reason", "status"]
         assert re.fullmatch(r"node-a  no +is full \(1 of 1 slots in use\)  \d+ s ago", shown[3].rstrip())
         (shell.folder / "go").touch()
         until(lambda: "succeeded at" in explained(shell, waits))
@@ -133,13 +133,13 @@ def explained(shell: Shell, task_id: int) -> str:
     return quickly(shell, "tasks", "explain", str(task_id), "--app", "app").out
 
 
-def test_there_is_nothing_to_explain_about_a_task_that_is_not_there(shell: Shell) -> None:
+def test_explain_of_an_unknown_task_is_an_error(shell: Shell) -> None:
     finished = shell.run("tasks", "explain", "99", "--app", "app")
     assert (finished.code, finished.out) == (1, "")
     assert "error: there is no task 99" in finished.err
 
 
-def test_each_id_is_answered_and_one_refusal_is_code_1(shell: Shell) -> None:
+def test_each_id_gets_a_result_and_one_failure_exits_with_code_1(shell: Shell) -> None:
     finished = shell.run("tasks", "retry", "1", "2", "3", "99", "--app", "app")
     assert finished.code == 1
     assert finished.out == "task 1 was retried\ntask 2 was retried\n"
@@ -148,7 +148,7 @@ def test_each_id_is_answered_and_one_refusal_is_code_1(shell: Shell) -> None:
     assert shell.counts() == {State.READY: 2, State.SCHEDULED: 1, State.CANCELLED: 1}
 
 
-def test_cancel_and_delete(shell: Shell) -> None:
+def test_tasks_can_be_cancelled_and_deleted(shell: Shell) -> None:
     assert shell.run("tasks", "cancel", str(LATER), "--app", "app").out == "task 3 was cancelled\n"
     again = shell.run("tasks", "cancel", str(LATER), "--app", "app")
     assert (again.code, again.err) == (1, "error: task 3 is cancelled and cannot be cancelled; it has ended\n")
@@ -156,7 +156,7 @@ def test_cancel_and_delete(shell: Shell) -> None:
     assert shell.counts() == {State.FAILED: 1, State.CANCELLED: 1}
 
 
-def test_all_that_match_are_moved_over_many_pages(shell: Shell) -> None:
+def test_all_matching_tasks_are_processed_over_many_pages(shell: Shell) -> None:
     shell.enqueue("greet", number=1200, name="Bob")
     shell.enqueue("hold")
     cancelled = shell.run("tasks", "cancel", "--all", "--kind", "greet", "--app", "app")
@@ -168,7 +168,7 @@ def test_all_that_match_are_moved_over_many_pages(shell: Shell) -> None:
     assert shell.counts() == {State.READY: 1203, State.SUCCEEDED: 1, State.CANCELLED: 1}
 
 
-def test_a_key_that_is_taken_holds_a_retry_back(shell: Shell) -> None:
+def test_a_live_task_with_the_key_blocks_a_retry(shell: Shell) -> None:
     with shell.engine as engine:
         (holder,) = engine.enqueue_sync([engine.call("send", to="x").with_options(key="welcome-42")])
     one = shell.run("tasks", "retry", str(FAILED), "--app", "app")
@@ -180,8 +180,8 @@ def test_a_key_that_is_taken_holds_a_retry_back(shell: Shell) -> None:
 
 def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     paused = shell.run("queues", "pause", "mail", "mail2", "--app", "app")
-    assert paused.out == "queue mail is paused\nqueue mail2 is paused; it has had no task yet\n"
-    assert shell.run("queues", "pause", "mail", "--app", "app").out == "queue mail was paused already\n"
+    assert paused.out == "queue mail is paused\nqueue mail2 is paused; it has no tasks yet\n"
+    assert shell.run("queues", "pause", "mail", "--app", "app").out == "queue mail was already paused\n"
 
     listed = {queue["name"]: queue for queue in shell.run("queues", "list", "--json", "--app", "app").lines}
     assert listed["default"]["counts"] == {"scheduled": 1, "succeeded": 1, "cancelled": 1}
@@ -193,5 +193,5 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     assert max(len(line) for line in shown.splitlines()) <= 80
 
     resumed = shell.run("queues", "resume", "mail", "mial", "--app", "app")
-    assert (resumed.code, resumed.out) == (1, "queue mail is open again\n")
+    assert (resumed.code, resumed.out) == (1, "queue mail is resumed\n")
     assert resumed.err == "error: there is no queue 'mial'; did you mean 'mail'?\n"

@@ -29,7 +29,7 @@ def here(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("app", None)
 
 
-def test_version_and_help(shell: Shell) -> None:
+def test_version_and_help_are_printed(shell: Shell) -> None:
     assert shell.run("--version").out == f"synergon {version('synergon')}\n"
     shown = shell.run("--help")
     assert shown.code == 0
@@ -52,7 +52,7 @@ def test_version_and_help(shell: Shell) -> None:
         ("worker app:greet", "app:greet is a TaskType, not an Engine; the engines in it: engine"),
         ("worker app --concurrency 0", "concurrency must be a whole number from 1 on, got 0"),
         ("worker app --lease soon", 'lease must be seconds or a duration like "500ms" or "10m", got \'soon\''),
-        ("worker app --reload --drain", "--reload goes on until it is interrupted, --drain does not"),
+        ("worker app --reload --drain", "--reload and --drain are mutually exclusive"),
         ("worker", "which app? write `synergon worker app:engine`, or set $SYNERGON_APP"),
         ("tasks list --app app --url sqlite:///app.db", "give --app or --url, not both"),
         (
@@ -61,20 +61,20 @@ def test_version_and_help(shell: Shell) -> None:
         ),
         ("tasks list --url memory://", "the command line cannot use memory://"),
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
-        ("tasks retry 1 --kind send --app app", "filters choose among all tasks; give --all"),
+        ("tasks retry 1 --kind send --app app", "filters need --all"),
         ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; --state takes"),
         (
             "limits set license many --app app",
             "VALUE must be a whole number from 0 on, or none for no limit, got 'many'",
         ),
-        ("limits --app app list", "options go behind the command: `synergon limits list ... OPTIONS`"),
+        ("limits --app app list", "options go after the command: `synergon limits list ... OPTIONS`"),
         ("servers set gpu http://gpu1 --app app", "a server is written ADDRESS=CAPACITY, like http://gpu1:8000=4, got"),
         ("servers set gpu a=1 a=2 --app app", "'a' is named twice; name it once and give it a capacity"),
         ("servers set gpu a=two --app app", "the capacity of a must be a whole number from 0 on, or none"),
         ("dashboard --port 80", "`synergon dashboard` is not in this release of synergon"),
     ],
 )
-def test_a_mistake_is_one_line_and_code_2(
+def test_a_usage_error_is_one_line_and_code_2(
     here: Path, capsys: pytest.CaptureFixture[str], command: str, said: str
 ) -> None:
     code = run(command.split())
@@ -85,13 +85,13 @@ def test_a_mistake_is_one_line_and_code_2(
     assert (code, out) == (2, "")
 
 
-def test_a_mistake_ends_the_process_with_its_code(shell: Shell) -> None:
+def test_the_process_exits_with_the_code_of_the_error(shell: Shell) -> None:
     finished = shell.run("dashboard", "--port", "80")
     assert (finished.code, finished.out) == (2, "")
     assert finished.err == "error: `synergon dashboard` is not in this release of synergon\n"
 
 
-def test_an_app_that_breaks_is_told_with_the_place(shell: Shell) -> None:
+def test_an_error_in_the_app_is_reported_with_file_and_line(shell: Shell) -> None:
     (shell.folder / "broken.py").write_text("import json\n\njson.loads('{')\n")
     finished = shell.run("worker", "broken")
     assert finished.code == 2
@@ -100,7 +100,7 @@ def test_an_app_that_breaks_is_told_with_the_place(shell: Shell) -> None:
     assert "Traceback" in shell.run("worker", "broken", SYNERGON_DEBUG="1").err
 
 
-def test_an_app_that_imports_what_is_missing_is_not_itself_missing(
+def test_a_missing_import_of_the_app_is_not_reported_as_a_missing_app(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "lacking.py").write_text("import no_such_library\n")
@@ -108,15 +108,13 @@ def test_an_app_that_imports_what_is_missing_is_not_itself_missing(
     assert "lacking.py, line 1: ModuleNotFoundError: No module named 'no_such_library'" in capsys.readouterr().err
 
 
-def test_an_app_that_ends_the_process_when_it_is_imported_is_told_so(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_app_that_exits_on_import_is_an_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "script.py").write_text("import sys\n\nsys.exit(7)\n")
     assert run(["worker", "script"]) == 2
     assert capsys.readouterr().err.startswith("error: script cannot be imported: script.py, line 3: SystemExit: 7 ")
 
 
-def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
+def test_read_only_commands_create_no_database(shell: Shell) -> None:
     for arguments in (("--app", "app"), ("--url", "sqlite:///ap.db"), ()):
         finished = shell.run("tasks", "list", *arguments)
         assert (finished.code, finished.out) == (3, "")
@@ -124,7 +122,7 @@ def test_a_command_that_looks_creates_no_database(shell: Shell) -> None:
     assert not list(shell.folder.glob("*.db*"))
 
 
-def test_a_command_that_looks_creates_no_tables_either(shell: Shell) -> None:
+def test_read_only_commands_create_no_tables(shell: Shell) -> None:
     path = shell.folder / "foreign.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE users (name)")
@@ -147,7 +145,7 @@ def test_a_folder_is_no_database(shell: Shell) -> None:
         assert finished.err == f"error: {shell.folder} is a folder; name a file in it, as in sqlite:///app.db\n"
 
 
-def test_a_database_that_cannot_be_used_is_code_3(shell: Shell) -> None:
+def test_an_unusable_database_exits_with_code_3(shell: Shell) -> None:
     (shell.folder / "app.db").write_text(
         "not a database, but long enough to look like a file with something in it" * 20
     )
@@ -156,7 +154,7 @@ def test_a_database_that_cannot_be_used_is_code_3(shell: Shell) -> None:
     assert "is not a SQLite database" in finished.err
 
 
-def test_a_misspelt_setting_in_pyproject_is_refused(shell: Shell) -> None:
+def test_an_unknown_setting_in_pyproject_is_an_error(shell: Shell) -> None:
     (shell.folder / "pyproject.toml").write_text("[tool.synergon]\nconcurency = 3\n")
     finished = shell.run("tasks", "list", "--app", "app")
     assert finished.code == 2

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.cli_support import Shell, until
 
 from synergon import Engine, Resources, State
-from synergon.cli.worker import warn_of_shares
+from synergon.cli.worker import warn_about_shared_machine
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell.in_folder(tmp_path)
 
 
-def test_drain_ends_when_nothing_is_left(shell: Shell) -> None:
+def test_drain_stops_when_no_tasks_are_left(shell: Shell) -> None:
     shell.enqueue("greet", number=20, name="Ada")
     shell.enqueue("send", to="nobody")
     finished = shell.run("worker", "app", "--drain")
@@ -25,7 +25,7 @@ def test_drain_ends_when_nothing_is_left(shell: Shell) -> None:
     assert shell.counts() == {State.SUCCEEDED: 20, State.FAILED: 1}
 
 
-def test_the_first_line_says_what_it_works_with(shell: Shell) -> None:
+def test_the_first_log_lines_describe_the_worker(shell: Shell) -> None:
     arguments = ("-c", "7", "-q", "mail", "-q", "mial", "--name", "kim", "--lease", "9", "--grace", "none", "--drain")
     environment = {"SYNERGON_CONCURRENCY": "3", "SYNERGON_CONCURENCY": "4"}
     said = shell.run("worker", "app", *arguments, **environment).err.splitlines()
@@ -33,14 +33,14 @@ def test_the_first_line_says_what_it_works_with(shell: Shell) -> None:
         "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail, mial, concurrency 7"
     )
     assert said[1].endswith(
-        "WARNING kim  the environment variable SYNERGON_CONCURENCY means nothing to synergon; "
+        "WARNING kim  the environment variable SYNERGON_CONCURENCY is not a setting of synergon; "
         "did you mean SYNERGON_CONCURRENCY?"
     )
-    assert said[2].endswith("WARNING kim  no task of app goes to the queue 'mial' by itself; is it misspelt?")
+    assert said[2].endswith("WARNING kim  no task in app uses queue 'mial' by default; typo?")
     assert "7 at once" in said[3]
 
 
-def test_a_queue_that_is_not_served_is_left_alone(shell: Shell) -> None:
+def test_tasks_of_other_queues_are_not_claimed(shell: Shell) -> None:
     shell.enqueue("greet", name="Ada")
     assert shell.run("worker", "app", "--drain", "--queue", "mail").code == 0
     assert shell.counts() == {State.READY: 1}
@@ -54,7 +54,7 @@ def test_the_app_may_come_from_the_environment_or_pyproject(shell: Shell) -> Non
     assert "concurrency 9" in finished.err
 
 
-def test_an_app_that_logs_in_its_own_way_keeps_it(shell: Shell) -> None:
+def test_the_logging_configuration_of_the_app_is_kept(shell: Shell) -> None:
     source = (shell.folder / "app.py").read_text()
     (shell.folder / "app.py").write_text(f"{source}\nimport logging\nlogging.basicConfig(format='MINE %(message)s')\n")
     said = shell.run("worker", "app", "--drain").err.splitlines()
@@ -75,7 +75,7 @@ def test_a_signal_lets_running_tasks_finish(shell: Shell, number: signal.Signals
     assert shell.counts() == {State.SUCCEEDED: 1}
 
 
-def test_a_second_signal_ends_at_once(shell: Shell) -> None:
+def test_a_second_signal_stops_at_once(shell: Shell) -> None:
     shell.enqueue("hold")
     with shell.start("worker", "app") as worker:
         worker.until_says("hold has begun")
@@ -86,7 +86,7 @@ def test_a_second_signal_ends_at_once(shell: Shell) -> None:
         assert "Traceback" not in worker.text
 
 
-def test_a_second_signal_is_heard_while_a_body_blocks_the_loop(shell: Shell) -> None:
+def test_a_second_signal_works_while_the_event_loop_is_blocked(shell: Shell) -> None:
     (shell.folder / "blocking.py").write_text(
         "import time\nfrom app import engine\n\n\n"
         "@engine.task\nasync def block() -> None:\n"
@@ -104,7 +104,7 @@ def test_a_second_signal_is_heard_while_a_body_blocks_the_loop(shell: Shell) -> 
         assert worker.ended() == 130
 
 
-def test_a_body_that_will_not_end_is_given_back(shell: Shell) -> None:
+def test_a_task_that_does_not_end_within_the_grace_is_handed_back(shell: Shell) -> None:
     shell.enqueue("hold")
     with shell.start("worker", "app", "--grace", "100ms") as worker:
         worker.until_says("hold has begun")
@@ -115,7 +115,7 @@ def test_a_body_that_will_not_end_is_given_back(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_functions_that_will_not_be_cancelled_do_not_keep_the_process(shell: Shell, drain: bool) -> None:
+def test_callbacks_that_ignore_cancellation_do_not_keep_the_process_alive(shell: Shell, drain: bool) -> None:
     """A loop that is closed waits for its coroutines for ever: the process must not come to that."""
     app = shell.folder / "app.py"
     app.write_text(app.read_text() + STUBBORN)
@@ -127,7 +127,7 @@ def test_functions_that_will_not_be_cancelled_do_not_keep_the_process(shell: She
         if not drain:
             worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
-    named = [line.partition("would not end")[0] for line in worker.text.splitlines() if "would not end" in line]
+    named = [line.partition("did not end")[0] for line in worker.text.splitlines() if "stops without it" in line]
     for what in (
         "on_complete of quick (deaf_hook)",
         "subscriber deaf_subscriber",
@@ -141,10 +141,10 @@ STUBBORN = """
 
 import asyncio
 
-from synergon.node import callbacks, feed, hooks, idle
+from synergon.node.callbacks import callbacks, event_feed, hooks, idle_hooks
 
-for module in (callbacks, feed, hooks, idle):
-    module.LAST_SECONDS = 0.1
+for module in (callbacks, event_feed, hooks, idle_hooks):
+    module.STOP_SECONDS = 0.1
 
 
 async def never(what):
@@ -187,33 +187,32 @@ async def deaf_pastime():
 
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")])
-def test_a_store_in_memory_is_refused(shell: Shell, options: tuple[str, ...]) -> None:
+def test_a_worker_rejects_a_memory_store(shell: Shell, options: tuple[str, ...]) -> None:
     (shell.folder / "app.py").write_text("from synergon import Engine\nengine = Engine('memory://')\n")
     finished = shell.run("worker", "app", *options)
     assert finished.code == 2
     assert finished.err == (
-        "error: a worker cannot use memory://: it lives in the memory of one process and no other sees it; "
-        "use sqlite:///app.db\n"
+        "error: a worker cannot use memory://: it is in the memory of one process; use sqlite:///app.db\n"
     )
 
 
-def test_an_app_without_tasks_is_refused(shell: Shell) -> None:
+def test_a_worker_rejects_an_app_without_tasks(shell: Shell) -> None:
     (shell.folder / "app.py").write_text("from synergon import Engine\nengine = Engine('sqlite:///app.db')\n")
     finished = shell.run("worker", "app")
     assert (finished.code, finished.err) == (
         2,
-        "error: app has no tasks; let it import the modules that hold them\n",
+        "error: app has no tasks; import the modules that define them\n",
     )
 
 
-def test_a_folder_that_is_missing_is_code_3(shell: Shell) -> None:
+def test_a_missing_folder_exits_with_code_3(shell: Shell) -> None:
     (shell.folder / "app.py").write_text((shell.folder / "app.py").read_text().replace("///app.db", "///no/app.db"))
     finished = shell.run("worker", "app")
     assert finished.code == 3
     assert f"error: the folder {shell.folder}/no does not exist" in finished.err
 
 
-def test_workers_have_the_labels_and_resources_that_they_are_given(shell: Shell) -> None:
+def test_workers_have_the_given_labels_and_resources(shell: Shell) -> None:
     task = (
         '@engine.task(needs={"zone:eu"}, cost=Resources(custom={"license": 2}))\ndef solve() -> str:\n    return "done"'
     )
@@ -225,22 +224,22 @@ def test_workers_have_the_labels_and_resources_that_they_are_given(shell: Shell)
     assert shell.counts() == {State.SUCCEEDED: 1}
 
 
-def test_several_processes_are_told_that_each_takes_the_machine_for_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_several_processes_with_default_resources_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine("memory://")
-    warn_of_shares(engine, engine.settings, 2)
+    warn_about_shared_machine(engine, engine.settings, 2)
     assert caplog.messages == [], "nothing costs anything"
 
     @engine.task(cost=Resources(cpu=1))
     async def costly() -> None:
         """Nothing to do."""
 
-    warn_of_shares(engine, engine.settings.changed({"resources": Resources(cpu=1)}, "code"), 2)
-    warn_of_shares(engine, engine.settings, 1)
+    warn_about_shared_machine(engine, engine.settings.changed({"resources": Resources(cpu=1)}, "code"), 2)
+    warn_about_shared_machine(engine, engine.settings, 1)
     assert caplog.messages == []
-    warn_of_shares(engine, engine.settings, 2)
-    assert "each of the 2 processes takes the whole machine for its own" in caplog.text
+    warn_about_shared_machine(engine, engine.settings, 2)
+    assert "each of the 2 processes counts all resources of the machine as its own" in caplog.text
 
 
-def test_resources_that_make_no_sense_are_refused(shell: Shell) -> None:
+def test_invalid_resources_are_rejected(shell: Shell) -> None:
     finished = shell.run("worker", "app", "--resources", "cpu=-1")
     assert (finished.code, finished.err) == (2, "error: Resources cpu must be a number from 0 to 1e+09, got -1.0\n")

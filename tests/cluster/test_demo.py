@@ -1,4 +1,4 @@
-"""The demo, run for real: it tells its story, reckons, and leaves nothing behind."""
+"""The demo, run for real: its scenario, its summary, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 from rich.console import Console
 
 from synergon import State, TaskRecord
-from synergon.cli.demo_log import FILE_NAME, FOLDER_VARIABLE, RunLog
-from synergon.cli.demo_summary import Summary, show
+from synergon.demo.summary import Summary, print_summary
+from synergon.demo.task_log import FILE_NAME, FOLDER_VARIABLE, TaskLog
 
 PROGRAM = """
 import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background has ignored
-from synergon.cli.demo import main
-main(tasks=400, pace=4)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background processes with SIGINT ignored
+from synergon.demo.run import main
+main(tasks=400, speed=4)
 """
 PATIENCE_SECONDS = 60.0
 
@@ -63,27 +63,27 @@ def check_nothing_is_left(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}], ids=["plain", "terminal"])
-def test_it_adds_up_and_leaves_nothing_behind(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_summary_is_consistent_and_nothing_is_left_behind(tmp_path: Path, environment: dict[str, str]) -> None:
     demo = start(tmp_path, **environment)
     output, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, output
     lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", output).splitlines()]
     text = "\n".join(lines)
     assert max(map(len, lines)) <= 80
-    accepted = re.search(r"^accepted +([\d,]+) ", text, re.MULTILINE)
-    ended = re.search(r"^ended, by the database +([\d,]+)  1 of them cancelled$", text, re.MULTILINE)
-    died = re.search(r"^run again after a death +(\d+) ", text, re.MULTILINE)
+    accepted = re.search(r"^enqueued +([\d,]+) ", text, re.MULTILINE)
+    ended = re.search(r"^ended \(from the database\) +([\d,]+)  1 cancelled$", text, re.MULTILINE)
+    died = re.search(r"^re-run after a process died +(\d+)", text, re.MULTILINE)
     assert accepted and ended and died, text  # noqa: PT018
     assert accepted[1] == ended[1]
     assert int(died[1]) >= 1
-    assert re.search(r"SIGKILL to south, with \d+ bodies", text)
-    assert re.search(r"north notices it \d+ ms later, and runs all \d+ again within \d", text)
-    assert lines[-1] == "It adds up: nothing is lost, and every task ended exactly once."
+    assert re.search(r"SIGKILL to south while it runs \d+ tasks", text)
+    assert re.search(r"north noticed after \d+ ms and re-ran all \d+ within \d", text)
+    assert lines[-1] == "Database and log agree: no task was lost, and each ended exactly once."
     check_nothing_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_one_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     demo = start(tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not list(tmp_path.rglob(FILE_NAME)):
@@ -96,7 +96,7 @@ def test_an_interrupted_one_leaves_nothing_behind(tmp_path: Path, number: signal
     check_nothing_is_left(tmp_path)
 
 
-def test_the_workers_of_a_killed_one_end_too(tmp_path: Path) -> None:
+def test_the_workers_of_a_killed_demo_end_too(tmp_path: Path) -> None:
     demo = start(tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not list(tmp_path.rglob(FILE_NAME)):
@@ -109,17 +109,17 @@ def test_the_workers_of_a_killed_one_end_too(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-class TestReckoning:
-    """It must notice what it is there to notice."""
+class TestSummary:
+    """The summary must notice every kind of discrepancy."""
 
     @staticmethod
-    def reckoning(folder: Path, lines: str, *records: TaskRecord, accepted: set[int]) -> list[str]:
+    def discrepancies(folder: Path, lines: str, *records: TaskRecord, accepted: set[int]) -> list[str]:
         (folder / FILE_NAME).write_text("".join(f"{line.strip()} {n}.5\n" for n, line in enumerate(lines.splitlines())))
-        log = RunLog(folder)
+        log = TaskLog(folder)
         log.read()
         found = Summary(accepted, {9}, {record.id: record for record in records}, log)
-        assert show(found, Console(file=io.StringIO())) == (not found.complaints())
-        return found.complaints()
+        assert print_summary(found, Console(file=io.StringIO())) == (not found.discrepancies())
+        return found.discrepancies()
 
     @staticmethod
     def record(task_id: int, state: State = State.SUCCEEDED, attempts: int = 1, crashes: int = 0) -> TaskRecord:
@@ -135,64 +135,64 @@ class TestReckoning:
             crashes=crashes,
         )
 
-    def test_what_is_as_it_should_be(self, tmp_path: Path) -> None:
+    def test_consistent_sources_have_no_discrepancies(self, tmp_path: Path) -> None:
         log = """start 1 1 mail north
             end 1 1 mail north
             start 2 1 mail south
-            stop 2 1 mail south
+            error 2 1 mail south
             start 2 2 mail south
             start 2 3 mail north
             end 2 3 mail north
             start 9 1 mail north
-            stop 9 1 mail north"""
+            error 9 1 mail north"""
         records = [self.record(1), self.record(2, attempts=2, crashes=1), self.record(9, State.CANCELLED)]
-        assert self.reckoning(tmp_path, log, *records, accepted={1, 2, 9}) == []
+        assert self.discrepancies(tmp_path, log, *records, accepted={1, 2, 9}) == []
 
-    def test_a_body_whose_process_died_before_the_commit_may_end_twice(self, tmp_path: Path) -> None:
+    def test_a_task_whose_process_died_before_the_commit_may_finish_twice(self, tmp_path: Path) -> None:
         log = """start 1 1 mail south
             end 1 1 mail south
             start 1 2 mail north
             end 1 2 mail north"""
-        assert self.reckoning(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
-        assert self.reckoning(tmp_path, log, self.record(1), accepted={1}) == [
-            "task 1 (mail) was started 2 times; 1 attempts and 0 deaths are known"
+        assert self.discrepancies(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
+        assert self.discrepancies(tmp_path, log, self.record(1), accepted={1}) == [
+            "task 1 (mail) was started 2 times in the log; the database has 1 attempts and 0 crashes"
         ]
 
     def test_an_error_whose_process_died_before_the_commit_is_not_an_attempt(self, tmp_path: Path) -> None:
         log = """start 1 1 mail south
-            stop 1 1 mail south
+            error 1 1 mail south
             start 1 2 mail north
             end 1 2 mail north"""
-        assert self.reckoning(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
+        assert self.discrepancies(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
 
-    def test_a_lost_task_that_has_run(self, tmp_path: Path) -> None:
-        found = self.reckoning(tmp_path, "start 1 1 mail north\nend 1 1 mail north", accepted={1})
-        assert found == ["task 1 was accepted, and the database does not know it"]
+    def test_a_lost_task_that_has_run_is_noticed(self, tmp_path: Path) -> None:
+        found = self.discrepancies(tmp_path, "start 1 1 mail north\nend 1 1 mail north", accepted={1})
+        assert found == ["task 1 was accepted but is not in the database"]
 
-    def test_a_lost_task(self, tmp_path: Path) -> None:
-        assert self.reckoning(tmp_path, "", accepted={1}) == ["task 1 was accepted, and the database does not know it"]
+    def test_a_lost_task_is_noticed(self, tmp_path: Path) -> None:
+        assert self.discrepancies(tmp_path, "", accepted={1}) == ["task 1 was accepted but is not in the database"]
 
-    def test_a_task_that_nobody_enqueued(self, tmp_path: Path) -> None:
+    def test_a_task_that_was_never_enqueued_is_noticed(self, tmp_path: Path) -> None:
         log = "start 1 1 mail north\nend 1 1 mail north"
-        assert self.reckoning(tmp_path, log, self.record(1), accepted=set()) == ["task 1 was never accepted"]
+        assert self.discrepancies(tmp_path, log, self.record(1), accepted=set()) == ["task 1 was never accepted"]
 
-    def test_a_task_that_failed(self, tmp_path: Path) -> None:
-        found = self.reckoning(tmp_path, "", self.record(1, State.FAILED), accepted={1})
+    def test_a_task_that_failed_is_noticed(self, tmp_path: Path) -> None:
+        found = self.discrepancies(tmp_path, "", self.record(1, State.FAILED), accepted={1})
         assert found == ["task 1 (mail) is failed, not succeeded"]
 
-    def test_a_success_without_a_body(self, tmp_path: Path) -> None:
-        found = self.reckoning(tmp_path, "", self.record(1), accepted={1})
-        assert found == ["task 1 (mail) succeeded, but no body of it has ended"]
+    def test_a_success_that_is_not_in_the_log_is_noticed(self, tmp_path: Path) -> None:
+        found = self.discrepancies(tmp_path, "", self.record(1), accepted={1})
+        assert found == ["task 1 (mail) succeeded in the database but did not finish in the log"]
 
-    def test_an_attempt_that_the_database_does_not_know(self, tmp_path: Path) -> None:
+    def test_an_attempt_that_is_not_in_the_database_is_noticed(self, tmp_path: Path) -> None:
         log = """start 1 1 mail north
-            stop 1 1 mail north
+            error 1 1 mail north
             start 1 2 mail north
             end 1 2 mail north"""
-        found = self.reckoning(tmp_path, log, self.record(1), accepted={1})
-        assert found == ["task 1 (mail) was started 2 times; 1 attempts and 0 deaths are known"]
+        found = self.discrepancies(tmp_path, log, self.record(1), accepted={1})
+        assert found == ["task 1 (mail) was started 2 times in the log; the database has 1 attempts and 0 crashes"]
 
-    def test_an_attempt_that_no_body_knows(self, tmp_path: Path) -> None:
+    def test_an_attempt_that_is_not_in_the_log_is_noticed(self, tmp_path: Path) -> None:
         log = "start 1 1 mail north\nend 1 1 mail north"
-        found = self.reckoning(tmp_path, log, self.record(1, attempts=2), accepted={1})
-        assert found == ["task 1 (mail) failed 1 times by the database, but 0 times by its bodies"]
+        found = self.discrepancies(tmp_path, log, self.record(1, attempts=2), accepted={1})
+        assert found == ["task 1 (mail) failed 1 times in the database but 0 times in the log"]

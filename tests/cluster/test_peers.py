@@ -27,14 +27,14 @@ async def has_ended(producer: Engine, chains: int) -> bool:
     return (await producer.counts(kind="third"))[State.SUCCEEDED] == chains
 
 
-async def test_work_that_was_waiting_before_any_node_came_is_found(url: str) -> None:
+async def test_tasks_enqueued_before_any_node_joined_are_found(url: str) -> None:
     async with Engine(url, sweep=RARELY) as producer:
         (handle,) = await producer.enqueue([producer.call("stamp")])
         with node(url, "stamp"):
             await handle.result(timeout=PATIENCE_SECONDS)
 
 
-async def test_a_node_that_cannot_be_called_finds_work_by_its_sweep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_node_finds_work_by_its_sweep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNERGON_LISTEN", "off")
     async with cluster(url, "stamp", sweep="0.5") as producer:
         (handle,) = await producer.enqueue([producer.call("stamp")])
@@ -53,7 +53,7 @@ async def test_a_node_that_was_replaced_is_found_again(url: str) -> None:
                 process.kill()
 
 
-async def test_a_node_that_speaks_another_version_is_mentioned_once_and_finds_work_by_its_sweep(
+async def test_a_node_of_another_protocol_version_is_logged_once_and_finds_work_by_its_sweep(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
@@ -65,12 +65,12 @@ async def test_a_node_that_speaks_another_version_is_mentioned_once_and_finds_wo
                     await handle.result(timeout=PATIENCE_SECONDS)
 
                 def mentions() -> list[str]:
-                    return [text for text in caplog.messages if "does not take hints" in text]
+                    return [text for text in caplog.messages if "does not accept hints" in text]
 
                 await until(lambda: bool(mentions()))
                 for _ in range(3):
                     (handle,) = await producer.enqueue([producer.call("stamp")])
                     await handle.result(timeout=PATIENCE_SECONDS)
     (mention,) = mentions()
-    assert "answered 409 the sender speaks version 1 of the peers' protocol and this node speaks 2" in mention
-    assert "run the same release of synergon on all nodes; it is tried again" in mention
+    assert "answered 409 the sender speaks version 1 of the peer protocol and this node speaks 2" in mention
+    assert "run the same release of synergon on all nodes; retrying" in mention

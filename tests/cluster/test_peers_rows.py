@@ -75,7 +75,7 @@ async def test_a_node_whose_row_is_deleted_joins_again_and_its_namesake_is_left_
     assert took < LEASE_SECONDS / 2 + pace.seconds(SOON), "a beat is a sixth"
 
 
-async def test_what_a_fenced_attempt_says_when_another_has_begun_does_not_count(
+async def test_the_outcome_of_a_fenced_attempt_is_ignored_after_the_next_has_started(
     postgres_url: str, tmp_path: Path
 ) -> None:
     async with Engine(postgres_url, sweep=0.2) as producer:

@@ -22,7 +22,7 @@ from tests.cluster.support import IS_LONG_RUN
 from tests.support import SOON, Pace, until
 
 from synergon import Engine, State
-from synergon.peering.outbox import LONGEST_PAUSE_SECONDS, REST_SECONDS
+from synergon.peering.outbox import MAX_RETRY_SECONDS, MIN_INTERVAL_SECONDS
 
 PATIENCE: Final = 30.0
 ROUNDS: Final = 200 if IS_LONG_RUN else 50
@@ -35,7 +35,7 @@ BURST: Final = 100_000 if IS_LONG_RUN else 10_000
 # ------------------------------------------------------------ the right node
 
 
-async def test_a_task_added_anywhere_runs_at_once_on_the_one_node_that_has_its_kind(url: str) -> None:
+async def test_a_task_enqueued_anywhere_starts_at_once_on_the_only_node_of_its_kind(url: str) -> None:
     kinds = ("north", "east", "south")
     async with cluster(url, *kinds) as producer:
         homes: dict[str, int] = {}
@@ -88,9 +88,7 @@ class Questions:
         return "SET leased_until" in statement or "SELECT leased_until" in statement
 
 
-async def test_a_node_acts_on_messages_and_asks_its_database_hardly_anything_in_between(
-    url: str, tmp_path: Path
-) -> None:
+async def test_a_node_acts_on_hints_and_rarely_queries_the_database_in_between(url: str, tmp_path: Path) -> None:
     questions = Questions(url, tmp_path)
     async with Door() as door, Engine(url, sweep=3600) as producer:
         with node(questions.url, "stamp", settings={**door.settings, **questions.settings}):
@@ -134,7 +132,7 @@ async def test_when_all_messages_are_lost_the_sweep_starts_the_task(url: str) ->
         assert door.let_in == 0
 
 
-async def test_a_door_that_answers_503_for_a_while_is_used_again_when_it_has_healed(url: str) -> None:
+async def test_a_peer_that_answers_503_for_a_while_is_used_again(url: str) -> None:
     async with Door() as door, cluster(url, "stamp", settings=door.settings) as producer:
         (handle,) = await producer.enqueue([producer.call("stamp")])
         await handle.result(timeout=PATIENCE)
@@ -146,7 +144,7 @@ async def test_a_door_that_answers_503_for_a_while_is_used_again_when_it_has_hea
         assert (await handle.status()).state is State.READY
 
         door.mood = "open"
-        await handle.result(timeout=LONGEST_PAUSE_SECONDS + PATIENCE)
+        await handle.result(timeout=MAX_RETRY_SECONDS + PATIENCE)
         await door.until_quiet()
         let_in = door.let_in
         with Pace() as pace:
@@ -184,7 +182,7 @@ async def test_a_burst_makes_few_messages(url: str) -> None:
             return (await producer.counts())[State.SUCCEEDED] == 1 + BURST
 
         await until(all_have_ended, patience_seconds=300)
-        messages, rests = door.let_in - before, (time.monotonic() - began) / REST_SECONDS
+        messages, rests = door.let_in - before, (time.monotonic() - began) / MIN_INTERVAL_SECONDS
         print(f"\n{url.split(':')[0]}: {BURST} tasks in {took:.1f} s, {messages} messages")
         assert messages < 500
         assert messages < rests + 10, "at most one for each time that the sender has rested"

@@ -19,7 +19,7 @@ SECONDS: Final = 0 if IS_LONG_RUN else 0.3
 time at all, those would run most who get the processors, and the rest of the suite has a say in that."""
 
 
-async def test_alike_nodes_share_a_crowd_of_tasks_and_run_each_once(url: str, tmp_path: Path) -> None:
+async def test_equal_nodes_share_many_tasks_and_run_each_once(url: str, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     settings = {"PEERS_MARKS": str(marks)} | ({} if IS_LONG_RUN else {"SYNERGON_CONCURRENCY": "16"})

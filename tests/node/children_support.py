@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from synergon.node.processes.child_main import ChannelClosed, ChildChannel, RequestRefused
+from synergon.node.processes.child_main import ChannelClosed, ChildChannel, RequestRejected
 
 ENTRY = "tests.node.children_support:run"
 
@@ -73,7 +73,7 @@ def flood_from_threads(argument: bytes, channel: ChildChannel) -> bytes:
 def ask(argument: bytes, channel: ChildChannel) -> bytes:
     try:
         return channel.request(argument)
-    except RequestRefused as refusal:
+    except RequestRejected as refusal:
         return f"refused: {refusal}".encode()
 
 

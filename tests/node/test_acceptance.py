@@ -373,7 +373,7 @@ async def test_a_drain_ends_although_a_function_never_does(
     is_coroutine: bool,
 ) -> None:
     """More candidates than one question holds: those that cannot be asked about are refused too, and reported once."""
-    monkeypatch.setattr("synergon.node.callbacks.callbacks.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.callbacks.STOP_SECONDS", 0.05)
     engine, gate, calls = new_engine(memory_url, concurrency=1), ThreadGate(), 0
 
     @engine.task

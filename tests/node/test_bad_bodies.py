@@ -218,9 +218,9 @@ async def test_a_body_that_blocks_the_loop_is_named_and_the_lease_survives_it(
             assert await handle.result(PATIENCE_SECONDS) == 1
             assert node.id == node_id
             assert (await handle.status()).node_id == node_id
-            await until(lambda: "the event loop goes on after" in caplog.text)
+            await until(lambda: "the event loop is running again, after" in caplog.text)
     (line,) = [entry.getMessage() for entry in caplog.records if "has blocked the event loop" in entry.getMessage()]
-    assert line.startswith(f"the body of task {handle.id} (block) has blocked the event loop for more than 1 s, at ")
+    assert line.startswith(f"task {handle.id} (block) has blocked the event loop for more than 1 s, at ")
     assert f"{__file__}:" in line
     assert "in block; make it a plain function to run it in a thread" in line
 

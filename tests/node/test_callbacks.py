@@ -13,7 +13,7 @@ from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, testing
-from synergon.node.callbacks.callbacks import Limit
+from synergon.node.callbacks.callbacks import TimeLimit
 from synergon.node.node import Node
 
 
@@ -48,7 +48,7 @@ class Stubborn:
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubborn]:
     for module in ("callbacks", "hooks", "event_feed", "idle_hooks"):
-        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.STOP_SECONDS", 0.05)
     functions = Stubborn()
     yield functions
     functions.let_go.set()
@@ -103,7 +103,7 @@ async def stopped_with(engine: Engine, stubborn: Stubborn) -> Node:
 
 @EVERYWHERE
 @pytest.mark.parametrize("form", ["deaf", "stuck", "deaf_later"])
-async def test_a_function_that_never_ends_is_named_once_and_left_behind(
+async def test_a_callback_that_never_ends_is_logged_once_and_abandoned(
     new_engine: NewEngine,
     memory_url: str,
     stubborn: Stubborn,
@@ -117,14 +117,14 @@ async def test_a_function_that_never_ends_is_named_once_and_left_behind(
     (said,) = warnings_of(caplog)
     assert said.startswith(known_as)
     assert f"Stubborn.{form}" in said
-    assert said.endswith("would not end; the node stops without it")
+    assert said.endswith("did not end within 0.05 s; the node stops without it")
     assert node.must_exit is (form != "stuck"), (
         "a loop waits for its coroutines when it is closed, not for such threads"
     )
 
 
 @EVERYWHERE
-async def test_a_function_that_ends_when_it_is_cancelled_is_not_spoken_of(
+async def test_a_callback_that_ends_when_cancelled_is_not_logged(
     new_engine: NewEngine, memory_url: str, stubborn: Stubborn, caplog: pytest.LogCaptureFixture, place: Place
 ) -> None:
     engine, was_cancelled = new_engine(memory_url), False
@@ -147,7 +147,7 @@ async def test_a_function_that_ends_when_it_is_cancelled_is_not_spoken_of(
 
 @EVERYWHERE
 @pytest.mark.parametrize("raised", [asyncio.CancelledError, SystemExit])
-async def test_what_would_end_a_loop_is_an_error_like_any_other(
+async def test_exit_exceptions_of_callbacks_do_not_end_the_loop(
     new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, place: Place, raised: type[BaseException]
 ) -> None:
     """A cancel that nobody asked for must not end the line of a subscriber, or the duty that asks a kind."""
@@ -171,7 +171,7 @@ async def test_what_would_end_a_loop_is_an_error_like_any_other(
 
 
 @pytest.mark.parametrize("place", [a_hook, a_subscriber])
-async def test_a_function_whose_time_is_over_and_that_goes_on_is_heard_of_before_the_stop(
+async def test_a_callback_that_ignores_its_timeout_is_logged_before_the_stop(
     new_engine: NewEngine,
     memory_url: str,
     stubborn: Stubborn,
@@ -179,27 +179,27 @@ async def test_a_function_whose_time_is_over_and_that_goes_on_is_heard_of_before
     monkeypatch: pytest.MonkeyPatch,
     place: Place,
 ) -> None:
-    monkeypatch.setattr("synergon.node.callbacks.hooks.LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr("synergon.node.callbacks.event_feed.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.hooks.CALL_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.CALL_SECONDS", 0.05)
     engine = new_engine(memory_url)
     known_as = place(engine, stubborn.deaf)
     async with asyncio.timeout(PATIENCE_SECONDS), engine.worker():
         await engine.enqueue([engine.call("work")])
-        await until(lambda: "goes on although its time of 0.05 s is over" in caplog.text)
+        await until(lambda: "ignores its timeout of 0.05 s and goes on" in caplog.text)
         assert known_as in caplog.text
         stubborn.let_go.set()
 
 
 @pytest.mark.parametrize("place", [a_hook, a_subscriber])
-async def test_a_function_that_takes_too_long_is_cancelled_and_called_again_for_the_next(
+async def test_a_callback_that_exceeds_its_timeout_is_cancelled_and_called_for_the_next_event(
     new_engine: NewEngine,
     memory_url: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     place: Place,
 ) -> None:
-    monkeypatch.setattr("synergon.node.callbacks.hooks.LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr("synergon.node.callbacks.event_feed.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.hooks.CALL_SECONDS", 0.05)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.CALL_SECONDS", 0.05)
     engine, calls = new_engine(memory_url), 0
 
     async def slow_at_first(*_: Any) -> None:
@@ -218,11 +218,11 @@ async def test_a_function_that_takes_too_long_is_cancelled_and_called_again_for_
     assert "slow_at_first" in error.exc_text, "it tells where it was"
 
 
-async def test_a_limit_leaves_a_cancel_alone_that_comes_from_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_time_limit_does_not_swallow_a_cancel_from_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.LoggerAdapter(logging.getLogger("synergon"), {})
 
     async def limited(seconds: float) -> None:
-        with Limit("it", seconds, logger):
+        with TimeLimit("it", seconds, logger):
             await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):
@@ -236,7 +236,7 @@ async def test_a_limit_leaves_a_cancel_alone_that_comes_from_elsewhere(caplog: p
     assert not caplog.records
 
 
-async def test_a_drain_in_a_test_ends_too(
+async def test_drain_in_a_test_ends_despite_hanging_callbacks(
     new_engine: NewEngine, memory_url: str, stubborn: Stubborn, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = new_engine(memory_url)
@@ -244,4 +244,4 @@ async def test_a_drain_in_a_test_ends_too(
     async with asyncio.timeout(PATIENCE_SECONDS), testing.memory(engine) as tester:
         await engine.enqueue([engine.call("work")])
         await tester.drain()
-    assert "Stubborn.deaf) would not end" in caplog.text
+    assert "Stubborn.deaf) did not end" in caplog.text

@@ -190,7 +190,7 @@ async def test_a_node_that_cannot_run_what_it_stores_tells_one_that_can(new_engi
     for engine in (here, there):
         engine.task(note)
     async with here.worker(), there.worker():
-        await until(lambda: here.peers is not None and len(list(here.peers._post.directory)) == 1)
+        await until(lambda: here.peers is not None and len(list(here.peers._router.directory)) == 1)
         handle = await here.kinds["note"].with_options(needs={"zone:eu"}).enqueue()
         assert await handle.result(timeout=PATIENCE_SECONDS) == "done"
         later = await here.kinds["note"].with_options(needs={"zone:eu"}, delay=0.05).enqueue()

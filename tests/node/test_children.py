@@ -70,7 +70,7 @@ async def test_a_job_is_answered(shared_pool: ChildPool) -> None:
     assert await do(shared_pool, b"echo hello") == b"hello"
 
 
-async def test_an_idle_child_does_the_next_job(own_pool: ChildPool) -> None:
+async def test_an_idle_child_is_reused(own_pool: ChildPool) -> None:
     first = await do(own_pool, b"pid")
     assert (own_pool.idle, own_pool.busy) == (1, 0)
     run = own_pool.start(b"pid")
@@ -78,7 +78,7 @@ async def test_an_idle_child_does_the_next_job(own_pool: ChildPool) -> None:
     assert await run.result() == first
 
 
-async def test_jobs_at_the_same_time_have_children_of_their_own(own_pool: ChildPool) -> None:
+async def test_concurrent_jobs_run_in_separate_children(own_pool: ChildPool) -> None:
     runs = [own_pool.start(b"wait_for_note go") for _ in range(3)]
     for run in runs:
         run.notify(b"go")
@@ -104,7 +104,7 @@ async def test_a_job_may_be_huge(shared_pool: ChildPool) -> None:
     assert await do(shared_pool, b"echo " + b"x" * 5_000_000) == b"x" * 5_000_000
 
 
-async def test_giving_up_the_wait_leaves_the_job_alone(shared_pool: ChildPool) -> None:
+async def test_cancelling_the_wait_does_not_stop_the_job(shared_pool: ChildPool) -> None:
     run, _ = await start_and_hear(shared_pool, b"wait_for_note go")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.result(), 0.01)
@@ -128,7 +128,7 @@ async def test_threads_of_a_job_do_not_mix_up_their_messages(shared_pool: ChildP
     assert sorted(heard, key=int) == [str(number).encode() for number in range(500) for _ in range(4)]
 
 
-async def test_messages_that_nobody_wants_are_dropped(shared_pool: ChildPool) -> None:
+async def test_messages_without_a_callback_are_dropped(shared_pool: ChildPool) -> None:
     assert await do(shared_pool, b"flood 100") == b"done"
 
 
@@ -152,7 +152,7 @@ async def test_requests_of_several_threads_get_their_own_answers(shared_pool: Ch
     assert await shared_pool.start(b"ask_from_threads 7", on_message=answer).result() == b"00 11 22 33 44 55 66"
 
 
-async def test_a_request_that_cannot_be_answered_is_refused(
+async def test_a_request_that_cannot_be_answered_is_rejected(
     shared_pool: ChildPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(message: bytes) -> bytes:
@@ -193,7 +193,7 @@ async def test_a_note_for_a_job_that_has_ended_does_not_reach_the_next(shared_po
     assert await run.result() == b"go"
 
 
-async def test_a_thread_left_behind_cannot_talk_into_the_next_job(shared_pool: ChildPool) -> None:
+async def test_a_leftover_thread_cannot_send_messages_of_the_next_job(shared_pool: ChildPool) -> None:
     await do(shared_pool, b"talk_after_the_end")
     heard: list[bytes] = []
     run = shared_pool.start(b"what_was_left", on_message=heard.append)
@@ -217,7 +217,7 @@ async def test_a_thread_left_behind_cannot_talk_into_the_next_job(shared_pool: C
         (b"no_such_body", "KeyError: 'no_such_body'"),
     ],
 )
-async def test_whatever_a_body_raises_is_an_error_and_the_child_lives_on(
+async def test_any_exception_of_a_job_is_an_error_and_the_child_survives(
     shared_pool: ChildPool, job: bytes, expected: str
 ) -> None:
     pid = await do(shared_pool, b"pid")
@@ -229,12 +229,12 @@ async def test_whatever_a_body_raises_is_an_error_and_the_child_lives_on(
 
 
 @pytest.mark.parametrize("job", [b"exit_in_thread", b"close_standard_streams", b"signal_self SIGINT"])
-async def test_a_body_may_do_odd_things_to_its_process(own_pool: ChildPool, job: bytes) -> None:
+async def test_a_job_may_change_its_process(own_pool: ChildPool, job: bytes) -> None:
     assert await do(own_pool, job) == b"lives"
     assert await do(own_pool, b"echo next") == b"next"
 
 
-async def test_a_fork_that_comes_back_out_of_the_body_is_not_the_job(shared_pool: ChildPool) -> None:
+async def test_a_fork_that_returns_from_the_job_does_not_answer_it(shared_pool: ChildPool) -> None:
     assert await do(shared_pool, b"fork_and_return") == b"original"
     assert await do(shared_pool, b"echo next") == b"next"
 
@@ -251,7 +251,7 @@ async def test_a_fork_that_comes_back_out_of_the_body_is_not_the_job(shared_pool
         (b"write_everywhere", None, "SIGKILL"),
     ],
 )
-async def test_a_death_under_a_job_is_told_with_its_cause(
+async def test_the_death_of_a_child_is_reported_with_its_cause(
     shared_pool: ChildPool, job: bytes, exit_code: int | None, signal_name: str | None
 ) -> None:
     pid = int(await do(shared_pool, b"pid"))
@@ -263,7 +263,7 @@ async def test_a_death_under_a_job_is_told_with_its_cause(
     assert await do(shared_pool, b"echo next") == b"next"
 
 
-async def test_what_was_said_before_bytes_that_are_no_frame_is_heard() -> None:
+async def test_frames_before_invalid_bytes_are_handled() -> None:
     # Or else a job could be taken for one that was never accepted, and run again.
     frames = FrameReader().feed(Frame(Kind.ACCEPTED).encode() + b"\xff" * 100)
     assert next(frames) == Frame(Kind.ACCEPTED)
@@ -271,14 +271,14 @@ async def test_what_was_said_before_bytes_that_are_no_frame_is_heard() -> None:
         next(frames)
 
 
-async def test_a_child_that_was_interrupted_in_the_middle_of_a_message_ends(shared_pool: ChildPool) -> None:
+async def test_a_child_interrupted_while_sending_exits(shared_pool: ChildPool) -> None:
     run, pid = await start_and_hear(shared_pool, b"raise_in_the_middle_of_a_message")
     assert has_ended_soon(int(pid))  # the event loop is blocked meanwhile, so the message cannot get through
     with pytest.raises(ChildDied, match="SIGKILL"):
         await run.result()
 
 
-async def test_what_a_child_said_is_heard_even_if_its_death_is_known_first(shared_pool: ChildPool) -> None:
+async def test_frames_of_a_dead_child_are_handled_before_its_end(shared_pool: ChildPool) -> None:
     pid = int(await do(shared_pool, b"pid"))
     run = shared_pool.start(b"exit_at_once 3")
     while psutil.pid_exists(pid):
@@ -289,7 +289,7 @@ async def test_what_a_child_said_is_heard_even_if_its_death_is_known_first(share
     assert caught.value.pid == pid  # and not another one, on which the job ran again
 
 
-async def test_what_a_dead_child_has_started_dies_too(shared_pool: ChildPool) -> None:
+async def test_processes_started_by_a_child_die_with_it(shared_pool: ChildPool) -> None:
     run, helper = await start_and_hear(shared_pool, b"die_with_helper")
     with pytest.raises(ChildDied, match="exited with code 3"):
         await run.result()
@@ -300,7 +300,7 @@ async def test_what_a_dead_child_has_started_dies_too(shared_pool: ChildPool) ->
 
 
 @pytest.mark.parametrize("job", [b"spin", b"hold_the_interpreter"])
-async def test_a_body_that_never_ends_is_killed_at_its_deadline(shared_pool: ChildPool, job: bytes) -> None:
+async def test_a_job_that_never_ends_is_killed_at_its_deadline(shared_pool: ChildPool, job: bytes) -> None:
     run, pid = await start_and_hear(shared_pool, job)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.result(), 0.02)
@@ -310,7 +310,7 @@ async def test_a_body_that_never_ends_is_killed_at_its_deadline(shared_pool: Chi
     assert not psutil.pid_exists(int(pid))
 
 
-async def test_a_kill_takes_along_what_the_body_has_started(shared_pool: ChildPool) -> None:
+async def test_a_kill_includes_processes_started_by_the_job(shared_pool: ChildPool) -> None:
     run, pids = await start_and_hear(shared_pool, b"wait_with_helper")
     run.kill()
     with pytest.raises(ChildKilled):
@@ -334,7 +334,7 @@ async def test_a_kill_after_the_end_changes_nothing(shared_pool: ChildPool) -> N
     assert await do(shared_pool, b"pid") == pid
 
 
-async def test_all_are_killed_from_another_thread_while_the_event_loop_is_blocked(own_pool: ChildPool) -> None:
+async def test_kill_all_works_while_the_event_loop_is_blocked(own_pool: ChildPool) -> None:
     await do(own_pool, b"echo idle")
     spinning = [await start_and_hear(own_pool, b"spin") for _ in range(2)]
     starting = own_pool.start(b"spin", fresh=True)
@@ -354,7 +354,7 @@ async def test_all_are_killed_from_another_thread_while_the_event_loop_is_blocke
     assert await do(own_pool, b"echo next") == b"next"
 
 
-async def test_no_job_survives_that_was_being_moved_when_all_were_killed(own_pool: ChildPool) -> None:
+async def test_kill_all_includes_a_job_that_is_being_reassigned(own_pool: ChildPool) -> None:
     os.kill(int(await do(own_pool, b"pid")), signal.SIGKILL)
     run = own_pool.start(b"spin")  # goes to the dead child, to be moved to a new one
     thread = threading.Thread(target=own_pool.kill_all)
@@ -367,7 +367,7 @@ async def test_no_job_survives_that_was_being_moved_when_all_were_killed(own_poo
 # ---------------------------------------------------------------- children that are replaced
 
 
-async def test_a_job_sent_to_a_dead_child_runs_on_a_new_one(shared_pool: ChildPool) -> None:
+async def test_a_job_sent_to_a_dead_child_runs_in_a_new_one(shared_pool: ChildPool) -> None:
     pid = await do(shared_pool, b"pid")
     os.kill(int(pid), signal.SIGKILL)
     assert await do(shared_pool, b"pid") != pid
@@ -383,7 +383,7 @@ async def test_a_job_and_its_notes_move_when_the_child_dies_before_it_accepts(sh
     assert await run.result() == b"go"
 
 
-async def test_a_child_that_dies_while_idle_is_forgotten(own_pool: ChildPool) -> None:
+async def test_a_child_that_dies_while_idle_is_removed(own_pool: ChildPool) -> None:
     pid = int(await do(own_pool, b"leave_an_alarm"))  # it goes off when the job has ended
     assert has_ended_soon(pid)
     await asyncio.wait_for(none_idle(own_pool), PATIENCE_SECONDS)
@@ -395,21 +395,21 @@ async def none_idle(pool: ChildPool) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_a_child_is_replaced_after_so_many_jobs(new_pool: Callable[..., ChildPool]) -> None:
+async def test_a_child_is_replaced_after_recycle_after_jobs(new_pool: Callable[..., ChildPool]) -> None:
     pool = new_pool(recycle_after=2)
     pids = [await do(pool, b"pid") for _ in range(4)]
     assert pids[0] == pids[1] != pids[2] == pids[3]
     assert has_ended_soon(int(pids[0]))
 
 
-async def test_a_child_that_has_grown_too_large_is_replaced(new_pool: Callable[..., ChildPool]) -> None:
+async def test_a_child_over_the_memory_limit_is_replaced(new_pool: Callable[..., ChildPool]) -> None:
     pool = new_pool(memory_limit_bytes=100_000_000)
     small = await do(pool, b"keep_memory 1000")
     assert await do(pool, b"keep_memory 120000000") == small
     assert await do(pool, b"pid") != small
 
 
-async def test_a_fresh_job_has_a_process_for_itself_alone(shared_pool: ChildPool) -> None:
+async def test_a_fresh_job_runs_alone_in_a_new_process(shared_pool: ChildPool) -> None:
     usual = await do(shared_pool, b"pid")
     fresh = await shared_pool.start(b"pid", fresh=True).result()
     assert fresh != usual
@@ -417,8 +417,8 @@ async def test_a_fresh_job_has_a_process_for_itself_alone(shared_pool: ChildPool
     assert has_ended_soon(int(fresh))
 
 
-async def test_a_child_that_cannot_end_is_killed(own_pool: ChildPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_process, "ENDING_SECONDS", 0.05)
+async def test_a_child_that_does_not_exit_is_killed(own_pool: ChildPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "EXIT_SECONDS", 0.05)
     pid = int(await do(own_pool, b"leave_a_thread"))
     await own_pool.close()
     assert not psutil.pid_exists(pid)
@@ -435,7 +435,7 @@ async def test_a_child_that_cannot_end_is_killed(own_pool: ChildPool, monkeypatc
         ({"preload": ("no_such_module",)}, "ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
-async def test_what_cannot_be_imported_is_an_error_of_the_job(
+async def test_a_failed_import_is_an_error_of_the_job(
     new_pool: Callable[..., ChildPool], options: dict[str, object], expected: str
 ) -> None:
     pool = new_pool(**options)
@@ -444,7 +444,7 @@ async def test_what_cannot_be_imported_is_an_error_of_the_job(
     assert pool.idle == 0  # the next one may have more luck
 
 
-async def test_a_child_that_dies_while_it_imports_is_not_held_against_the_job(
+async def test_a_child_that_dies_on_import_does_not_count_against_the_job(
     new_pool: Callable[..., ChildPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deadly.py").write_text("import os; os._exit(7)")
@@ -458,7 +458,7 @@ async def test_a_child_that_dies_while_it_imports_is_not_held_against_the_job(
     ("name", "value", "why"),
     [("executable", "/no/such/python", "No such file"), ("path", [*sys.path, None], "NoneType")],
 )
-async def test_a_process_that_cannot_be_started_is_not_held_against_the_job(
+async def test_a_process_that_cannot_start_does_not_count_against_the_job(
     own_pool: ChildPool, monkeypatch: pytest.MonkeyPatch, name: str, value: object, why: str
 ) -> None:
     monkeypatch.setattr(sys, name, value)
@@ -467,7 +467,7 @@ async def test_a_process_that_cannot_be_started_is_not_held_against_the_job(
             await do(own_pool, b"echo x")
 
 
-async def test_modules_can_be_loaded_ahead(new_pool: Callable[..., ChildPool]) -> None:
+async def test_modules_can_be_preloaded(new_pool: Callable[..., ChildPool]) -> None:
     assert await do(new_pool(), b"is_imported wave") == b"False"
     assert await do(new_pool(preload=("wave",)), b"is_imported wave") == b"True"
 
@@ -476,7 +476,7 @@ async def test_modules_can_be_loaded_ahead(new_pool: Callable[..., ChildPool]) -
     "options",
     [{"entry": "module"}, {"entry": "module:"}, {"entry": ":f"}, {"recycle_after": 0}, {"memory_limit_bytes": 0}],
 )
-async def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+async def test_invalid_options_of_the_pool_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         ChildPool(**{"entry": ENTRY, **options})  # type: ignore[arg-type]  # wrong on purpose
 
@@ -484,7 +484,7 @@ async def test_options_that_make_no_sense_are_refused(options: dict[str, object]
 # ---------------------------------------------------------------- closing
 
 
-async def test_closing_kills_what_runs_and_ends_what_is_idle(own_pool: ChildPool) -> None:
+async def test_close_kills_running_children_and_ends_idle_ones(own_pool: ChildPool) -> None:
     idle = int(await do(own_pool, b"pid"))
     spinning, pid = await start_and_hear(own_pool, b"spin")
     starting = own_pool.start(b"spin")
@@ -498,7 +498,7 @@ async def test_closing_kills_what_runs_and_ends_what_is_idle(own_pool: ChildPool
     assert (own_pool.idle, own_pool.busy) == (0, 0)
 
 
-async def test_a_closed_pool_takes_no_jobs(own_pool: ChildPool) -> None:
+async def test_a_closed_pool_accepts_no_jobs(own_pool: ChildPool) -> None:
     await own_pool.close()
     with pytest.raises(NotConnected):
         own_pool.start(b"echo x")

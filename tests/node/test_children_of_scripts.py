@@ -83,7 +83,7 @@ def test_a_child_imports_what_its_parent_can_import(run_script: Script, tmp_path
     assert errors == ""
 
 
-def test_a_child_is_like_its_parent(run_script: Script) -> None:
+def test_a_child_has_the_interpreter_flags_of_its_parent(run_script: Script) -> None:
     script = run_script(
         'lines = (await pool.start(b"surroundings").result()).decode().split("\\n")\n'
         'assert lines == [os.getcwd(), "False", "1", *sys.path], lines',
@@ -115,13 +115,13 @@ def test_nothing_is_left_behind_after_many_jobs(run_script: Script) -> None:
     assert errors == ""
 
 
-def test_what_a_job_has_printed_is_seen_when_it_has_ended(run_script: Script) -> None:
+def test_the_output_of_a_job_is_flushed_at_its_end(run_script: Script) -> None:
     script = run_script('await pool.start(b"speak hello").result()\nos._exit(0)')
     output, _ = script.communicate(timeout=PATIENCE_SECONDS)
     assert output.split() == ["script", "hello"]
 
 
-def test_leaving_without_closing_ends_the_children(run_script: Script) -> None:
+def test_children_end_when_the_parent_exits_without_close(run_script: Script) -> None:
     script = run_script(
         'await pool.start(b"echo x").result()\n'
         'pool.start(b"spin", on_message=lambda pid: (print(pid.decode(), flush=True), sys.stdin.close()))\n'
@@ -169,7 +169,7 @@ def test_a_fork_of_the_parent_does_not_keep_its_children_alive(run_script: Scrip
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_foreground_group_is_for_the_parent_alone(
+def test_a_signal_to_the_foreground_group_reaches_the_parent_only(
     run_script: Script, signal_number: signal.Signals
 ) -> None:
     script = run_script(

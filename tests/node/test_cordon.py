@@ -86,7 +86,7 @@ class Paths:
         await self.command.enqueue()
 
     async def _hint(self, node: Node) -> None:
-        node.heard(message(new={"work": 1, "hurry": 1}, freed=("provider:pool",), due=True, control=True))
+        node.handle_hints(message(new={"work": 1, "hurry": 1}, freed=("provider:pool",), due=True, control=True))
 
     async def _retry(self, _: Node) -> None:
         handle = await self.work.enqueue()

@@ -32,7 +32,7 @@ def url(memory_url: str) -> str:
     return memory_url
 
 
-async def test_every_turn_of_a_task_is_told_in_order_and_after_it_is_stored(engine: Engine) -> None:
+async def test_events_of_a_task_come_in_order_and_after_the_commit(engine: Engine) -> None:
     heard: list[Event] = []
     stored: list[State] = []
 
@@ -64,7 +64,7 @@ async def test_every_turn_of_a_task_is_told_in_order_and_after_it_is_stored(engi
     assert stored == [State.SUCCEEDED]
 
 
-async def test_ends_of_all_kinds_are_told_with_their_reason(engine: Engine) -> None:
+async def test_every_end_has_an_event_with_its_reason(engine: Engine) -> None:
     heard: list[Event] = []
     engine.on_event(heard.append)
     gate = Gate()
@@ -97,7 +97,7 @@ async def test_ends_of_all_kinds_are_told_with_their_reason(engine: Engine) -> N
     }
 
 
-async def test_what_a_node_hands_back_at_its_end_is_told_before_it_is_gone(engine: Engine) -> None:
+async def test_handed_back_tasks_have_events_before_the_node_has_stopped(engine: Engine) -> None:
     heard: list[Event] = []
     engine.on_event(heard.append)
     gate = Gate()
@@ -115,7 +115,7 @@ async def test_what_a_node_hands_back_at_its_end_is_told_before_it_is_gone(engin
     ]
 
 
-async def test_what_a_dead_node_held_is_told_as_crashed(engine: Engine) -> None:
+async def test_tasks_of_a_dead_node_have_crashed_events(engine: Engine) -> None:
     heard: list[Event] = []
     engine.on_event(heard.append)
 
@@ -137,12 +137,12 @@ async def test_what_a_dead_node_held_is_told_as_crashed(engine: Engine) -> None:
     ]
 
 
-async def test_subscribers_that_raise_or_hang_hold_up_nobody(
+async def test_failing_or_hanging_subscribers_delay_nothing(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.node.callbacks.event_feed.MOST_EVENTS", 10)
+    monkeypatch.setattr("synergon.node.callbacks.event_feed.MAX_EVENTS", 10)
     for module in ("callbacks", "event_feed"):
-        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.STOP_SECONDS", 0.05)
     release, told = threading.Event(), []
 
     @engine.on_event
@@ -167,11 +167,11 @@ async def test_subscribers_that_raise_or_hang_hold_up_nobody(
     finally:
         release.set()
     said = [record.getMessage() for record in caplog.records]
-    assert sum("a subscriber raised" in line for line in said) == 40
-    assert sum("does not keep up" in line for line in said) == 1
+    assert sum("subscriber" in line and "raised, or did not end" in line for line in said) == 40
+    assert sum("is too slow" in line for line in said) == 1
 
 
-async def test_a_test_hears_them_too(engine: Engine) -> None:
+async def test_drain_in_a_test_delivers_events(engine: Engine) -> None:
     heard: list[Event] = []
     engine.on_event(heard.append)
 
@@ -209,7 +209,7 @@ class _Generator:
         yield event
 
 
-async def test_what_a_plain_function_returns_to_be_awaited_is_awaited_on_the_loop_and_in_order(engine: Engine) -> None:
+async def test_an_awaitable_returned_by_a_plain_subscriber_is_awaited_in_order(engine: Engine) -> None:
     heard: list[tuple[str, bool]] = []
 
     async def push(event: Event) -> None:

@@ -222,7 +222,7 @@ async def test_what_a_hook_raises_is_logged_with_its_traceback_and_changes_nothi
     async with engine.worker():
         await until(lambda: len(calls) == 3 and min(calls.values()) >= 2)
         assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == "done"
-    said = [record for record in caplog.records if "raised; it is called again in 0.01 s" in record.getMessage()]
+    said = [record for record in caplog.records if "raised; the next call is in 0.01 s" in record.getMessage()]
     assert "broken" in said[0].getMessage()
     assert said[0].exc_info is not None
     assert isinstance(said[0].exc_info[1], ZeroDivisionError)
@@ -270,7 +270,7 @@ async def test_a_thread_that_loops_until_nothing_is_left_cannot_enqueue_when_the
             await until(lambda: _some_succeeded(engine))
         await until(lambda: bool(ended))
         stored = sum((await engine.counts()).values())
-        assert "endless may do nothing more: its node stops" in ended[0]
+        assert "endless cannot use the engine any more: its node stops" in ended[0]
         await asyncio.sleep(10 * SOON)
         assert sum((await engine.counts()).values()) == stored
 
@@ -279,7 +279,7 @@ async def test_a_hook_that_never_returns_holds_up_neither_tasks_nor_the_stop(
     new_engine: NewEngine, memory_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("callbacks", "idle_hooks"):
-        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.STOP_SECONDS", 0.05)
     engine, gate = new_engine(memory_url), ThreadGate()
 
     @engine.task
@@ -293,7 +293,7 @@ async def test_a_hook_that_never_returns_holds_up_neither_tasks_nor_the_stop(
     async with engine.worker():
         await gate.until_reached()
         assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == "done"
-    assert "never would not end; the node stops without it" in caplog.text
+    assert "never did not end within 0.05 s; the node stops without it" in caplog.text
     gate.open()
 
 
@@ -315,7 +315,7 @@ async def test_a_hook_that_takes_too_long_is_ended_and_called_again(
 
     async with engine.worker():
         await until(lambda: len(cancelled) >= 2)
-    assert "slow did not end within 0.02 s; it is asked to" in caplog.text
+    assert "slow did not end within 0.02 s; stopping it" in caplog.text
     assert not [record for record in caplog.records if record.exc_info], "that is no error of its own"
 
 

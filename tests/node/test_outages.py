@@ -307,7 +307,7 @@ async def test_a_stop_during_an_outage_ends_and_says_what_it_could_not_do(
                 await note.enqueue()
                 await until(lambda: stores[-1].calls["finish"] >= 1)
     assert "some outcomes could not be written before the lease was over; their tasks run again" in caplog.text
-    assert "the node's row could not be removed" in caplog.text
+    assert "cannot remove the row of node" in caplog.text
 
 
 async def _away(_call: Callable[[], Awaitable[Any]]) -> Any:
@@ -459,7 +459,7 @@ async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is
     assert ended_with[0] + pulse.missed_seconds > 0, "others could not have taken it yet"
     assert (record.attempts, record.crashes) == (1, 0)
     assert exits == []
-    assert "the lease could not be renewed: the way is cut" in caplog.text
+    assert "cannot renew the lease: the way is cut" in caplog.text
     assert f"node {first_id} has lost its lease" in caplog.text
 
 
@@ -483,7 +483,7 @@ async def test_a_thread_that_will_not_end_with_the_lease_takes_the_process_with_
             await until(lambda: bool(exits))
             gate.open()
     assert exits == [75]
-    assert "a body would not end before the lease was over; this process exits" in caplog.text
+    assert "a task function did not end before the lease expired; this process exits" in caplog.text
 
 
 @pytest.mark.usefixtures("quick_heartbeat")

@@ -1,4 +1,4 @@
-"""Whom to wake."""
+"""Directory: which nodes are peers, and which peers are woken."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def directory(*nodes: NodeRecord) -> Directory:
 
 
 def ids(found: Directory, kind: str, queue: str | None, count: int) -> list[str]:
-    return [peer.id for peer in found.whom_to_wake(kind, queue, count)]
+    return [peer.id for peer in found.choose_to_wake(kind, queue, count)]
 
 
-def test_only_those_who_can_be_called_are_peers() -> None:
+def test_only_live_nodes_with_a_usable_address_are_peers() -> None:
     found = directory(
         node("me"),
         node("dead", lease_left=-1.0),
@@ -50,26 +50,26 @@ def test_only_those_who_can_be_called_are_peers() -> None:
     assert [peer.id for peer in found] == ["you"]
 
 
-def test_as_few_are_woken_as_have_room() -> None:
+def test_as_few_peers_are_woken_as_have_capacity() -> None:
     found = directory(node("one", concurrency=1), node("ten", concurrency=10), node("two", concurrency=2))
     assert ids(found, "a", "q", 5) == ["ten"]
     assert ids(found, "a", "q", 6) == ["ten", "two"]
 
 
-def test_all_are_woken_if_nobody_has_room() -> None:
+def test_all_peers_are_woken_if_none_has_capacity() -> None:
     found = directory(node("one", concurrency=1), node("two", concurrency=2))
     assert set(ids(found, "a", "q", 100)) == {"one", "two"}
     assert set(ids(found, "a", "q", 1)) == {"one", "two"}
 
 
-def test_whoever_does_not_run_the_kind_or_serve_the_queue_is_left_alone() -> None:
+def test_peers_without_the_kind_or_queue_are_not_woken() -> None:
     found = directory(node("other", kinds=("b",)), node("mail", queues=("mail",)), node("all"))
     assert ids(found, "a", "web", 9) == ["all"]
     assert ids(found, "c", "web", 1) == []
     assert set(ids(found, "a", None, 1)) == {"all", "mail"}
 
 
-def test_whoever_fails_is_asked_last() -> None:
+def test_failing_peers_are_woken_last() -> None:
     found = directory(node("big", concurrency=100), node("small", concurrency=1))
     failing = found.get("big")
     assert failing is not None
@@ -78,18 +78,18 @@ def test_whoever_fails_is_asked_last() -> None:
     assert ids(found, "a", "q", 1) == ["small", "big"]
 
 
-def test_who_came_and_who_went_is_known() -> None:
+def test_update_returns_added_and_removed_peers() -> None:
     found = directory(node("one"), node("two"))
     came, gone = found.update([node("two"), node("three")], ("me",))
     assert [peer.id for peer in came] == ["three"]
     assert [peer.id for peer in gone] == ["one"]
 
 
-def test_who_has_refused_a_kind_is_woken_for_it_after_all_others() -> None:
+def test_a_peer_that_reported_a_kind_as_full_is_woken_last_for_it() -> None:
     found = directory(node("big", concurrency=9), node("small", concurrency=1))
     big = found.get("big")
     assert big is not None
     big.full = frozenset({"a"})
     assert ids(found, "a", "q", 1) == ["small"]
     assert ids(found, "a", "q", 1) == ["small", "big"]
-    assert found.without_hope("a") == {"big"}
+    assert found.reported_full("a") == {"big"}

@@ -15,7 +15,7 @@ from tests.stores.actions import Worker
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_state
 
 from synergon import Context, Engine, Retry, State, TaskCancelled
-from synergon.peering.outbox import REST_SECONDS
+from synergon.peering.outbox import MIN_INTERVAL_SECONDS
 from synergon.peering.pipe import PipeNetwork
 from synergon.peering.signing import Envelope
 from synergon.peering.wire import message
@@ -42,7 +42,7 @@ async def new_peer(sqlite_url: str, network: PipeNetwork) -> AsyncIterator[Calla
         await engine.stop(grace=0)
 
 
-async def test_a_producer_wakes_a_worker_and_is_told_of_the_end(new_peer: Callable[..., Engine]) -> None:
+async def test_a_producer_wakes_a_worker_and_is_notified_of_the_end(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
 
     @worker.task
@@ -55,7 +55,7 @@ async def test_a_producer_wakes_a_worker_and_is_told_of_the_end(new_peer: Callab
             assert await handle.result(timeout=PATIENCE_SECONDS) == 2 * number
 
 
-async def test_a_peer_is_told_of_a_single_task_before_its_caller_goes_on(
+async def test_a_single_task_is_announced_before_its_caller_continues(
     new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, producer = new_peer(), new_peer()
@@ -66,7 +66,7 @@ async def test_a_peer_is_told_of_a_single_task_before_its_caller_goes_on(
     async with worker.worker(), producer:
         handle = await producer.enqueue_one(producer.call("quick"))
         await handle.result(timeout=PATIENCE_SECONDS)  # by now they know each other
-        await asyncio.sleep(2 * REST_SECONDS)
+        await asyncio.sleep(2 * MIN_INTERVAL_SECONDS)
         assert producer.peers is not None
         sent: list[str] = []
         send = producer.peers._transport.send
@@ -102,7 +102,7 @@ async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callab
         await asyncio.wait_for(ended.wait(), PATIENCE_SECONDS)
 
 
-async def test_a_node_that_came_since_the_peers_were_read_is_found(new_peer: Callable[..., Engine]) -> None:
+async def test_a_node_that_joined_after_the_directory_was_read_is_found(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
 
     @worker.task
@@ -112,7 +112,7 @@ async def test_a_node_that_came_since_the_peers_were_read_is_found(new_peer: Cal
         assert producer.peers is not None
         async with worker.worker():
             await until(lambda: worker.node is not None and not worker.node.scheduler._dirty)
-            producer.peers.learn([])  # read just before the node came
+            producer.peers.update_directory([])  # read just before the node came
             (handle,) = await producer.enqueue([producer.call("quick")])
             await handle.result(timeout=PATIENCE_SECONDS)
 
@@ -146,7 +146,7 @@ async def test_a_cancel_reaches_the_node_that_runs_the_task(new_peer: Callable[.
         assert record.state is State.CANCELLED
 
 
-async def test_whoever_waits_is_told_of_a_cancel_elsewhere(new_peer: Callable[..., Engine]) -> None:
+async def test_a_waiting_engine_is_notified_of_a_cancel_elsewhere(new_peer: Callable[..., Engine]) -> None:
     operator, producer = new_peer(), new_peer()
     async with operator, producer:
         (handle,) = await producer.enqueue([producer.call("unknown")])
@@ -193,10 +193,10 @@ async def test_a_retry_by_an_operator_starts_at_once(new_peer: Callable[..., Eng
 async def test_whatever_the_network_does_each_task_runs_once(
     new_peer: Callable[..., Engine], network: PipeNetwork
 ) -> None:
-    network.weather.drop = 0.3
-    network.weather.fail = 0.2
-    network.weather.duplicate = 0.5
-    network.weather.longest_delay = 0.05
+    network.faults.drop = 0.3
+    network.faults.fail = 0.2
+    network.faults.duplicate = 0.5
+    network.faults.longest_delay = 0.05
     runs: Counter[int] = Counter()
     workers = [new_peer(sweep=0.2) for _ in range(3)]
     producer = new_peer(sweep=0.2)
@@ -218,7 +218,7 @@ async def test_whatever_the_network_does_each_task_runs_once(
 
 
 async def test_all_hints_lost_the_sweep_finds_the_task(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
-    network.weather.drop = 1.0
+    network.faults.drop = 1.0
     worker, producer = new_peer(sweep=0.5), new_peer(sweep=0.5)
 
     @worker.task
@@ -250,7 +250,7 @@ async def test_a_peer_that_was_broken_is_used_again_without_a_restart(
         await handle.result(timeout=PATIENCE_SECONDS)
 
 
-async def test_a_broken_peer_delays_nobody_else(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
+async def test_a_broken_peer_does_not_delay_the_others(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
     broken, sound, producer = new_peer(), new_peer(), new_peer()
 
     async def quick() -> None: ...
@@ -268,7 +268,7 @@ async def test_a_broken_peer_delays_nobody_else(new_peer: Callable[..., Engine],
         node.scheduler.reopen()
 
 
-async def test_a_node_that_came_lately_is_found_although_those_that_are_known_do_not_answer(
+async def test_a_new_node_is_found_although_the_known_ones_do_not_answer(
     new_peer: Callable[..., Engine], network: PipeNetwork
 ) -> None:
     broken, sound, producer = new_peer(), new_peer(), new_peer()
@@ -288,7 +288,7 @@ async def test_a_node_that_came_lately_is_found_although_those_that_are_known_do
         await until(lambda: network.sent >= 2)
         async with sound.worker():
             await until(lambda: sound.node is not None and not sound.node.scheduler._dirty)
-            producer.peers.learn(known)  # read just before the node came
+            producer.peers.update_directory(known)  # read just before the node came
             (handle,) = await producer.enqueue([producer.call("quick")])
             await handle.result(timeout=PATIENCE_SECONDS)
         broken.node.scheduler.reopen()
@@ -312,7 +312,7 @@ async def test_a_burst_makes_few_requests(new_peer: Callable[..., Engine], netwo
         gate.open()
 
 
-async def test_a_node_that_can_take_the_work_itself_tells_nobody(
+async def test_a_node_with_enough_capacity_sends_no_hints(
     new_peer: Callable[..., Engine], network: PipeNetwork
 ) -> None:
     one, other = new_peer(), new_peer()
@@ -330,7 +330,7 @@ async def test_a_node_that_can_take_the_work_itself_tells_nobody(
         assert network.sent == sent
 
 
-async def test_an_engine_tells_nothing_to_the_node_that_it_was(new_peer: Callable[..., Engine]) -> None:
+async def test_an_engine_sends_no_hints_to_its_former_node_id(new_peer: Callable[..., Engine]) -> None:
     engine = new_peer()
 
     @engine.task
@@ -340,14 +340,14 @@ async def test_an_engine_tells_nothing_to_the_node_that_it_was(new_peer: Callabl
         async with engine.worker():
             rows = await engine.store.nodes()
         assert engine.peers is not None
-        engine.peers.learn(rows)  # read just before the row went
+        engine.peers.update_directory(rows)  # read just before the row went
         await quick.enqueue()
-        await engine.peers._post.routed(PATIENCE_SECONDS)
+        await engine.peers._router.wait_routed(PATIENCE_SECONDS)
         assert len(rows) == 1
-        assert not engine.peers._post._outboxes
+        assert not engine.peers._router._outboxes
 
 
-async def test_whoever_only_waits_is_no_node(new_peer: Callable[..., Engine]) -> None:
+async def test_an_engine_that_only_waits_is_not_listed_as_a_node(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
 
     @worker.task
@@ -370,7 +370,7 @@ async def test_whoever_only_waits_is_no_node(new_peer: Callable[..., Engine]) ->
         await until(has_none)
 
 
-async def test_an_idle_node_asks_the_store_hardly_anything(
+async def test_an_idle_node_rarely_queries_the_store(
     new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here all that comes from time to time comes ten times as often as it usually does."""
@@ -392,24 +392,24 @@ async def test_an_idle_node_asks_the_store_hardly_anything(
         assert asked.total() <= 0.5 * usual_seconds + 1  # a beat may fall to either side of the ends
 
 
-async def test_what_a_peer_has_started_lowers_the_hopes_in_it(new_peer: Callable[..., Engine]) -> None:
+async def test_tasks_started_by_a_peer_lower_its_estimated_free_slots(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(concurrency=5), new_peer()
     async with worker.worker() as node, producer:
         peers = producer.peers
         assert peers is not None
-        await until(lambda: peers._post.directory.get(node.id) is not None)
-        peer = peers._post.directory.get(node.id)
+        await until(lambda: peers._router.directory.get(node.id) is not None)
+        peer = peers._router.directory.get(node.id)
         assert peer is not None
-        for news, free in (
+        for hints, free in (
             (message(started={"a": 1, "b": 2}), 2),
             (message(started={"a": 9}), 0),
             (message(started={"a": 9}, free=4), 4),
         ):
-            peers._heed(node.id, news)
+            peers._handle_hints(node.id, hints)
             assert peer.free == free
 
 
-async def test_whoever_leaves_leaves_its_alarms_to_the_others(new_peer: Callable[..., Engine]) -> None:
+async def test_peers_take_over_the_alarms_of_a_node_that_leaves(new_peer: Callable[..., Engine]) -> None:
     leaving, staying = new_peer(), new_peer()
     attempts: list[str] = []
     ran = asyncio.Event()
@@ -426,14 +426,14 @@ async def test_whoever_leaves_leaves_its_alarms_to_the_others(new_peer: Callable
     register(staying, "staying")
     async with staying.worker():
         async with leaving.worker():
-            await until(lambda: leaving.peers is not None and len(list(leaving.peers._post.directory)) == 1)
+            await until(lambda: leaving.peers is not None and len(list(leaving.peers._router.directory)) == 1)
             (handle,) = await leaving.enqueue([leaving.call("again")])
             await until_state(handle, State.SCHEDULED)
         await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)
     assert attempts == ["leaving"] * (len(attempts) - 1) + ["staying"]
 
 
-async def test_a_node_says_of_which_kinds_it_can_start_no_more(new_peer: Callable[..., Engine]) -> None:
+async def test_a_node_reports_the_kinds_that_it_cannot_start(new_peer: Callable[..., Engine]) -> None:
     worker = new_peer()
     gate = Gate()
 
@@ -453,7 +453,7 @@ async def test_a_node_says_of_which_kinds_it_can_start_no_more(new_peer: Callabl
         gate.open()
 
 
-async def test_a_late_cancel_does_not_end_what_runs_again(new_peer: Callable[..., Engine]) -> None:
+async def test_a_late_cancel_does_not_stop_a_retried_task(new_peer: Callable[..., Engine]) -> None:
     worker, producer = new_peer(), new_peer()
     gate = Gate()
 
@@ -469,12 +469,12 @@ async def test_a_late_cancel_does_not_end_what_runs_again(new_peer: Callable[...
         await producer.retry(handle.id)
         await until_state(handle, State.RUNNING)
         assert worker.node is not None
-        worker.node.heard(message(cancel=(handle.id,)))  # said before, heard now
+        worker.node.handle_hints(message(cancel=(handle.id,)))  # said before, heard now
         gate.open()
         assert (await until_state(handle, State.SUCCEEDED, State.CANCELLED)).state is State.SUCCEEDED
 
 
-async def test_a_node_that_buries_the_last_of_a_group_tells_who_runs_what_follows(
+async def test_reaping_the_last_member_of_a_group_wakes_the_node_of_its_follow_up(
     new_peer: Callable[..., Engine],
 ) -> None:
     buries, follows = new_peer(), new_peer()

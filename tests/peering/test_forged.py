@@ -1,5 +1,5 @@
-"""Messages that must not be believed, sent to a real node over a real socket: the node does nothing, calls nobody, and
-goes on to believe the next honest one."""
+"""Forged messages, sent to a real node over a real socket: they have no effect, cause no request, and the next valid
+message is accepted."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Scene:
     calls: list[bytes]
 
     @property
-    def seal(self) -> Signer:
+    def signer(self) -> Signer:
         return Signer(self.secret, lambda: self.now)
 
     @property
     def honest(self) -> Envelope:
         """What a producer would send that is in no table."""
         hello = Hello(id="somebody", version="1", kinds=("quick",))
-        return self.seal.wrap("somebody", encode(message(hello=hello, new={"quick": 1})))
+        return self.signer.wrap("somebody", encode(message(hello=hello, new={"quick": 1})))
 
     async def send(self, envelope: Envelope, *, method: str = "POST", path: str = PATH, body: Any = None) -> int:
         assert self.node.peers is not None
@@ -135,10 +135,10 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
     "of the future": (401, lambda s: s.send(_at(s, WINDOW + 5_000_000))),
     "of no time": (401, lambda s: s.send(_signed_at(s, "noon"))),
     "another path": (404, lambda s: s.send(s.honest, path=f"{PATH}/")),
-    "too long": (413, lambda s: s.send(s.seal.wrap("somebody", b" " * SIZE_LIMIT + s.honest.body))),
+    "too long": (413, lambda s: s.send(s.signer.wrap("somebody", b" " * SIZE_LIMIT + s.honest.body))),
     "too long, in chunks": (413, lambda s: s.send(s.honest, body=_endless())),
     "not posted": (405, lambda s: s.send(s.honest, method="GET")),
-    "nonsense": (409, lambda s: s.send(s.seal.wrap("somebody", b"[1, 2"))),
+    "nonsense": (409, lambda s: s.send(s.signer.wrap("somebody", b"[1, 2"))),
 }
 
 
@@ -148,12 +148,12 @@ def _at(scene: Scene, shift: int) -> Envelope:
 
 def _signed_at(scene: Scene, time: str) -> Envelope:
     honest = scene.honest
-    signature = scene.seal._sign(honest.peer_id, time, honest.nonce, honest.body)
+    signature = scene.signer._sign(honest.peer_id, time, honest.nonce, honest.body)
     return msgspec.structs.replace(honest, time=time, signature=signature)
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_a_forged_message_is_refused_and_nothing_happens(scene: Scene, name: str) -> None:
+async def test_a_forged_message_is_rejected_without_effect(scene: Scene, name: str) -> None:
     status, forge = FORGERIES[name]
     assert await forge(scene) == status
     await asyncio.sleep(SOON_SECONDS)
@@ -161,7 +161,7 @@ async def test_a_forged_message_is_refused_and_nothing_happens(scene: Scene, nam
     assert scene.calls == []
 
 
-async def test_an_honest_message_of_somebody_who_is_in_no_table_is_believed_once(scene: Scene) -> None:
+async def test_a_valid_message_of_an_unregistered_sender_is_accepted_once(scene: Scene) -> None:
     assert "somebody" not in {node.id for node in await scene.node.nodes()}
     envelope = scene.honest
     assert await scene.send(envelope) == 200

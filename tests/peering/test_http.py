@@ -1,4 +1,4 @@
-"""The HTTP transport against real sockets: what must be refused is, without effect, and what fails heals."""
+"""The HTTP transport against real sockets: invalid requests are rejected without effect, and failures heal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import PATIENCE_SECONDS, until
 from synergon import Engine
 from synergon.errors import OptionError
 from synergon.peering import http_server
-from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _started
+from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _start
 from synergon.peering.signing import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
@@ -41,7 +41,7 @@ async def engine(sqlite_url: str) -> AsyncIterator[Engine]:
 
 
 @pytest.fixture
-async def seal(engine: Engine) -> Signer:
+async def signer(engine: Engine) -> Signer:
     """What a member of the cluster signs with."""
     now = await engine.store.now()
     return Signer(await engine.store.secret(), lambda: now)
@@ -60,14 +60,14 @@ async def post(
 
 
 class Watch:
-    """Sees whether a node does anything about what it hears."""
+    """Records the hints that a node handles, and the requests that it sends."""
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heard: list[Any] = []
         self.sent: list[Any] = []
         assert engine.peers is not None
-        monkeypatch.setattr(engine.node, "heard", self.heard.append)
-        monkeypatch.setattr(engine.peers._post, "refresh_soon", lambda: self.sent.append("refresh"))
+        monkeypatch.setattr(engine.node, "handle_hints", self.heard.append)
+        monkeypatch.setattr(engine.peers._router, "refresh_soon", lambda: self.sent.append("refresh"))
         monkeypatch.setattr(engine.peers._transport, "send", self._send)
 
     async def _send(self, address: str, envelope: Envelope) -> bytes:
@@ -83,14 +83,14 @@ def watch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Watch:
 BODY = encode(message(new={"quick": 1}))
 
 
-async def test_a_signed_message_is_heard(engine: Engine, seal: Signer, watch: Watch) -> None:
-    status, answer = await post(engine, seal.wrap("me", BODY))
+async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
+    status, answer = await post(engine, signer.wrap("me", BODY))
     assert status == 200
     assert '"free":64' in answer
-    assert [news.new for news in watch.heard] == [{"quick": 1}]
+    assert [hints.new for hints in watch.heard] == [{"quick": 1}]
 
 
-async def test_a_wrong_signature_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
+async def test_a_wrong_signature_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
     now = await engine.store.now()
     status, why = await post(engine, Signer(b"guessed", lambda: now).wrap("me", BODY))
     assert status == 401
@@ -98,8 +98,8 @@ async def test_a_wrong_signature_is_refused(engine: Engine, seal: Signer, watch:
     assert watch.heard == watch.sent == []
 
 
-async def test_a_replay_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
-    envelope = seal.wrap("me", BODY)
+async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
+    envelope = signer.wrap("me", BODY)
     assert (await post(engine, envelope))[0] == 200
     assert (await post(engine, envelope))[0] == 401
     assert len(watch.heard) == 1
@@ -107,7 +107,7 @@ async def test_a_replay_is_refused(engine: Engine, seal: Signer, watch: Watch) -
 
 
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
-async def test_another_time_is_refused(engine: Engine, watch: Watch, shift: int) -> None:
+async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watch, shift: int) -> None:
     now = await engine.store.now() + shift
     status, why = await post(engine, Signer(await engine.store.secret(), lambda: now).wrap("me", BODY))
     assert status == 401
@@ -116,43 +116,45 @@ async def test_another_time_is_refused(engine: Engine, watch: Watch, shift: int)
 
 
 @pytest.mark.parametrize("header", HEADERS.values())
-async def test_a_message_without_its_headers_is_refused(
-    engine: Engine, seal: Signer, watch: Watch, header: str
+async def test_a_message_without_its_headers_is_rejected(
+    engine: Engine, signer: Signer, watch: Watch, header: str
 ) -> None:
-    status, why = await post(engine, seal.wrap("me", BODY), without=header)
+    status, why = await post(engine, signer.wrap("me", BODY), without=header)
     assert status == 401
     assert header in why
     assert watch.heard == watch.sent == []
 
 
-async def test_a_body_over_the_limit_is_refused(engine: Engine, seal: Signer, watch: Watch) -> None:
-    status, why = await post(engine, seal.wrap("me", b" " * SIZE_LIMIT + BODY))
+async def test_a_body_over_the_limit_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
+    status, why = await post(engine, signer.wrap("me", b" " * SIZE_LIMIT + BODY))
     assert status == 413
     assert str(SIZE_LIMIT) in why
     assert watch.heard == watch.sent == []
 
 
-async def test_only_posts_are_taken(engine: Engine, seal: Signer, watch: Watch) -> None:
+async def test_only_post_requests_are_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
     for method in ("GET", "PUT", "DELETE"):
-        assert (await post(engine, seal.wrap("me", BODY), method=method))[0] == 405
+        assert (await post(engine, signer.wrap("me", BODY), method=method))[0] == 405
     assert watch.heard == watch.sent == []
 
 
-async def test_another_version_of_the_protocol_is_refused_clearly(engine: Engine, seal: Signer, watch: Watch) -> None:
-    status, why = await post(engine, seal.wrap("me", b'{"v":2}'))
+async def test_another_protocol_version_is_rejected_with_both_versions(
+    engine: Engine, signer: Signer, watch: Watch
+) -> None:
+    status, why = await post(engine, signer.wrap("me", b'{"v":2}'))
     assert status == 409
     assert "speaks version 2" in why
     assert "same release" in why
     assert watch.heard == watch.sent == []
 
 
-async def test_an_address_that_a_message_names_is_not_called(engine: Engine, seal: Signer, watch: Watch) -> None:
+async def test_an_address_in_a_message_is_never_contacted(engine: Engine, signer: Signer, watch: Watch) -> None:
     body = b'{"v":1,"hello":{"id":"x","version":"1","address":"http://169.254.169.254/"}}'
-    assert (await post(engine, seal.wrap("x", body)))[0] == 200
+    assert (await post(engine, signer.wrap("x", body)))[0] == 200
     assert watch.sent == ["refresh"]  # the node table is asked, and it does not know x
 
 
-async def test_an_address_that_cannot_be_bound_is_a_mistake_in_the_settings(sqlite_url: str) -> None:
+async def test_an_address_that_cannot_be_bound_is_a_configuration_error(sqlite_url: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -166,7 +168,7 @@ async def test_an_address_that_cannot_be_bound_is_a_mistake_in_the_settings(sqli
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_start_that_is_given_up_leaves_no_socket_behind(steps: int) -> None:
+async def test_a_cancelled_start_leaks_no_socket(steps: int) -> None:
     transport = HttpTransport(("127.0.0.1", 0), None, lambda: "127.0.0.1")
     starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
     await asyncio.to_thread(http_server._import_server)  # from here on each turn of the loop is one step of the start
@@ -182,14 +184,14 @@ async def test_a_start_that_is_given_up_leaves_no_socket_behind(steps: int) -> N
     assert [str(leak.message) for leak in leaks] == []
 
 
-async def test_nobody_listens_where_that_is_off(sqlite_url: str) -> None:
+async def test_listen_off_opens_no_port(sqlite_url: str) -> None:
     engine = Engine(sqlite_url, listen="off")
     async with engine.worker():
         (node,) = await engine.nodes()
         assert node.address is None
 
 
-async def test_the_advertised_address_is_the_one_that_is_published(sqlite_url: str) -> None:
+async def test_the_advertised_address_is_published(sqlite_url: str) -> None:
     engine = Engine(sqlite_url, listen="127.0.0.1:0", advertise="http://proxy.example/nodes/1")
     async with engine.worker():
         (node,) = await engine.nodes()
@@ -200,14 +202,14 @@ async def test_the_advertised_address_is_the_one_that_is_published(sqlite_url: s
 async def served(app: Starlette) -> AsyncIterator[str]:
     """An app on a port of its own."""
     bound = _bind("127.0.0.1", 0)
-    server = await _started(app, bound)
+    server = await _start(app, bound)
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         await server.shutdown()
 
 
-async def test_a_node_may_be_heard_by_way_of_the_users_own_app(sqlite_url: str) -> None:
+async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: str) -> None:
     bound = _bind("127.0.0.1", 0)
     address = f"http://127.0.0.1:{bound.getsockname()[1]}/inside"
     worker = Engine(sqlite_url, sweep=RARELY, listen="off", advertise=address)
@@ -217,7 +219,7 @@ async def test_a_node_may_be_heard_by_way_of_the_users_own_app(sqlite_url: str) 
     async def quick() -> int:
         return 7
 
-    server = await _started(Starlette(routes=[Mount("/inside", worker.peer_app())]), bound)
+    server = await _start(Starlette(routes=[Mount("/inside", worker.peer_app())]), bound)
     try:
         async with worker.worker(), producer:
             (handle,) = await producer.enqueue([producer.call("quick")])
@@ -242,7 +244,7 @@ class Moody:
             await self.inner(scope, receive, send)
 
 
-async def test_a_peer_that_answers_503_is_used_again_when_it_has_healed(sqlite_url: str) -> None:
+async def test_a_peer_that_answered_503_is_used_again_after_it_recovers(sqlite_url: str) -> None:
     moody = Moody()
     async with served(Starlette(routes=[Mount("/", moody)])) as address:
         worker = Engine(sqlite_url, sweep=RARELY, listen="off", advertise=address)
@@ -276,7 +278,7 @@ async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
     assert visited == [PATH]
 
 
-async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -288,7 +290,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
         await transport.close()
 
 
-async def test_a_black_hole_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_SECONDS", 0.2)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -49,9 +49,9 @@ async def test_work_that_comes_while_the_table_is_read_is_offered_to_who_is_in_i
         refresh_seconds=60,
     )
     await post.refresh()
-    post.wake({("first", None, ""): 1})
+    post.route_new({("first", None, ""): 1})
     await gate.until_reached()
-    post.wake({("second", None, ""): 1})
+    post.route_new({("second", None, ""): 1})
     gate.open()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await is_told.wait()

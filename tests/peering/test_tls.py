@@ -1,4 +1,4 @@
-"""Peers behind TLS: real certificates, real handshakes. Nobody is told anything whose certificate is not trusted."""
+"""Peers behind TLS: real certificates, real handshakes. A peer with an untrusted certificate gets no hints."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def node(url: str, gate: Gate, *, sweep: float = RARELY) -> Engine:
 
 
 @pytest.mark.usefixtures("trusted")
-async def test_two_nodes_tell_each_other_by_tls(sqlite_url: str, authority: trustme.CA) -> None:
+async def test_two_nodes_exchange_hints_over_tls(sqlite_url: str, authority: trustme.CA) -> None:
     async with gate(authority) as one, gate(authority) as other:
         doubling, asking = node(sqlite_url, one), node(sqlite_url, other)
 
@@ -109,7 +109,7 @@ REASONS = {HOST: "unable to get local issuer certificate", "elsewhere.example": 
 
 
 @pytest.mark.parametrize("name", REASONS)
-async def test_a_peer_whose_certificate_is_not_trusted_is_told_nothing_and_that_is_said(
+async def test_a_peer_with_an_untrusted_certificate_gets_no_hints_and_is_logged(
     name: str,
     sqlite_url: str,
     authority: trustme.CA,

@@ -1,4 +1,4 @@
-"""Messages: merged without loss, never too large, and understood or refused."""
+"""Messages: merged without loss, never too large, and decoded or rejected."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 
 from synergon.peering.wire import (
     EMPTY,
-    LOOK,
-    MOST_IDS,
+    MAX_IDS,
     PROTOCOL,
     SIZE_LIMIT,
+    TOO_MANY_IDS,
     WireError,
     decode,
     encode,
@@ -24,7 +24,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
     assert decode(encode(sent)) == sent
 
 
-def test_what_is_not_said_is_not_sent() -> None:
+def test_default_fields_are_not_encoded() -> None:
     assert encode(message(new={"a": 1})) == b'{"v":1,"new":{"a":1}}'
 
 
@@ -46,20 +46,20 @@ def test_merging_with_nothing_changes_nothing() -> None:
     assert merged(only, EMPTY) == only
 
 
-def test_too_many_ids_become_the_advice_to_look() -> None:
-    both = merged(message(done=tuple(range(1, MOST_IDS))), message(done=(MOST_IDS + 5, MOST_IDS + 6)))
-    assert both.done == (LOOK,)
-    assert merged(both, message(done=(1,))).done == (LOOK,)
+def test_too_long_lists_of_ids_become_too_many_ids() -> None:
+    both = merged(message(done=tuple(range(1, MAX_IDS))), message(done=(MAX_IDS + 5, MAX_IDS + 6)))
+    assert both.done == (TOO_MANY_IDS,)
+    assert merged(both, message(done=(1,))).done == (TOO_MANY_IDS,)
 
 
 def test_a_message_never_exceeds_the_limit() -> None:
     kinds = {f"kind-{number:05d}-{'x' * 80}": 1 for number in range(2000)}
     body = encode(message(new=kinds, done=(1,), cancel=(2,), free=4))
     assert len(body) <= SIZE_LIMIT
-    assert decode(body) == message(done=(LOOK,), cancel=(LOOK,), control=True, free=4)
+    assert decode(body) == message(done=(TOO_MANY_IDS,), cancel=(TOO_MANY_IDS,), control=True, free=4)
 
 
-def test_another_version_is_refused_by_name() -> None:
+def test_another_version_is_rejected_with_its_number() -> None:
     body = msgspec.json.encode({"v": PROTOCOL + 1, "new": ["of another shape"]})
     with pytest.raises(WireError, match=r"speaks version 2 .* this node speaks 1"):
         decode(body)
@@ -69,10 +69,10 @@ GARBAGE = [b"", b"garbage", b"[]", b"{}", b'{"v":1,"new":{"a":"many"}}', b"\xff\
 
 
 @pytest.mark.parametrize("body", [*GARBAGE, pytest.param(b"[" * 60_000, id="nested")])
-def test_garbage_is_refused(body: bytes) -> None:
-    with pytest.raises(WireError, match="not a message of peers"):
+def test_garbage_is_rejected(body: bytes) -> None:
+    with pytest.raises(WireError, match="not a peer message"):
         decode(body)
 
 
-def test_words_of_a_later_release_are_passed_over() -> None:
+def test_unknown_fields_of_a_later_release_are_ignored() -> None:
     assert decode(b'{"v":1,"free":2,"whatever":{"a":1}}') == message(free=2)

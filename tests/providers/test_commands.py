@@ -65,7 +65,7 @@ async def test_ten_commands_run_in_the_order_in_which_they_were_sent(engine: Eng
     assert order == list(range(10))
 
 
-async def test_a_command_that_fails_has_failed_and_is_never_run_again(engine: Engine) -> None:
+async def test_a_failed_command_is_never_run_again(engine: Engine) -> None:
     runs: list[str] = []
     gpu = engine.provider("gpu", servers=["g"], health=None)
 
@@ -104,7 +104,7 @@ async def test_a_slow_command_does_not_stop_other_servers(engine: Engine) -> Non
         await command.result(PATIENCE_SECONDS)
 
 
-async def test_a_command_goes_to_each_server_to_any_one_or_to_one_by_its_address(engine: Engine) -> None:
+async def test_a_command_can_be_sent_to_any_server_to_each_or_to_one_address(engine: Engine) -> None:
     gpu = engine.provider("gpu", servers={"http://a": 2, "http://b": None, "http://c": 1})
 
     @gpu.command
@@ -122,7 +122,7 @@ async def test_a_command_goes_to_each_server_to_any_one_or_to_one_by_its_address
             assert await name.send("!", to="HTTP://B/") == "http://b!"
 
 
-async def test_what_worked_on_other_servers_is_in_the_error_of_a_command_for_each(engine: Engine) -> None:
+async def test_commands_failed_has_the_results_of_the_other_servers(engine: Engine) -> None:
     gpu = engine.provider("gpu", servers=["a", "b"])
 
     @gpu.command
@@ -138,7 +138,7 @@ async def test_what_worked_on_other_servers_is_in_the_error_of_a_command_for_eac
     assert list(caught.value.errors) == ["a"]
 
 
-async def test_a_server_that_the_pool_does_not_have_is_refused_and_nothing_is_stored(engine: Engine) -> None:
+async def test_a_command_for_an_unknown_server_is_rejected_and_not_stored(engine: Engine) -> None:
     gpu, bare = engine.provider("gpu", servers=["a"]), engine.provider("bare")
 
     @gpu.command
@@ -180,9 +180,7 @@ async def test_a_command_that_waits_can_be_cancelled(engine: Engine) -> None:
         await busy.result(PATIENCE_SECONDS)
 
 
-async def test_a_node_whose_concurrency_is_used_up_still_obeys_and_does_not_spin(
-    new_engine: NewEngine, url: str
-) -> None:
+async def test_a_full_node_still_runs_commands_and_does_not_spin(new_engine: NewEngine, url: str) -> None:
     crowd, claims = Crowd(), Counter[str]()
     engine = new_engine(url, concurrency=2)
     gpu = engine.provider("gpu", servers={"g": 9})
@@ -209,7 +207,7 @@ async def test_a_node_whose_concurrency_is_used_up_still_obeys_and_does_not_spin
     assert crowd.most["g"] == 2
 
 
-async def test_a_plain_function_obeys_although_every_thread_for_bodies_is_busy(new_engine: NewEngine) -> None:
+async def test_a_command_in_a_thread_runs_although_all_task_threads_are_busy(new_engine: NewEngine) -> None:
     is_open = threading.Event()
     engine = new_engine("memory://", concurrency=2)
     gpu = engine.provider("gpu", servers={"g": 9})
@@ -269,7 +267,7 @@ async def test_a_command_for_a_server_that_leaves_the_pool_fails_instead_of_wait
     assert "old" in record.error.message
 
 
-async def test_commands_are_seen_in_the_history_under_their_providers_name(engine: Engine) -> None:
+async def test_commands_appear_in_the_history_with_their_providers_name(engine: Engine) -> None:
     gpu = engine.provider("gpu", servers=["g"])
 
     @gpu.command(name="version")
@@ -293,7 +291,7 @@ async def test_a_command_stays_a_plain_function(engine: Engine) -> None:
     assert double(4) == 8
 
 
-async def test_a_command_takes_the_options_that_it_can_keep(engine: Engine) -> None:
+async def test_a_command_accepts_only_options_that_apply_to_it(engine: Engine) -> None:
     gpu = engine.provider("gpu", servers=["g"])
     with pytest.raises(
         OptionError, match="@command 'ask' of provider 'gpu' has no option 'retry'; it takes name, timeout"

@@ -62,7 +62,7 @@ async def test_the_next_free_slot_goes_to_the_provider_that_has_fewer(new_engine
 
 
 @pytest.mark.parametrize(("slots", "others"), [(4, 1), (5, 2), (6, 2), (7, 4)])
-async def test_slots_that_do_not_divide_evenly_let_nobody_wait_for_a_backlog(
+async def test_uneven_slots_do_not_make_a_provider_wait_for_a_backlog(
     new_engine: NewEngine, memory_url: str, slots: int, others: int
 ) -> None:
     engine = new_engine(memory_url, concurrency=slots)
@@ -90,9 +90,7 @@ async def test_two_backlogs_get_half_of_the_slots_each_whichever_came_first(new_
             assert await stage.until_began(5) == {"busy": 3, "quiet": 2}
 
 
-async def test_a_provider_that_is_alone_has_all_slots_although_others_were_asked(
-    new_engine: NewEngine, url: str
-) -> None:
+async def test_a_provider_that_is_alone_gets_all_slots(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, concurrency=5)
     stage = Stage(engine)
     async with engine:

@@ -217,7 +217,7 @@ async def test_a_member_that_is_deleted_counts_as_gone(engine: Engine) -> None:
             await group.wait(PATIENCE_SECONDS)
 
 
-def test_a_group_in_a_script(engine: Engine) -> None:
+def test_a_group_can_be_used_in_a_script(engine: Engine) -> None:
     @engine.task
     async def double(number: int) -> int:
         return 2 * number
@@ -228,7 +228,7 @@ def test_a_group_in_a_script(engine: Engine) -> None:
         assert group.wait_sync(PATIENCE_SECONDS).counts == {State.CANCELLED: 1}
 
 
-async def test_what_makes_no_sense_as_a_group_is_refused_and_nothing_is_stored(engine: Engine) -> None:
+async def test_an_invalid_group_is_rejected_and_not_stored(engine: Engine) -> None:
     @engine.task
     async def part() -> None: ...
 

@@ -28,7 +28,7 @@ def hooks(heard: Heard, prefix: str = "") -> dict[str, Any]:
     }
 
 
-async def test_a_success_is_told_to_the_hooks_of_the_kind_and_of_its_provider(engine: Engine) -> None:
+async def test_a_success_calls_the_hooks_of_the_kind_and_of_its_provider(engine: Engine) -> None:
     heard: Heard = []
     pool = engine.provider("pool", servers=["a"], **hooks(heard, "pool "))
 
@@ -51,7 +51,7 @@ async def test_a_success_is_told_to_the_hooks_of_the_kind_and_of_its_provider(en
     )
 
 
-async def test_a_retry_is_no_end_and_the_last_failure_is_one(engine: Engine) -> None:
+async def test_hooks_are_called_for_the_last_failure_and_not_for_a_retry(engine: Engine) -> None:
     heard: Heard = []
 
     @engine.task(retry=Retry(attempts=3, first=0.001), **hooks(heard))
@@ -66,7 +66,7 @@ async def test_a_retry_is_no_end_and_the_last_failure_is_one(engine: Engine) -> 
     assert [what for what in heard if what[0] == "complete"] == [("complete", "work", True)]
 
 
-async def test_the_body_and_the_start_of_it_do_not_wait_for_each_other(engine: Engine) -> None:
+async def test_the_task_function_does_not_wait_for_on_start(engine: Engine) -> None:
     """A hook that takes its time holds up nobody; not even the hooks for the end."""
     over, heard = asyncio.Event(), []
 
@@ -85,7 +85,7 @@ async def test_the_body_and_the_start_of_it_do_not_wait_for_each_other(engine: E
         await until(lambda: heard == ["body", "complete", "start"])
 
 
-async def test_coroutines_and_things_that_are_called_like_functions_are_hooks_too(engine: Engine) -> None:
+async def test_coroutine_functions_and_callable_objects_can_be_hooks(engine: Engine) -> None:
     heard: list[str] = []
 
     async def note(word: str, task: Any, seconds: float) -> None:
@@ -106,7 +106,9 @@ async def test_coroutines_and_things_that_are_called_like_functions_are_hooks_to
     assert set(heard) == {"partial", "object done"}
 
 
-async def test_hooks_that_raise_change_nothing_and_are_logged(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_hooks_are_logged_and_do_not_affect_the_task(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*_: Any) -> None:
         raise RuntimeError("hook trouble")
 
@@ -125,11 +127,11 @@ async def test_hooks_that_raise_change_nothing_and_are_logged(engine: Engine, ca
     assert record_count == 3
 
 
-async def test_hooks_that_hang_hold_up_neither_bodies_nor_the_end(
+async def test_hanging_hooks_block_neither_tasks_nor_the_stop(
     new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("callbacks", "hooks"):
-        monkeypatch.setattr(f"synergon.node.callbacks.{module}.LAST_SECONDS", 0.05)
+        monkeypatch.setattr(f"synergon.node.callbacks.{module}.STOP_SECONDS", 0.05)
     release = threading.Event()
     engine = new_engine(url, concurrency=1)
 
@@ -148,7 +150,7 @@ async def test_hooks_that_hang_hold_up_neither_bodies_nor_the_end(
         release.set()
 
 
-async def test_an_outcome_that_came_too_late_is_told_to_nobody(engine: Engine) -> None:
+async def test_a_stale_outcome_calls_no_hooks(engine: Engine) -> None:
     """The claim was another's by then: whoever has the task now tells of its end."""
     heard: Heard = []
     begun, gate = asyncio.Event(), asyncio.Event()
@@ -169,7 +171,7 @@ async def test_an_outcome_that_came_too_late_is_told_to_nobody(engine: Engine) -
     assert [what[0] for what in heard] == ["start"]
 
 
-async def test_a_cancelled_task_is_complete_and_neither_success_nor_failure(engine: Engine) -> None:
+async def test_a_cancelled_task_calls_on_complete_only(engine: Engine) -> None:
     heard: Heard = []
     begun = asyncio.Event()
 
@@ -186,7 +188,7 @@ async def test_a_cancelled_task_is_complete_and_neither_success_nor_failure(engi
     assert sorted(what[0] for what in heard) == ["complete", "start"]
 
 
-async def test_a_result_that_does_not_fit_its_annotation_costs_only_its_own_hook(engine: Engine) -> None:
+async def test_a_result_that_does_not_fit_its_annotation_fails_only_its_hook(engine: Engine) -> None:
     heard: list[int] = []
     complete: list[int] = []
 

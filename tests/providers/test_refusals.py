@@ -132,14 +132,14 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_is_refused_where_it_is_made(what: str) -> None:
+def test_an_invalid_declaration_raises_where_it_is_made(what: str) -> None:
     make, said = MISTAKES[what]
     with pytest.raises(ConfigurationError) as refused:
         make(Engine("memory://"))
     assert said in str(refused.value)
 
 
-async def test_what_is_not_there_cannot_be_changed(engine: Engine) -> None:
+async def test_unknown_limits_and_providers_cannot_be_changed(engine: Engine) -> None:
     engine.limit("license", 2)
     engine.provider("gpu", servers=["a"])
     async with engine:

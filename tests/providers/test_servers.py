@@ -12,7 +12,7 @@ from tests.support import PATIENCE_SECONDS, ended, until, until_state
 from synergon import Context, Discard, Engine, Health, Retry, RetryAfter, Server, State, injected
 
 
-async def test_one_server_with_ten_places_runs_ten_of_thirty_at_once(engine: Engine) -> None:
+async def test_a_server_of_capacity_ten_runs_ten_of_thirty_at_once(engine: Engine) -> None:
     crowd = Crowd()
     pool = engine.provider("pool", servers={"http://only": 10})
 
@@ -106,7 +106,7 @@ async def test_a_retry_prefers_a_server_that_has_not_just_failed_it(engine: Engi
     assert all(first != second for first, second in tried.values())
 
 
-async def test_a_server_that_fails_in_a_row_rests_and_is_tried_again_with_one_task(engine: Engine) -> None:
+async def test_a_server_rests_after_failures_in_a_row_and_is_tried_with_one_task(engine: Engine) -> None:
     pool = engine.provider("pool", servers={"weak": 5}, health=Health(failures=3, rest=0.3, cap=1))
     is_broken = True
     crowd = Crowd()
@@ -135,7 +135,7 @@ async def test_a_server_that_fails_in_a_row_rests_and_is_tried_again_with_one_ta
     assert crowd.most["trial"] <= 5
 
 
-async def test_a_task_that_is_its_own_fault_does_not_count_against_the_server(engine: Engine) -> None:
+async def test_an_error_of_the_task_itself_does_not_count_against_the_server(engine: Engine) -> None:
     pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
 
     @pool.task(retry=Retry(attempts=2, first=0.01))
@@ -246,7 +246,7 @@ async def test_tasks_of_an_empty_pool_wait_until_it_has_a_server(engine: Engine)
         assert await handle.result(PATIENCE_SECONDS) == "here"
 
 
-async def test_what_an_operator_has_set_outlives_a_restart_of_the_same_code(url: str) -> None:
+async def test_a_pool_set_by_an_operator_survives_a_restart_of_unchanged_code(url: str) -> None:
     def make(servers: dict[str, int]) -> Engine:
         engine = Engine(url, sweep=60)
         engine.provider("pool", servers=servers)
@@ -279,7 +279,7 @@ async def test_labels_stay_with_the_server_on_this_node(engine: Engine) -> None:
     assert results == [1, 2, 3]
 
 
-async def test_a_server_is_free_again_only_when_its_body_has_really_ended(engine: Engine) -> None:
+async def test_a_permit_is_freed_only_when_the_task_function_has_ended(engine: Engine) -> None:
     crowd = Crowd()
     pool = engine.provider("pool", servers=["a"], health=None)
 

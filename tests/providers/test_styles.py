@@ -62,7 +62,7 @@ class Gpu(Provider):
         self.heard.append(result)
 
 
-async def test_a_class_serves_its_kinds_with_arguments_in_their_types(engine: Engine) -> None:
+async def test_a_provider_class_gets_arguments_in_the_types_of_its_kinds(engine: Engine) -> None:
     gpu = Gpu(engine, servers={"http://g": 2})
     assert gpu.name == "gpu"
     async with engine.worker():
@@ -75,7 +75,7 @@ async def test_a_class_serves_its_kinds_with_arguments_in_their_types(engine: En
     assert sorted(gpu.heard) == sorted(found)
 
 
-async def test_arguments_that_do_not_fit_fail_the_task_clearly_and_not_the_server(
+async def test_invalid_arguments_fail_the_task_and_do_not_count_against_the_server(
     engine: Engine, new_engine: NewEngine, url: str
 ) -> None:
     gpu = Gpu(engine, "gpu", servers=["g"])
@@ -98,7 +98,7 @@ async def test_arguments_that_do_not_fit_fail_the_task_clearly_and_not_the_serve
     assert server.failures == 0
 
 
-def test_a_class_with_kinds_and_no_handle_is_refused(engine: Engine) -> None:
+def test_a_provider_class_with_kinds_needs_handle(engine: Engine) -> None:
     class Idle(Provider):
         kinds: ClassVar[dict[str, Any]] = {"work": Prompt}
 
@@ -107,7 +107,7 @@ def test_a_class_with_kinds_and_no_handle_is_refused(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kinds", [["work"], "work", None])
-def test_kinds_that_are_no_dict_are_refused(engine: Engine, kinds: Any) -> None:
+def test_kinds_must_be_a_dict(engine: Engine, kinds: Any) -> None:
     with pytest.raises(
         ConfigurationError, match="provider 'gpu': kinds must be a dict of names and types of arguments"
     ):
@@ -122,7 +122,7 @@ def gpu_of(engine: Engine, **kinds: Any) -> Gpu:
     return cast(Gpu, type("Gpu", (Gpu,), {"kinds": kinds})(engine, servers={"g": 5}))
 
 
-def test_a_kind_of_a_class_has_the_options_of_any_other(engine: Engine) -> None:
+def test_kind_takes_the_options_of_a_task(engine: Engine) -> None:
     retry = Retry(attempts=5, first=0.5)
     gpu_of(
         engine,
@@ -150,7 +150,7 @@ def test_a_kind_of_a_class_has_the_options_of_any_other(engine: Engine) -> None:
     assert (plain.queue, plain.retry.attempts, plain.requirements.cost, plain.preemptible) == ("default", 1, {}, False)
 
 
-async def test_what_a_class_says_of_a_kind_holds_for_its_tasks(engine: Engine) -> None:
+async def test_options_of_a_kind_apply_to_its_tasks(engine: Engine) -> None:
     heard: list[str] = []
 
     class Picky(Gpu):
@@ -194,7 +194,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_a_mistake_in_a_kind_is_told_where_it_is_made(option: str) -> None:
+def test_an_invalid_option_of_a_kind_raises_when_it_is_made(option: str) -> None:
     value, said = WRONG[option]
     wrong: dict[str, Any] = {option: value}
     with pytest.raises(OptionError) as refused:
@@ -202,18 +202,18 @@ def test_a_mistake_in_a_kind_is_told_where_it_is_made(option: str) -> None:
     assert str(refused.value).startswith(said)
 
 
-def test_a_kind_of_a_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"a Kind is made of a type of arguments, got Kind\(Prompt\)"):
+def test_a_kind_cannot_be_made_of_a_kind() -> None:
+    with pytest.raises(OptionError, match=r"Kind takes the type of the arguments, got Kind\(Prompt\)"):
         Kind(Kind(Prompt))
 
 
 @pytest.mark.parametrize("wrong", [5, [Prompt], Kind(5)])
-def test_arguments_of_no_type_are_refused(engine: Engine, wrong: Any) -> None:
+def test_the_arguments_of_a_kind_must_be_a_type(engine: Engine, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="the annotations of task 'complete' cannot be JSON"):
         gpu_of(engine, complete=wrong)
 
 
-def test_a_limit_by_that_asks_for_what_a_class_does_not_give_is_refused(engine: Engine) -> None:
+def test_limit_by_must_name_arguments_of_the_kind(engine: Engine) -> None:
     with pytest.raises(OptionError, match="limit_by of 'complete' asks for 'customer', which is no argument"):
         gpu_of(engine, complete=Kind(Prompt, limit_by="{customer}", limit=1))
 
@@ -222,7 +222,7 @@ def test_a_limit_by_that_asks_for_what_a_class_does_not_give_is_refused(engine: 
 
 
 @pytest.mark.parametrize("runs_in", ["loop", "thread", "process"])
-async def test_bodies_are_given_their_server_wherever_they_run(engine: Engine, runs_in: Any) -> None:
+async def test_task_functions_receive_their_server_wherever_they_run(engine: Engine, runs_in: Any) -> None:
     pool = engine.provider("pool", servers={"http://a": 2})
 
     async def on_loop(number: int, server: Server, ctx: Context) -> tuple[str, str, int, int]:
@@ -237,7 +237,7 @@ async def test_bodies_are_given_their_server_wherever_they_run(engine: Engine, r
     assert all((pid == os.getpid()) is (runs_in != "process") for *_, pid in found)
 
 
-async def test_a_server_is_given_at_any_place_of_the_signature(engine: Engine) -> None:
+async def test_the_server_parameter_may_be_anywhere_in_the_signature(engine: Engine) -> None:
     pool = engine.provider("pool", servers=["a"])
 
     @pool.task
@@ -259,7 +259,7 @@ async def test_a_server_is_given_at_any_place_of_the_signature(engine: Engine) -
         assert await handle.result(PATIENCE_SECONDS) == "a 3 True"
 
 
-async def test_what_a_body_puts_on_a_server_is_there_for_the_next(engine: Engine) -> None:
+async def test_labels_of_a_server_are_kept_for_later_tasks(engine: Engine) -> None:
     pool = engine.provider("pool", servers=["a"])
 
     @pool.task

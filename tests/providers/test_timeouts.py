@@ -28,7 +28,7 @@ async def reason_of(engine: Engine, task: Any, **options: Any) -> Reason | None:
 
 
 @pytest.mark.parametrize("who", ["task", "kind", "provider", "timeout_for", "engine"])
-async def test_the_nearest_word_about_a_timeout_holds(new_engine: NewEngine, url: str, who: str) -> None:
+async def test_the_most_specific_timeout_applies(new_engine: NewEngine, url: str, who: str) -> None:
     """Everybody farther away says a minute, so that the test would not end by theirs."""
     ladder = ["task", "kind", "provider", "timeout_for", "engine"]
     said = {name: 0.05 if name == who else LONG for name in ladder[ladder.index(who) :]}
@@ -51,7 +51,7 @@ async def test_the_nearest_word_about_a_timeout_holds(new_engine: NewEngine, url
         assert asked == [("hang", "pool")]
 
 
-async def test_no_timeout_of_a_provider_is_one_too(new_engine: NewEngine, url: str) -> None:
+async def test_a_provider_can_have_no_timeout(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, timeout=0.01)
     pool = engine.provider("pool", servers=["a"], timeout=None)
 
@@ -65,7 +65,7 @@ async def test_no_timeout_of_a_provider_is_one_too(new_engine: NewEngine, url: s
 
 
 @pytest.mark.parametrize("answer", ["raises", "nonsense"])
-async def test_a_timeout_for_that_gets_it_wrong_is_said_once_and_the_engines_timeout_holds(
+async def test_an_invalid_result_of_timeout_for_is_logged_once_and_the_engines_timeout_applies(
     new_engine: NewEngine, url: str, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def timeout_for(kind: str, provider: str | None) -> Any:
@@ -84,6 +84,6 @@ async def test_a_timeout_for_that_gets_it_wrong_is_said_once_and_the_engines_tim
     assert "so the engine's holds" in said[0]
 
 
-def test_a_timeout_for_that_is_no_function_is_refused(new_engine: NewEngine, memory_url: str) -> None:
+def test_timeout_for_must_be_a_function(new_engine: NewEngine, memory_url: str) -> None:
     with pytest.raises(OptionError, match="timeout_for must be a function of a kind and a provider's name, got 5"):
         new_engine(memory_url, timeout_for=5)

@@ -9,8 +9,8 @@ from tests.simulation.chaos import Chaos, Fault
 from tests.simulation.wire import address_of
 from tests.simulation.workload import Workload
 
-from synergon.peering.outbox import LONGEST_PAUSE_SECONDS
-from synergon.peering.pipe import Weather
+from synergon.peering.outbox import MAX_RETRY_SECONDS
+from synergon.peering.pipe import NetworkFaults
 
 if TYPE_CHECKING:
     from tests.simulation.network_world import NetworkWorld
@@ -41,7 +41,7 @@ CALM: Final = Climate("calm", (300.0,), is_prompt_from=1.0)
 """Nothing goes wrong but that processes are stopped: with a sweep that never comes, only hints can start a task."""
 MORTAL: Final = Climate("mortal", (20.0,), is_prompt_from=1.0, is_deadly=True)
 """Processes are killed, and hints with them; the network is sound."""
-HEALING: Final = Climate("healing", (300.0,), is_prompt_from=HEALED_AT + LONGEST_PAUSE_SECONDS + 2.0)
+HEALING: Final = Climate("healing", (300.0,), is_prompt_from=HEALED_AT + MAX_RETRY_SECONDS + 2.0)
 """Peers do not reach each other, and know it. When that is over, everything is told that was to be told."""
 DEAF: Final = Climate("deaf", (2.0, 3.0), is_prompt_from=1.0, soon_seconds=3.0 + SOON_SECONDS)
 """Not one hint arrives: the sweep finds every task."""
@@ -61,7 +61,7 @@ class NetworkChaos(Chaos):
         if self._climate is not STORMY:
             self.after_seconds = 0.0
         if self._climate is DEAF:
-            self._network.weather = self._chances.choice((Weather(drop=1.0), Weather(fail=1.0)))
+            self._network.faults = self._chances.choice((NetworkFaults(drop=1.0), NetworkFaults(fail=1.0)))
 
     def possible(self) -> tuple[Fault, ...]:
         loud = (self._break, self._cut_off, self._cut_one_way, self._refuse)
@@ -100,18 +100,18 @@ class NetworkChaos(Chaos):
 
     def _refuse(self, process: Process) -> None:
         """Some messages do not get through, and the sender knows."""
-        self._network.weather = Weather(fail=self._chances.choice((0.3, 0.7, 1.0)))
-        self._later(f"the network has {self._network.weather}")
+        self._network.faults = NetworkFaults(fail=self._chances.choice((0.3, 0.7, 1.0)))
+        self._later(f"the network has {self._network.faults}")
 
     def _make_foul(self, process: Process) -> None:
         """Hints are lost, doubled, late, and overtake each other."""
-        self._network.weather = Weather(
+        self._network.faults = NetworkFaults(
             drop=self._chances.choice((0.0, 0.3, 1.0)),
             fail=self._chances.choice((0.0, 0.3)),
             duplicate=self._chances.choice((0.0, 0.5, 1.0)),
             longest_delay=self._chances.choice((0.0, 0.05, 2.0, 20.0)),
         )
-        self._later(f"the network has {self._network.weather}")
+        self._later(f"the network has {self._network.faults}")
 
     def _others(self, process: Process) -> list[str]:
         return [address_of(other.pid) for other in self._world.processes if other is not process]
@@ -128,6 +128,6 @@ class NetworkChaos(Chaos):
 
     def _mend(self) -> None:
         self._world.log("the network is sound again")
-        self._network.weather = Weather()
+        self._network.faults = NetworkFaults()
         self._network.broken.clear()
         self._network.cut.clear()

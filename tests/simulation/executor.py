@@ -60,9 +60,9 @@ class SimulatedExecutor:
             return await asyncio.shield(self._process.start(_ended(value)))
         return value, error
 
-    def room_for_children(self, most: int) -> int:
+    def children_that_fit(self, limit: int) -> int:
         """There is memory for all."""
-        return most
+        return limit
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         child = Child(job, on_message, fresh, self._process)

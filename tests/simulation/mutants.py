@@ -70,7 +70,7 @@ def node_never_fenced(patch: Patch) -> None:
     """A node that has lost its lease lets its bodies run on."""
 
     def rejoin_only(self: Membership, node_id: str) -> None:
-        self._rejoining = self._loop.create_task(self.join())
+        self._rejoin_task = self._loop.create_task(self.join())
 
     patch.setattr(Membership, "_fence", rejoin_only)
 

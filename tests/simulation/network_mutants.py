@@ -34,13 +34,13 @@ def foreign_kinds_not_told(patch: Patch) -> None:
 
 def producers_tell_nobody(patch: Patch) -> None:
     """Only engines with a node tell of new work."""
-    tell_new = Peers.tell_new
+    announce_new = Peers.announce_new
 
     def tell(self: Peers, work: Mapping[ReadyGroupName, int]) -> None:
-        if self.resident is not None:
-            tell_new(self, work)
+        if self.node is not None:
+            announce_new(self, work)
 
-    patch.setattr(Peers, "tell_new", tell)
+    patch.setattr(Peers, "announce_new", tell)
 
 
 def failing_peer_dropped_for_ever(patch: Patch) -> None:
@@ -67,7 +67,7 @@ def _forget_at_failures(patch: Patch) -> None:
     async def send_once(self: Outbox, sending: Message) -> None:
         await send_one(self, sending)
         if self._failures:
-            self._waiting = EMPTY
+            self._queued = EMPTY
 
     patch.setattr(Outbox, "_send_one", send_once)
 
@@ -96,60 +96,60 @@ def cancel_believed(patch: Patch) -> None:
 
 def cancel_not_told(patch: Patch) -> None:
     """The node that runs a task learns by its sweep that somebody wants it cancelled."""
-    patch.setattr(Peers, "tell_cancel", lambda self, node_id, task_id: None)
+    patch.setattr(Peers, "send_cancel", lambda self, node_id, task_id: None)
 
 
 def hinted_work_is_taken(patch: Patch) -> None:
     """A hint is an order: as much is claimed as it says, whether there is room or not."""
-    heard = Node.heard
+    heard = Node.handle_hints
 
-    async def take(self: Node, news: Message) -> None:
-        rooms = tuple(KindRequest(kind=kind, count=count) for kind, count in news.new.items() if kind in self._kinds)
+    async def take(self: Node, hints: Message) -> None:
+        rooms = tuple(KindRequest(kind=kind, count=count) for kind, count in hints.new.items() if kind in self._kinds)
         request = ClaimRequest(node_id=self.id, kinds=rooms, limit=sum(room.count for room in rooms), queues=None)
         self.signals.claimed(await self.store.claim(request))
 
-    def obey(self: Node, news: Message) -> None:
-        heard(self, news)
-        if news.new and self.scheduler.is_open:
-            self.loop.create_task(take(self, news))
+    def obey(self: Node, hints: Message) -> None:
+        heard(self, hints)
+        if hints.new and self.scheduler.is_open:
+            self.loop.create_task(take(self, hints))
 
-    patch.setattr(Node, "heard", obey)
+    patch.setattr(Node, "handle_hints", obey)
 
 
 def new_hints_not_heard(patch: Patch) -> None:
     """Nobody looks because of a hint."""
-    patch.setattr(Node, "heard", lambda self, news: None)
+    patch.setattr(Node, "handle_hints", lambda self, hints: None)
 
 
 def scheduled_not_told(patch: Patch) -> None:
     """Nobody watches the clock for tasks of a producer."""
-    patch.setattr(HintRouter, "schedule", lambda self, kinds: None)
+    patch.setattr(HintRouter, "route_scheduled", lambda self, kinds: None)
 
 
 def resumed_not_told(patch: Patch) -> None:
     """A queue that is resumed elsewhere is served from the next sweep on."""
-    patch.setattr(Peers, "tell_control", lambda self: None)
+    patch.setattr(Peers, "announce_control", lambda self: None)
 
 
 def full_peer_is_enough(patch: Patch) -> None:
     """A peer that says it has no room was told all the same, and nobody else is."""
-    answered = HintRouter._answered
+    answered = HintRouter._handle_answer
 
     def content(self: HintRouter, peer_id: str, sent: Message, answer: Message) -> None:
         answered(self, peer_id, msgspec.structs.replace(sent, new={}), answer)
 
-    patch.setattr(HintRouter, "_answered", content)
+    patch.setattr(HintRouter, "_handle_answer", content)
 
 
 def table_read_once(patch: Patch) -> None:
     """Who comes later is never known."""
-    learn = HintRouter.learn
+    learn = HintRouter.update_directory
 
     def learn_once(self: HintRouter, nodes: Iterable[NodeRecord]) -> None:
         if not self.directory.is_loaded:
             learn(self, nodes)
 
-    patch.setattr(HintRouter, "learn", learn_once)
+    patch.setattr(HintRouter, "update_directory", learn_once)
 
 
 NETWORK_MUTANTS: Final[tuple[Mutant, ...]] = (

@@ -121,7 +121,7 @@ class NetworkWorkload(Workload):
             return
         for other in self._world.processes:
             if other.node is not None and other is not process:
-                peers.tell_cancel(other.node.id, task_id)
+                peers.send_cancel(other.node.id, task_id)
 
     async def open_queues(self, process: Process) -> None:
         await asyncio.wait([process.start(self._resume_all(process))])

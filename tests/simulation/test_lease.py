@@ -62,9 +62,9 @@ class Fate:
         *,
         has_bodies: bool,
         keeper: LeaseKeeper | None = None,
-        board: Callable[[], StatusPublisher] | None = None,
+        status: Callable[[], StatusPublisher] | None = None,
     ) -> None:
-        self._board = board
+        self._status = status
         self._keeper = keeper or SilentKeeper()
         self.lost_at: float | None = None
         self.exited_at: float | None = None
@@ -82,9 +82,9 @@ class Fate:
             logging.LoggerAdapter(logging.getLogger("tests.simulation.node")),
             asked_at=clock.monotonic(),
             on_lost=self._lose,
-            is_quiet=lambda: not self._has_bodies,
+            is_idle=lambda: not self._has_bodies,
             exit_process=self._exit,
-            board=None if self._board is None else self._board(),
+            status=None if self._status is None else self._status(),
         )
         await story(lease, clock)
 
@@ -142,19 +142,19 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
     says something at 12 seconds that nobody has asked for then."""
     keeper = ListeningKeeper()
 
-    def hang_up() -> StatusPublisher:
+    def publisher() -> StatusPublisher:
         here = asyncio.get_running_loop()
-        board = StatusPublisher(loop or here, NodeStatus)
-        board.write()  # with the node's row
-        here.call_later(12, board.write)
-        return board
+        status = StatusPublisher(loop or here, NodeStatus)
+        status.update()  # with the node's row
+        here.call_later(12, status.update)
+        return status
 
     async def keep(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(27, end.set)
         await lease.keep(end)
 
-    Fate(keep, has_bodies=False, keeper=keeper, board=hang_up)
+    Fate(keep, has_bodies=False, keeper=keeper, status=publisher)
     return keeper.heard
 
 

@@ -13,7 +13,7 @@ from tests.simulation.virtual_loop import OUTSIDE
 
 from synergon.peering.pipe import PipeNetwork, PipeTransport
 from synergon.peering.signing import Envelope
-from synergon.peering.transport import Deliver, Refused, SendError
+from synergon.peering.transport import Deliver, Rejected, SendError
 
 if TYPE_CHECKING:
     from tests.simulation.citizen import Citizen
@@ -73,7 +73,7 @@ def address_of(pid: int) -> str:
 def _arrive_late(deliver: Deliver, envelope: Envelope) -> None:
     try:
         deliver(envelope)
-    except Refused:
+    except Rejected:
         return  # nobody waits for this answer
 
 

@@ -30,7 +30,7 @@ async def test_threads_and_processes_run_in_this_process(tester: Tester) -> None
     first = await in_a_thread.enqueue("Ada")
     second = await in_a_process.enqueue("Bob")
     await tester.drain()
-    assert (await first.result()).startswith("Ada in synergon-body")
+    assert (await first.result()).startswith("Ada in synergon-task")
     assert await second.result() == "BOB"
     assert ran == ["Bob"]
 

@@ -16,7 +16,7 @@ def write(root: Path, path: str, text: str) -> None:
     place.write_text(text)
 
 
-def test_this_machine_has_something() -> None:
+def test_this_machine_has_processors_and_memory() -> None:
     found = machine.resources()
     assert found["cpu"] >= UNIT // 100
     assert found["ram"] >= 2**20
@@ -61,13 +61,13 @@ def test_the_visible_devices_are_counted(tmp_path: Path, visible: str, number: i
 
 
 @pytest.mark.parametrize(("granted", "number"), [("void", 0), ("none", 0), ("0,1", 2), ("all", 3)])
-def test_what_a_container_was_granted_counts(tmp_path: Path, granted: str, number: int) -> None:
+def test_gpus_granted_to_a_container_are_counted(tmp_path: Path, granted: str, number: int) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
         write(tmp_path, f"dev/{name}", "")
     assert machine.gpus({"NVIDIA_VISIBLE_DEVICES": granted}, tmp_path) == number
 
 
-def test_the_driver_is_asked_if_nobody_says_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_is_asked_if_no_variable_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "bin/nvidia-smi"
     write(tmp_path, "bin/nvidia-smi", "#!/bin/sh\necho 'GPU 0: one (UUID: a)'\necho 'GPU 1: two (UUID: b)'\n")
     tool.chmod(0o755)

@@ -1,1 +1,1 @@
-"""The command line: `synergon`. One file per group of commands; nothing here decides what happens to a task."""
+"""The command line `synergon`: one module per group of commands. It contains no rules about tasks."""

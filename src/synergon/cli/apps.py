@@ -1,4 +1,4 @@
-"""`module:attribute` → the engine it names. What cannot be found is told with what could have been meant."""
+"""Loads the engine that `module:attribute` names; errors suggest what may have been meant."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(name, error) from error  # the module is there; one that it imports is not
+            raise _broken(name, error) from error  # the module exists; a module that it imports does not
         raise ConfigurationError(
             f"there is no module {error.name!r} in {folder} or on Python's path{_similar_module(name)}"
         ) from error
@@ -63,7 +63,7 @@ def _broken(name: str, error: BaseException) -> ConfigurationError:
 
 
 def _where(error: BaseException) -> str:
-    """The place in the user's own files, which come last in a traceback but for what they called."""
+    """File and line of the innermost frame that is in the user's own files."""
     folder = Path.cwd()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

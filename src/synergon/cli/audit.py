@@ -1,4 +1,4 @@
-"""`synergon audit`: what operators told the engine to do, and what came of it."""
+"""`synergon audit`: lists operator actions and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from synergon.cli.output import new_table, relative, short, show_list
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.record import to_datetime
 
-LimitOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many at the most.")]
+LimitOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many to list at most.")]
 
 
 def audit(limit: LimitOption = 50, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """List what operators have ordered, newest first.
+    """List operator actions, newest first.
 
-    Who ordered what and when, and what came of it: pauses, limits, servers, cancels, and what nodes were told. With
-    --json one order per line.
+    Shows who requested what and when, and the outcome: pauses, limits, servers, cancels, and actions on nodes. With
+    --json one action per line.
     """
 
     async def read() -> tuple[list[AuditRecord], datetime]:
@@ -30,12 +30,12 @@ def audit(limit: LimitOption = 50, app: AppOption = None, url: UrlOption = None,
             return await engine.audit(limit), to_datetime(await engine.store.now())
 
     found, now = asyncio.run(read())
-    show_list(found, lambda: _table(found, now), as_json=as_json, nothing="nothing was ordered yet")
+    show_list(found, lambda: _table(found, now), as_json=as_json, nothing="there are no operator actions yet")
 
 
 def _table(found: list[AuditRecord], now: datetime) -> Table:
-    table = new_table("when", "who", "order", "subject", "outcome", elastic=("who", "subject", "outcome"))
-    for order in found:
-        outcome = short(order.outcome) if order.outcome is not None else Text("not done yet", style="yellow")
-        table.add_row(relative(order.requested_at, now), short(order.who), order.verb, short(order.subject), outcome)
+    table = new_table("when", "who", "action", "subject", "outcome", elastic=("who", "subject", "outcome"))
+    for entry in found:
+        outcome = short(entry.outcome) if entry.outcome is not None else Text("pending", style="yellow")
+        table.add_row(relative(entry.requested_at, now), short(entry.who), entry.verb, short(entry.subject), outcome)
     return table

@@ -1,8 +1,8 @@
-"""`synergon bench`: what this machine and a store on it can do, measured through the public API.
+"""`synergon bench`: measures a store on this machine through the public API.
 
-A store that is given keeps no task of it: they are of kinds and a queue of their own, and are deleted at the end.
-Without one, a file in the current folder serves and is removed; the system's folder for temporary files may well be
-in memory, where a commit costs nothing and a measurement says nothing.
+In a given store the bench uses a queue and kinds of its own, and deletes its tasks at the end. Without one it uses a
+file in the current folder and removes it. It does not use the system's temporary folder, which is often in memory,
+where commits cost nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Self, Unpack
 import msgspec
 
 from synergon import Engine, State, SynergonError, TaskType
-from synergon.cli.output import console, new_table, say, stderr, write_json
+from synergon.cli.output import console, new_table, print_line, stderr, write_json
 from synergon.model.lifecycle import LIVE
 from synergon.options.options import TaskOptions
 
@@ -29,20 +29,20 @@ PRODUCERS: Final = 64
 LATENCY_SAMPLES: Final = 200
 
 CHUNK: Final = 1000
-"""How many tasks one bulk enqueue, or one deletion, holds."""
+"""Number of tasks of one bulk enqueue or deletion."""
 
-REST_SECONDS: Final = 0.005
-"""Between two samples of latency, so that each finds an idle node."""
+IDLE_SECONDS: Final = 0.005
+"""Pause between two samples of latency, so that each finds an idle node."""
 
-LOOK_SECONDS: Final = 0.001
+POLL_SECONDS: Final = 0.001
 PATIENCE_SECONDS: Final = 600.0
-"""After this long a task that was to run is taken for lost."""
+"""A task that has not run after this long counts as lost."""
 
 NumberTask = TaskType[[int], [int], Any, Any]
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """How long something took, in milliseconds: usually, and at worst."""
+    """Median and 99th percentile of durations, in milliseconds."""
 
     p50: float
     p99: float
@@ -55,7 +55,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """What `synergon bench` found."""
+    """The figures of `synergon bench`."""
 
     store: dict[str, str]
     tasks: int
@@ -65,31 +65,31 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     drain_per_second: float
     start_latency_ms: Percentiles
     succeeded: int
-    """As the history has it; every task that was enqueued."""
+    """Number of succeeded tasks in the history; equals the number of enqueued tasks."""
 
 
 async def echo(number: int) -> int:
-    """A body that does nothing."""
+    """A task function that does nothing."""
     return number
 
 
 class Bench:
-    """An engine with kinds of its own, and ways to time what it does. To be used while connected: `async with`."""
+    """An engine with kinds of its own, and methods that measure it. Use it with `async with`, which connects."""
 
     def __init__(self, url: str, *, concurrency: int = CONCURRENCY) -> None:
         self.engine = Engine(url, concurrency=concurrency, queues=[QUEUE])
         self._run = secrets.token_hex(4)
         self.ids: list[int] = []
-        """Of all tasks that were made."""
+        """The ids of all tasks that were enqueued."""
         self.started_at: dict[int, float] = {}
-        """When the body of each `stamped` task began, by its number."""
+        """When each `stamped` task started, by its number."""
         self.on_loop = self.task("loop", echo)
         self.stamped = self.task("stamped", self._stamp)
 
-    def task(self, label: str, body: Callable[[int], Any], **options: Unpack[TaskOptions]) -> NumberTask:
-        """Register a body under a kind that no other task in the store has."""
+    def task(self, label: str, function: Callable[[int], Any], **options: Unpack[TaskOptions]) -> NumberTask:
+        """Register a function under a kind that is unique in the store."""
         options |= {"name": f"bench-{self._run}-{label}", "queue": QUEUE}
-        return self.engine.task(**options)(body)
+        return self.engine.task(**options)(function)
 
     async def _stamp(self, number: int) -> int:
         self.started_at[number] = perf_counter()
@@ -103,13 +103,13 @@ class Bench:
         await self.engine.close()
 
     async def delete_all(self) -> None:
-        """Leave nothing in the store."""
+        """Delete all tasks of this bench."""
         for first in range(0, len(self.ids), CHUNK):
             await self.engine.store.delete(self.ids[first : first + CHUNK])
         self.ids.clear()
 
     async def count(self, states: Iterable[State], task: NumberTask | None = None) -> int:
-        """How many tasks of this run, or of one of its kinds, are in these states."""
+        """Number of tasks of this bench, or of one of its kinds, in these states."""
         kinds = self.engine.kinds if task is None else {task.kind}
         counts = await self.engine.store.counts()
         return sum(number for (_, kind, state), number in counts.items() if kind in kinds and state in states)
@@ -117,7 +117,7 @@ class Bench:
     # ------------------------------------------------------------ measures
 
     async def enqueue_in_bulk(self, task: NumberTask, tasks: int) -> float:
-        """Tasks per second, stored in large lists."""
+        """Tasks per second, enqueued in lists of CHUNK."""
         began = perf_counter()
         for first in range(0, tasks, CHUNK):
             handles = await task.enqueue_many((number,) for number in range(first, min(first + CHUNK, tasks)))
@@ -125,7 +125,7 @@ class Bench:
         return tasks / (perf_counter() - began)
 
     async def enqueue_concurrently(self, task: NumberTask, tasks: int) -> tuple[float, Percentiles]:
-        """Tasks per second from many producers that each await the durability of every task, and how long they do."""
+        """Tasks per second from many producers that each await every enqueue, and the durations of these."""
         durations: list[float] = []
 
         async def produce(first: int) -> None:
@@ -140,22 +140,22 @@ class Bench:
         return tasks / (perf_counter() - began), Percentiles.of(durations)
 
     async def drain(self, task: NumberTask) -> float:
-        """Tasks per second of a node, from its start until all that waited is in the history. `task` came last."""
+        """Tasks per second of a node, from its start until all waiting tasks have ended. `task` was enqueued last."""
         waiting = await self.count(LIVE)
         began = perf_counter()
         async with self.engine.worker():
-            # Counting what is left of many costs more than the tasks do, so it begins when the last has ended.
+            # Counting many tasks costs more than running them, so it starts when the last one has ended.
             await self.engine.wait(self.ids[-1], timeout=PATIENCE_SECONDS)
-            while await self.count(LIVE, task):  # noqa: ASYNC110  nothing tells the end of all
-                await asyncio.sleep(LOOK_SECONDS)
+            while await self.count(LIVE, task):  # noqa: ASYNC110  no event announces that all have ended
+                await asyncio.sleep(POLL_SECONDS)
             return waiting / (perf_counter() - began)
 
     async def start_latencies(self, samples: int) -> list[float]:
-        """Seconds from the call of an enqueue to the first line of the body, one at a time on an idle node."""
+        """Seconds from the call of enqueue to the start of the task function, one at a time on an idle node."""
         latencies = []
         async with self.engine.worker():
             for number in range(samples):
-                await asyncio.sleep(REST_SECONDS)
+                await asyncio.sleep(IDLE_SECONDS)
                 asked = perf_counter()
                 handle = await self.stamped.enqueue(number)
                 self.ids.append(handle.id)
@@ -168,9 +168,9 @@ class Bench:
 
 
 def main(url: str | None, tasks: int, as_json: bool) -> None:
-    """Measure the store at `url`, or a new SQLite file in the current folder, and print what was found."""
-    with _file_here() if url is None else contextlib.nullcontext(url) as its_url:
-        results = asyncio.run(_measure(its_url, tasks))
+    """Measure the store at `url`, or a new SQLite file in the current folder, and print the figures."""
+    with _temporary_file() if url is None else contextlib.nullcontext(url) as measured_url:
+        results = asyncio.run(_measure(measured_url, tasks))
     if as_json:
         write_json(results)
     else:
@@ -178,35 +178,35 @@ def main(url: str | None, tasks: int, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _file_here() -> Iterator[str]:
+def _temporary_file() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix=".synergon-bench-", dir=Path.cwd()) as folder:
         yield f"sqlite:///{folder}/bench.db"
 
 
 async def _measure(url: str, tasks: int) -> Results:
-    with stderr.status("connects") as status:
+    with stderr.status("connecting") as status:
         async with Bench(url) as bench:
             try:
                 return await _measure_all(bench, tasks, status.update)
             finally:
-                status.update("deletes what it made")
+                status.update("deleting the tasks of this bench")
                 await bench.delete_all()
 
 
-async def _measure_all(bench: Bench, tasks: int, tell: Callable[[str], None]) -> Results:
-    tell(f"enqueues {tasks} tasks in lists of {CHUNK}")
+async def _measure_all(bench: Bench, tasks: int, show: Callable[[str], None]) -> Results:
+    show(f"enqueueing {tasks} tasks in lists of {CHUNK}")
     bulk_rate = await bench.enqueue_in_bulk(bench.on_loop, tasks)
-    tell(f"runs {tasks} tasks, {CONCURRENCY} at once")
+    show(f"running {tasks} tasks, {CONCURRENCY} at once")
     drain_rate = await bench.drain(bench.on_loop)
-    tell(f"enqueues {tasks} tasks from {PRODUCERS} producers")
+    show(f"enqueueing {tasks} tasks from {PRODUCERS} producers")
     awaited_rate, awaited = await bench.enqueue_concurrently(bench.on_loop, tasks)
-    tell(f"runs {tasks} tasks, {CONCURRENCY} at once, again")
+    show(f"running {tasks} tasks, {CONCURRENCY} at once, again")
     drain_rate = max(drain_rate, await bench.drain(bench.on_loop))
-    tell("enqueues one task at a time on an idle node")
+    show("enqueueing one task at a time on an idle node")
     latencies = await bench.start_latencies(min(LATENCY_SAMPLES, tasks))
     succeeded = await bench.count([State.SUCCEEDED])
     if succeeded != len(bench.ids):
-        raise SynergonError(f"{len(bench.ids)} tasks were enqueued, but {succeeded} of them have succeeded")
+        raise SynergonError(f"{len(bench.ids)} tasks were enqueued, but only {succeeded} of them succeeded")
     return Results(
         store=await bench.engine.store.describe(),
         tasks=tasks,
@@ -232,4 +232,5 @@ def _print(results: Results) -> None:
     table.add_row(f"run, one node, {CONCURRENCY} at once", f"{results.drain_per_second:,.0f}")
     table.add_row("from enqueue to start, idle node", "", f"{latency.p50:.2f}", f"{latency.p99:.2f}")
     console.print(table)
-    say(f"{results.succeeded:,} tasks that do nothing; {', '.join(f'{name} {f}' for name, f in results.store.items())}")
+    store = ", ".join(f"{name} {fact}" for name, fact in results.store.items())
+    print_line(f"{results.succeeded:,} tasks that do nothing; {store}")

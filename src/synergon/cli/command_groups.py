@@ -1,4 +1,4 @@
-"""Groups of commands that are commands themselves: `synergon limits` is `synergon limits list`."""
+"""Helpers for command groups that can be called without a command: `synergon limits` is `synergon limits list`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import typer
 from synergon.errors import OptionError
 
 
-def is_alone(context: typer.Context, *, has_options: bool) -> bool:
-    """Whether the group was given without one of its commands. Options in front of a command would mean nothing."""
+def has_no_subcommand(context: typer.Context, *, has_options: bool) -> bool:
+    """Whether the group was called without a command. Raises for options before a command: they would be ignored."""
     if context.invoked_subcommand is None:
         return True
     if has_options:
         raise OptionError(
-            f"options go behind the command: `{context.command_path} {context.invoked_subcommand} ... OPTIONS`"
+            f"options go after the command: `{context.command_path} {context.invoked_subcommand} ... OPTIONS`"
         )
     return False
 
 
 def number_or_none(value: str, what: str) -> int | None:
-    """A number that was given as text; `none` for no limit."""
+    """Parse a number, or `none` for no limit."""
     if value.lower() == "none":
         return None
     if not (value.isascii() and value.isdigit()):
@@ -28,7 +28,7 @@ def number_or_none(value: str, what: str) -> int | None:
 
 
 def shown_limit(value: int | None) -> str:
-    """How many at once, in words where a number says too little."""
+    """A limit as text: its number, "closed" for 0, or "none"."""
     if value is None:
         return "none"
     return str(value) if value else "closed"

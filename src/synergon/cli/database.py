@@ -1,7 +1,7 @@
-"""Which database a command is about, and connecting to it.
+"""Finds the database of a command, and connects to it.
 
-The command line (`--app`, `--url`) wins over `$SYNERGON_APP` and `$SYNERGON_URL`, which win over `[tool.synergon]` in
-./pyproject.toml. A command that looks at a database never creates one, nor tables in one that has none of ours: a
+The command line (`--app`, `--url`) takes precedence over `$SYNERGON_APP` and `$SYNERGON_URL`, and these over
+`[tool.synergon]` in ./pyproject.toml. Commands never create a database or tables, except `migrate` and `worker`: a
 misspelt path is an error, not an empty list.
 """
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 PYPROJECT: Final = Path("pyproject.toml")
 
 AppOption = Annotated[
-    str | None, typer.Option("--app", metavar="MODULE:ENGINE", help="The engine whose database it is.")
+    str | None, typer.Option("--app", metavar="MODULE:ENGINE", help="The engine whose database to use.")
 ]
 UrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", help="The database, like sqlite:///app.db.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The engine that stands for the database, and how it was found."""
+    """An engine on the database of the command, and how it was chosen."""
 
     engine: Engine
     app: str | None
     chosen_by: str
 
 
-def honour_pyproject() -> dict[str, Any]:
-    """Let engines read ./pyproject.toml, if there is one; what it says to the command line itself."""
+def use_pyproject() -> dict[str, Any]:
+    """Let engines read ./pyproject.toml, if there is one; return its section [tool.synergon]."""
     if not PYPROJECT.is_file():
         return {}
     settings.use_pyproject(PYPROJECT)
@@ -53,8 +53,8 @@ def honour_pyproject() -> dict[str, Any]:
 
 
 def find_app(given: str | None) -> tuple[str, str] | None:
-    """The app to import, and who named it."""
-    pyproject = honour_pyproject()
+    """The app to import, and the source that names it."""
+    pyproject = use_pyproject()
     if given is not None:
         return given, "command line"
     if os.environ.get("SYNERGON_APP"):
@@ -65,15 +65,15 @@ def find_app(given: str | None) -> tuple[str, str] | None:
 
 
 def find_target(app: str | None, url: str | None) -> Target:
-    """The database that the command is about."""
+    """The database of the command."""
     if app is not None and url is not None:
         raise OptionError("give --app or --url, not both: an app brings its own URL")
     found = find_app(app)
     if url is not None:
         return _by_url(url)
-    # A URL in the environment is nearer than an app in a file.
-    is_nearer = found is not None and (found[1] != str(PYPROJECT) or not os.environ.get("SYNERGON_URL"))
-    if found is not None and is_nearer:
+    # A URL in the environment takes precedence over an app in pyproject.toml.
+    takes_precedence = found is not None and (found[1] != str(PYPROJECT) or not os.environ.get("SYNERGON_URL"))
+    if found is not None and takes_precedence:
         return Target(engine=load_engine(found[0]), app=found[0], chosen_by=found[1])
     engine = Engine()
     return Target(engine=engine, app=None, chosen_by=engine.settings.sources["url"])
@@ -90,26 +90,25 @@ def store_of(engine: Engine) -> Store:
     return open_store(engine.settings.url)
 
 
-def refuse_private(engine: Engine, what: str) -> None:
-    """Refuse a store that no other process can see."""
+def require_shared_store(engine: Engine, what: str) -> None:
+    """Raise for a store that other processes cannot open."""
     if not store_of(engine).capabilities.shared:
         raise NotAvailable(
-            f"{what} cannot use {engine.settings.url}: it lives in the memory of one process and no other sees it; "
-            "use sqlite:///app.db"
+            f"{what} cannot use {engine.settings.url}: it is in the memory of one process; use sqlite:///app.db"
         )
 
 
 @contextlib.asynccontextmanager
 async def connected(app: str | None, url: str | None) -> AsyncIterator[Engine]:
-    """An engine on the existing database that the command is about."""
+    """A connected engine on the database of the command, which must exist."""
     target = find_target(app, url)
-    refuse_private(target.engine, "the command line")
-    await _refuse_missing(target)
+    require_shared_store(target.engine, "the command line")
+    await _require_schema(target)
     async with target.engine as engine:
         yield engine
 
 
-async def _refuse_missing(target: Target) -> None:
+async def _require_schema(target: Target) -> None:
     store = store_of(target.engine)
     versions = await store.schema_versions()
     if versions is not None and versions.found is None:

@@ -1,4 +1,4 @@
-"""What `synergon doctor` finds. It only looks: a database is neither created nor migrated."""
+"""The checks of `synergon doctor`. They are read-only: a database is neither created nor migrated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 from synergon.cli.database import Target, store_of
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
-from synergon.cli.unknown_variables import strange_variables
+from synergon.cli.unknown_variables import unknown_variables
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.model.lifecycle import State
@@ -32,20 +32,20 @@ from synergon.policies import Resources
 from synergon.stores.base import SchemaVersions, Store
 from synergon.stores.sqlite import SqliteStore
 
-LITTLE_DISK_BYTES: Final = 256 * 1024 * 1024
-CLOCK_SECONDS: Final = 1.0
+MIN_DISK_BYTES: Final = 256 * 1024 * 1024
+MAX_CLOCK_OFFSET_SECONDS: Final = 1.0
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"})
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """Something that is not as it should be, and what to do about it."""
+    """A problem, and what to do about it."""
 
     problem: str
     advice: str
 
 
 class SettingInForce(Record, frozen=True, kw_only=True):
-    """A setting, and who said so."""
+    """A setting and its source."""
 
     value: Any
     source: str
@@ -59,12 +59,12 @@ class KindFacts(Record, frozen=True, kw_only=True):
     runs_in: str
     attempts: int
     timeout: float | None
-    """Seconds; None: no limit."""
+    """In seconds; None means no timeout."""
     function: str
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """All of it. The field names are those of `doctor --json`."""
+    """The result of all checks. The field names are those of `doctor --json`."""
 
     is_healthy: bool
     problems: tuple[Finding, ...]
@@ -76,7 +76,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     schema_version_wanted: int | None = None
     store: dict[str, str] = msgspec.field(default_factory=dict)
     clock_ahead_seconds: float | None = None
-    """How far the store's clock is ahead of the host's."""
+    """By how many seconds the store's clock is ahead of the host's."""
     disk_free_bytes: int | None = None
     settings: dict[str, SettingInForce]
     kinds: tuple[KindFacts, ...] | None = None
@@ -85,17 +85,17 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
 
 async def diagnose(target: Target) -> Diagnosis:
-    """Look at everything that can be looked at; what cannot be is a problem of its own."""
+    """Run all checks; a check that fails is reported as a problem."""
     engine = target.engine
     store = store_of(engine)
     facts: dict[str, Any] = {}
-    problems = [*_strange_variables(), *_private(store), *disk_problems(store, facts)]
+    problems = [*_unknown_variables(), *_private(store), *disk_problems(store, facts)]
     try:
         problems += _schema_problems(store, await store.schema_versions(), facts)
         if facts.get("schema_version") == facts.get("schema_version_wanted"):
-            problems += await _look_inside(engine, facts)
+            problems += await _check_contents(engine, facts)
     except StoreError as error:
-        problems.append(Finding(problem=str(error), advice="nothing works without the database; mend this first"))
+        problems.append(Finding(problem=str(error), advice="nothing works without the database; fix this first"))
     return Diagnosis(
         is_healthy=not problems,
         problems=tuple(problems),
@@ -157,16 +157,16 @@ def _kinds(engine: Engine) -> Iterator[KindFacts]:
 # ---------------------------------------------------------------- problems
 
 
-def _strange_variables() -> Iterator[Finding]:
-    for problem, advice in strange_variables():
+def _unknown_variables() -> Iterator[Finding]:
+    for problem, advice in unknown_variables():
         yield Finding(problem=problem, advice=advice)
 
 
 def _private(store: Store) -> Iterator[Finding]:
     if not store.capabilities.shared:
         yield Finding(
-            problem=f"{store.url} is seen by one process only, and does not survive it",
-            advice="use sqlite:///app.db for work that counts; a worker refuses memory://",
+            problem=f"{store.url} exists in one process only and is lost when that ends",
+            advice="use sqlite:///app.db for durable tasks; `synergon worker` does not accept memory://",
         )
 
 
@@ -177,17 +177,17 @@ def _schema_problems(store: Store, versions: SchemaVersions | None, facts: dict[
     facts.update(schema_version=found, schema_version_wanted=wanted)
     if found is None:
         yield Finding(
-            problem=f"there is no {_what(store)} at {shown(store.url)}", advice="`synergon migrate` creates it"
+            problem=f"there is no {_noun(store)} at {shown(store.url)}", advice="`synergon migrate` creates it"
         )
     elif found == 0:
         yield Finding(
-            problem=f"the {_what(store)} at {shown(store.url)} has no tables of synergon",
-            advice="`synergon migrate` creates them beside those that there are",
+            problem=f"the {_noun(store)} at {shown(store.url)} has no tables of synergon",
+            advice="`synergon migrate` creates them beside the existing ones",
         )
     elif found < wanted:
         yield Finding(
-            problem=f"the schema has version {found}, this code wants {wanted}",
-            advice="run `synergon migrate`, or start a worker, which does the same",
+            problem=f"the schema has version {found}, this code needs {wanted}",
+            advice="run `synergon migrate`, or start a worker, which migrates too",
         )
     elif found > wanted:
         yield Finding(
@@ -195,42 +195,42 @@ def _schema_problems(store: Store, versions: SchemaVersions | None, facts: dict[
         )
 
 
-def _what(store: Store) -> str:
+def _noun(store: Store) -> str:
     return "database" if isinstance(store, SqliteStore) else "schema of synergon"
 
 
 def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
-    """What is wrong with the place of a SQLite file."""
+    """Problems of the folder and disk of a SQLite file."""
     if not isinstance(store, SqliteStore) or not store.path.absolute().parent.is_dir():
         return
     folder = store.path.absolute().parent
     free = shutil.disk_usage(folder).free
     facts["disk_free_bytes"] = free
-    if free < LITTLE_DISK_BYTES:
+    if free < MIN_DISK_BYTES:
         yield Finding(
             problem=f"only {free // 1024**2} MiB are free in {folder}",
             advice="free some space: when the disk is full, no task can be stored or finished",
         )
-    for place in (folder, store.path):
-        if place.exists() and not os.access(place, os.W_OK):
+    for path in (folder, store.path):
+        if path.exists() and not os.access(path, os.W_OK):
             yield Finding(
-                problem=f"{place} cannot be written, so no task can be stored or finished",
-                advice="give this user the right to write the file and its folder, on a disk that may be written",
+                problem=f"{path} cannot be written, so no task can be stored or finished",
+                advice="give this user write access to the file and its folder, on a disk that is not read-only",
             )
     file_system = _file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
         yield Finding(
-            problem=f"{folder} is on a network ({file_system}), where SQLite's locks and WAL cannot be relied on",
-            advice="move the database to a disk of this host",
+            problem=f"{folder} is on a network file system ({file_system}), where SQLite is unreliable",
+            advice="move the database to a local disk",
         )
 
 
 def _file_system(folder: Path) -> str | None:
     mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
-    return next((mounts[place] for place in (folder, *folder.parents) if place in mounts), None)
+    return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), None)
 
 
-async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
+async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
     async with engine:
         store = engine.store
         facts["store"] = await store.describe()
@@ -242,37 +242,37 @@ async def _look_inside(engine: Engine, facts: dict[str, Any]) -> list[Finding]:
         queues = await store.queues()
         shortages = await find_shortages(engine, counts)
     return [
-        *_lax_settings(facts["store"]),
+        *_unsafe_settings(facts["store"]),
         *_clock_problems(ahead),
         *_dead_nodes(nodes),
-        *_forgotten_tasks(counts, nodes, queues),
+        *_unclaimable_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
     ]
 
 
-def _lax_settings(store: dict[str, str]) -> Iterator[Finding]:
+def _unsafe_settings(store: dict[str, str]) -> Iterator[Finding]:
     if store.get("fsync") == "off":
         yield Finding(
-            problem="the server runs with fsync = off: if its host goes down, the whole database may be lost",
-            advice="let the server have fsync = on (ALTER SYSTEM RESET fsync, then reload)",
+            problem="the server runs with fsync = off: if its host crashes, the whole database may be lost",
+            advice="set fsync = on (ALTER SYSTEM RESET fsync, then reload)",
         )
     if store.get("synchronous_commit") == "off":
         yield Finding(
-            problem="synchronous_commit is off: what was stored or ended last is lost if the server goes down",
+            problem="synchronous_commit is off: the last commits are lost if the server crashes",
             advice="set it to on for the role or the database (ALTER ROLE ... SET synchronous_commit = on)",
         )
 
 
 async def clock_ahead(store: Store) -> float:
-    """By how many seconds the store's clock is ahead of the host's, as far as that is certain: how long the store takes
-    to answer does not count."""
+    """The smallest number of seconds by which the store's clock must be ahead of the host's, given that the answer may
+    have been made at any time between request and response."""
     asked_at = time.time()
     now = await store.now() / 1_000_000
     return max(now - time.time(), 0.0) + min(now - asked_at, 0.0)
 
 
 def _clock_problems(ahead: float) -> Iterator[Finding]:
-    if abs(ahead) > CLOCK_SECONDS:
+    if abs(ahead) > MAX_CLOCK_OFFSET_SECONDS:
         yield Finding(
             problem=f"the store's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the host's",
             advice="set the host's clock (NTP); until both agree, due tasks start early or late",
@@ -283,15 +283,15 @@ def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
     for node in nodes:
         if not is_alive(node):
             yield Finding(
-                problem=f"node {node.name} ({node.id}) is dead, or has been silent for too long",
-                advice="a live worker gives its tasks back; if there is none, start one",
+                problem=f"node {node.name} ({node.id}) is dead or has not renewed its lease",
+                advice="a live worker takes its tasks back; if there is none, start one",
             )
 
 
-def _forgotten_tasks(
+def _unclaimable_tasks(
     counts: dict[tuple[str, str, State], int], nodes: Sequence[NodeRecord], queues: Sequence[QueueRecord]
 ) -> Iterator[Finding]:
-    """Ready tasks that no live node would take."""
+    """Ready tasks that no live node would claim."""
     paused = {queue.name for queue in queues if queue.is_paused}
     live = [node for node in nodes if is_alive(node)]
     for (queue, kind, state), number in sorted(counts.items()):
@@ -301,11 +301,11 @@ def _forgotten_tasks(
         if queue in paused:
             yield Finding(problem=f"{ready}; the queue is paused", advice=f"`synergon queues resume {queue}`")
             continue
-        takers = [node for node in live if kind in node.kinds and (node.queues is None or queue in node.queues)]
-        if not takers:
+        runners = [node for node in live if kind in node.kinds and (node.queues is None or queue in node.queues)]
+        if not runners:
             yield Finding(problem=f"{ready}; no live node runs them", advice="start a worker that has the kind")
-        elif all(node.is_cordoned for node in takers):
+        elif all(node.is_cordoned for node in runners):
             yield Finding(
                 problem=f"{ready}; every node that runs them is cordoned",
-                advice=f"`synergon nodes uncordon {takers[0].id}`, or start another worker",
+                advice=f"`synergon nodes uncordon {runners[0].id}`, or start another worker",
             )

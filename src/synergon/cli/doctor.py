@@ -1,4 +1,4 @@
-"""`synergon doctor`: what is in force, and what is wrong with it."""
+"""`synergon doctor`: prints the effective configuration and the problems found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
-from synergon.cli.output import console, duration, new_facts, new_table, plural, say, short, size, write_json
+from synergon.cli.output import console, duration, new_facts, new_table, plural, print_line, short, size, write_json
 from synergon.policies import Retention
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Show what is in force, and find problems.
+    """Show the effective configuration, and find problems.
 
-    Looks at the database, the settings and where they came from, the app's tasks and the live nodes. Changes nothing.
+    Checks the database, the settings and their sources, the tasks of the app and the live nodes. Changes nothing.
     """
     from synergon.cli.diagnosis import diagnose  # with the drivers and psutil, which no other command needs
 
@@ -40,15 +40,15 @@ def _print(found: Diagnosis) -> None:
     _section("database", _facts(_database(found)))
     _section("settings", _settings(found))
     if found.kinds is not None:
-        _section("kinds", _kinds(found) if found.kinds else "none; let the app import the modules that hold them")
+        _section("kinds", _kinds(found) if found.kinds else "none; import the modules that define them in the app")
     _section("nodes", _nodes(found) if found.nodes else "none")
     _print_problems(found)
 
 
-def _section(heading: str, body: Table | str) -> None:
-    say(Text(heading, style="bold"))
-    console.print(body)
-    say()
+def _section(heading: str, content: Table | str) -> None:
+    print_line(Text(heading, style="bold"))
+    console.print(content)
+    print_line()
 
 
 def _facts(rows: Any) -> Table:
@@ -80,12 +80,12 @@ def _settings(found: Diagnosis) -> Table:
 
 def _readable(name: str, value: Any) -> str:
     if isinstance(value, Retention):
-        words = (f"{state} {_readable('age', getattr(value, state))}" for state in ("succeeded", "failed", "cancelled"))
-        return ", ".join(words)
+        ages = (f"{state} {_readable('age', getattr(value, state))}" for state in ("succeeded", "failed", "cancelled"))
+        return ", ".join(ages)
     if name == "queues":
         return ", ".join(value) if value is not None else "all"
     if name == "sweep" and value is None:
-        return "by itself"
+        return "automatic"
     return duration(value) if value is None or isinstance(value, float) else str(value)
 
 
@@ -117,7 +117,7 @@ def _nodes(found: Diagnosis) -> Table:
         "node", "name", "host", "pid", "kinds", "lease left", numbers=("pid", "kinds"), elastic=("name", "host")
     )
     for node in found.nodes:
-        lease = duration(node.lease_left) if node.lease_left > 0 else Text("over", style="red")
+        lease = duration(node.lease_left) if node.lease_left > 0 else Text("expired", style="red")
         process = node.process
         table.add_row(node.id, short(node.name), short(process.host), str(process.pid), str(len(node.kinds)), lease)
     return table
@@ -125,9 +125,9 @@ def _nodes(found: Diagnosis) -> Table:
 
 def _print_problems(found: Diagnosis) -> None:
     if found.is_healthy:
-        say(Text("no problems found", style="green"))
+        print_line(Text("no problems found", style="green"))
         return
-    say(Text(plural(len(found.problems), "problem") + " found", style="bold red"))
+    print_line(Text(plural(len(found.problems), "problem") + " found", style="bold red"))
     for finding in found.problems:
-        say(f"- {finding.problem}")
-        say(f"  {finding.advice}")
+        print_line(f"- {finding.problem}")
+        print_line(f"  {finding.advice}")

@@ -1,4 +1,4 @@
-"""What the exit codes mean, and which error leads to which."""
+"""Exit codes of the command line, and the error that leads to each."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 3
 RESTART: Final = RESTART_EXIT_CODE
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells say it."""
+"""128 + SIGINT, as in shells."""
 
 MEANINGS: Final = """\b
 Exit codes:
   0    done
-  1    what was asked for failed, or problems were found
-  2    a mistake in the command or the configuration
+  1    the command failed, or problems were found
+  2    an error in the command or the configuration
   3    the database cannot be used
-  86   a worker was told to restart: start it again
+  86   the worker was told to restart: start it again
   130  interrupted
 """
 
 
 def code_of(error: SynergonError) -> int:
-    """The exit code that tells a script what kind of trouble this was."""
+    """The exit code for an error."""
     if isinstance(error, ConfigurationError):
         return USAGE
     return UNAVAILABLE if isinstance(error, StoreError) else FAILED

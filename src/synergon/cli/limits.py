@@ -1,4 +1,4 @@
-"""`synergon limits`: look at limits over the cluster, and change them."""
+"""`synergon limits`: lists and changes the limits of the cluster."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from synergon.cli.command_groups import is_alone, number_or_none, shown_limit
+from synergon.cli.command_groups import has_no_subcommand, number_or_none, shown_limit
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import duration, new_table, say, short, show_list, write_json
+from synergon.cli.output import duration, new_table, print_line, short, show_list, write_json
 from synergon.model.limits import LimitRecord, NewRate
 from synergon.options.options import check_any_limit_name
 
 Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 Value = Annotated[str, typer.Argument(metavar="VALUE", hidden=True)]
 
-commands = typer.Typer(help="Look at limits, and change them.", invoke_without_command=True)
+commands = typer.Typer(help="List and change limits.", invoke_without_command=True)
 
 
 @commands.callback()
 def limits(context: typer.Context, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Look at limits over the cluster, and change them.
+    """List and change the limits of the cluster.
 
-    Without a command they are listed.
+    Without a command, list them.
     """
-    if is_alone(context, has_options=bool(app or url or as_json)):
+    if has_no_subcommand(context, has_options=bool(app or url or as_json)):
         list_limits(app, url, as_json)
 
 
@@ -34,7 +34,7 @@ def limits(context: typer.Context, app: AppOption = None, url: UrlOption = None,
 def list_limits(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """List the limits.
 
-    With what each has in use and how many tasks wait in line for it; with --json one limit per line.
+    Shows the permits in use and the tasks waiting for each limit; with --json one limit per line.
     """
 
     async def read() -> list[LimitRecord]:
@@ -65,10 +65,10 @@ def _rate(rate: NewRate | None) -> str:
 def set_limit(
     name: Name, value: Value, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
-    """Change a limit, for the whole cluster.
+    """Change a limit for the whole cluster.
 
-    VALUE is how many may run at once, 0 closes it, none opens it. What runs goes on. It stays in force until the code
-    declares another value than before.
+    VALUE is how many tasks may run at once; 0 closes the limit, none removes the bound. Running tasks go on. The change
+    holds until the code declares a new value.
     """
     wanted = number_or_none(value, "VALUE")
 
@@ -81,4 +81,4 @@ def set_limit(
     if as_json:
         write_json(changed)
     else:
-        say(f"limit {changed.name} is {shown_limit(changed.value)} now; {changed.in_use} in use")
+        print_line(f"limit {changed.name} is {shown_limit(changed.value)} now; {changed.in_use} in use")

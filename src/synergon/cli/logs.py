@@ -1,4 +1,4 @@
-"""The worker's log: lines on stderr with time, level and node. An app that has set up logging keeps its own."""
+"""Logging of the worker: lines on stderr with time, level and node, unless the app has configured logging itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)-7s %(node)s  %(message)s"
 
 
 class Level(StrEnum):
-    """How much is said."""
+    """The log level."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -20,7 +20,7 @@ class Level(StrEnum):
 
 
 def configure(level: Level, node: str) -> None:
-    """Log to stderr. Call it after the app was imported: handlers that are there by then are the app's own wish."""
+    """Log to stderr. Call it after the import of the app: handlers that the app has installed are kept instead."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger("synergon").setLevel(number)
     root = logging.getLogger()

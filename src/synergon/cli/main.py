@@ -1,4 +1,4 @@
-"""The entry point: the tree of commands, and errors as one line and an exit code."""
+"""The entry point of the command line: builds the tree of commands, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from synergon.cli import audit, doctor, exit_codes, later, limits, migrate, nodes, queues, servers, tasks, worker
+from synergon.cli import (
+    audit,
+    doctor,
+    exit_codes,
+    limits,
+    migrate,
+    nodes,
+    planned_commands,
+    queues,
+    servers,
+    tasks,
+    worker,
+)
 from synergon.cli.database import JsonOption
-from synergon.cli.output import complain, is_debugging, say
+from synergon.cli.output import is_debugging, print_error, print_line
 from synergon.errors import NotAvailable, SynergonError
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""Typer does not name it, and where it comes from depends on Typer's version."""
+"""Typer does not export it, and its module depends on Typer's version."""
 
-ORDER: Final = (
+COMMAND_ORDER: Final = (
     "worker",
     "tasks",
     "queues",
@@ -36,16 +48,17 @@ ORDER: Final = (
 )
 
 
-class InOrder(TyperGroup):
-    """Lists the commands in the order in which people need them."""
+class OrderedGroup(TyperGroup):
+    """Lists the commands in the order in which users need them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Those of `ORDER` first."""
-        return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+        """The names of the commands, those of COMMAND_ORDER first."""
+        positions = {name: position for position, name in enumerate(COMMAND_ORDER)}
+        return sorted(super().list_commands(ctx), key=lambda name: positions.get(name, len(positions)))
 
 
 app = typer.Typer(
-    cls=InOrder,
+    cls=OrderedGroup,
     name="synergon",
     help="A durable task engine: one file to start with, one database to share.",
     epilog=exit_codes.MEANINGS,
@@ -66,52 +79,52 @@ app.command(epilog=exit_codes.MEANINGS)(migrate.migrate)
 
 @app.command()
 def demo() -> None:
-    """Fifteen seconds that show what it does."""
-    _part("demo").main()
+    """Show what it does, in fifteen seconds."""
+    _load("synergon.demo.run", "demo").main()
 
 
 @app.command()
 def bench(
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store to measure. Default: a new SQLite file here.")
+        str | None,
+        typer.Option(metavar="URL", help="The store to measure. Default: a new SQLite file in the current folder."),
     ] = None,
-    tasks: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="How many tasks.")] = 20_000,
+    tasks: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of tasks.")] = 20_000,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a store on this machine."""
-    _part("bench").main(url, tasks, as_json)
+    _load("synergon.cli.bench", "bench").main(url, tasks, as_json)
 
 
-for name in later.NAMES:
-    later.add(app, name)
+for name in planned_commands.NAMES:
+    planned_commands.add(app, name)
 
 
-def _part(name: str) -> ModuleType:
-    """A command that is loaded only when it is asked for."""
-    module = f"synergon.cli.{name}"
+def _load(module: str, command: str) -> ModuleType:
+    """Import the module of a command when the command is used, not before."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise NotAvailable(f"`synergon {name}` is not in this release of synergon") from error
+        raise NotAvailable(f"`synergon {command}` is not in this release of synergon") from error
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from importlib.metadata import version  # slow to load
 
-        say(f"synergon {version('synergon')}")
+        print_line(f"synergon {version('synergon')}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version, and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before every command."""
+    """Options that come before every command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,16 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Mistakes and troubles are one line on stderr."""
+    """Run one command and return its exit code. Every error is one line on stderr."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="synergon", standalone_mode=False)
     except UsageError as error:
-        return _refuse_usage(error)
+        return _report_usage(error)
     except SynergonError as error:
         return _report(error, str(error), exit_codes.code_of(error))
     except (KeyboardInterrupt, typer.Abort):
         return exit_codes.INTERRUPTED
-    except Exception as error:  # noqa: BLE001  whatever it is, people get one line
+    except Exception as error:  # noqa: BLE001  every error is one line, not a traceback
         advice = "" if is_debugging() else " (SYNERGON_DEBUG=1 shows the traceback)"
         return _report(error, f"{type(error).__name__}: {error}{advice}", exit_codes.FAILED)
     return code if isinstance(code, int) else exit_codes.OK
@@ -138,17 +151,17 @@ def run(arguments: Sequence[str]) -> int:
 def _report(error: BaseException, message: str, code: int) -> int:
     if is_debugging():
         traceback.print_exception(error)
-    complain(" ".join(message.split()))
+    print_error(" ".join(message.split()))
     return code
 
 
-def _refuse_usage(error: Exception) -> int:
+def _report_usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command, and the help is the message
-        say(message)
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; its message is the help
+        print_line(message)
         return exit_codes.USAGE
-    if getattr(error, "option_name", "")[1:].isdigit():  # what begins with a dash is taken for an option
-        message = "a number here is a whole number from 0 on, and may not be negative"
+    if getattr(error, "option_name", "")[1:].isdigit():  # a negative number is parsed as an option
+        message = "a number here must be a whole number from 0 on, not a negative one"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "synergon"
     return _report(error, f"{message.rstrip('.').replace('Value error, ', '')} (see `{path} --help`)", exit_codes.USAGE)

@@ -1,4 +1,4 @@
-"""`synergon migrate`: create the tables, or bring them to this code's version."""
+"""`synergon migrate`: creates the tables, or upgrades them to the version of this code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from synergon.cli.database import AppOption, UrlOption, find_target, refuse_private, store_of
-from synergon.cli.output import say
+from synergon.cli.database import AppOption, UrlOption, find_target, require_shared_store, store_of
+from synergon.cli.output import print_line
 from synergon.options.store_urls import shown
 from synergon.stores.base import SchemaVersions, Store
 
@@ -17,22 +17,22 @@ def migrate(
     app: AppOption = None,
     url: UrlOption = None,
     print_sql: Annotated[
-        bool, typer.Option("--print-sql", help="Print what would be run for a new database, and run nothing.")
+        bool, typer.Option("--print-sql", help="Print the SQL for a new database, and run nothing.")
     ] = False,
 ) -> None:
     """Create or upgrade the tables.
 
-    Workers and producers do the same when they connect; this is for those who want to see it, or to do it first.
+    Workers and producers also do this when they connect; run it to migrate before a deployment.
     """
     engine = find_target(app, url).engine
-    refuse_private(engine, "migrate")
+    require_shared_store(engine, "migrate")
     store = store_of(engine)
     if print_sql:
-        say(store.schema_sql())
+        print_line(store.schema_sql())
         return
     before, after = asyncio.run(_migrate(store))
     if before is not None and after is not None:
-        say(_sentence(shown(engine.settings.url), before.found, after.found))
+        print_line(_result(shown(engine.settings.url), before.found, after.found))
 
 
 async def _migrate(store: Store) -> tuple[SchemaVersions | None, SchemaVersions | None]:
@@ -42,9 +42,9 @@ async def _migrate(store: Store) -> tuple[SchemaVersions | None, SchemaVersions 
     return before, await store.schema_versions()
 
 
-def _sentence(url: str, before: int | None, after: int | None) -> str:
+def _result(url: str, before: int | None, after: int | None) -> str:
     if before == after:
-        return f"{url} has schema version {after} already"
+        return f"{url} already has schema version {after}"
     if before is None:
         return f"{url} was created with schema version {after}"
-    return f"{url} went from schema version {before} to {after}"
+    return f"{url} was upgraded from schema version {before} to {after}"

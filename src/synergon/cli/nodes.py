@@ -1,4 +1,4 @@
-"""`synergon nodes`: who runs tasks on this database, and with how much room; and telling them to take no more."""
+"""`synergon nodes`: lists the nodes of a database, and cordons, drains, restarts or stops one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli.command_groups import is_alone
+from synergon.cli.command_groups import has_no_subcommand
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import console, duration, new_table, say, short, show_list, write_json
+from synergon.cli.output import console, duration, new_table, print_line, short, show_list, write_json
 from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.model.node_status import NodeStatus
@@ -24,53 +24,51 @@ from synergon.model.record import Record
 
 WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
-"""What a narrow terminal has no room for; --json has all of it."""
+"""Columns for wide terminals only; --json has all."""
 
-STANDINGS: Final = {"drain": "drains", "restart": "restarts"}
-"""How a node is shown that ends when nothing runs there any more."""
+LEAVING_TEXTS: Final = {"drain": "draining", "restart": "restarting"}
+"""The status of a node that stops when its running tasks have ended."""
 
-AllOption = Annotated[bool, typer.Option("--all", help="Also the engines that run nothing and only wait for results.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Also list engines that run no tasks and wait for results.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True)]
 
-commands = typer.Typer(
-    help="List the nodes, and tell one to take no more work, to restart or to stop.", invoke_without_command=True
-)
+commands = typer.Typer(help="List the nodes; cordon, drain, restart or stop one.", invoke_without_command=True)
 
 
 class NodeRow(Record, frozen=True, kw_only=True):
-    """A node, and what it does now. The field names are those of `nodes --json`."""
+    """A node in the list. The field names are those of `nodes --json`."""
 
     id: str
     name: str
     host: str
     pid: int
     is_alive: bool
-    """Its lease has not run out, and its process is there, as far as this host can see."""
+    """Its lease is valid and, if it is on this host, its process exists."""
     runs_tasks: bool
-    """False: an engine that only waits for results, and can be told of them."""
+    """False for an engine that only waits for results."""
     kinds: tuple[str, ...]
     queues: tuple[str, ...] | None
-    """None: all of them."""
+    """None: all queues."""
     concurrency: int
     running: int
-    """Tasks that the store counts as its own; those of a dead node are about to be taken from it."""
+    """Tasks that run there by the store; those of a dead node are about to be taken back."""
     free: int
-    """Slots that nothing runs in and that something may; a dead or cordoned node has none."""
+    """Free slots; 0 for a dead or cordoned node."""
     is_cordoned: bool
-    """It may start nothing new."""
+    """It starts no new tasks."""
     cordoned_at: datetime | None
     leaving: str | None
-    """`drain` or `restart`: it ends when nothing runs there any more, and why."""
+    """`drain` or `restart` if it stops when its running tasks have ended."""
     address: str | None
-    """Where peers reach it; None: nowhere."""
+    """The address for peers; None if they cannot reach it."""
     version: str
     registered_at: datetime
     lease_left: float
-    """Seconds by the store's clock; negative: it is over."""
+    """Seconds by the store's clock; negative after the lease has expired."""
     state: NodeStatus
-    """What it said of itself last."""
+    """The status that it published last."""
     state_age: float
-    """Seconds by the store's clock since then."""
+    """Age of that status in seconds by the store's clock."""
 
 
 @commands.callback()
@@ -83,76 +81,79 @@ def nodes(
 ) -> None:
     """List the nodes.
 
-    With the tasks that run on each and its slots; dead ones that nobody has noticed yet included. A terminal of 120
-    columns also shows ids, addresses and versions, and so does --json, one node per line.
+    Shows running tasks and slots of each, and includes dead nodes that have not been reaped yet. A terminal of 120
+    columns also shows ids, addresses and versions; so does --json, with one node per line.
     """
-    if not is_alone(context, has_options=bool(app or url or is_all or as_json)):
+    if not has_no_subcommand(context, has_options=bool(app or url or is_all or as_json)):
         return
-    lines = asyncio.run(_read(app, url, is_all=is_all))
-    show_list(lines, lambda: _table(lines), as_json=as_json, nothing="there are no nodes; `synergon worker` starts one")
+    rows = asyncio.run(_read(app, url, is_all=is_all))
+    show_list(rows, lambda: _table(rows), as_json=as_json, nothing="there are no nodes; `synergon worker` starts one")
 
 
 @commands.command()
 def cordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Let a node start nothing new.
+    """Keep a node from starting tasks.
 
-    From this moment on; what runs there goes on. NODE is its id, or its name if no other node has it.
+    Running tasks go on. NODE is the id of the node, or its name if that is unique.
     """
-    _tell("cordon", node, app, url, as_json=as_json)
+    _request("cordon", node, app, url, as_json=as_json)
 
 
 @commands.command()
 def uncordon(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Let a cordoned node start tasks again.
 
-    Also one that drains or restarts, as long as it has not stopped.
+    This also ends a drain or restart, as long as the node has not stopped.
     """
-    _tell("uncordon", node, app, url, as_json=as_json)
+    _request("uncordon", node, app, url, as_json=as_json)
 
 
 @commands.command()
 def drain(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Cordon a node, and have it stop when nothing runs there.
+    """Cordon a node, and stop it when its running tasks have ended.
 
-    It waits for running tasks as long as they take; a worker's process then ends with code 0.
+    It waits for them as long as they take; the worker's process then exits with code 0.
     """
-    _tell("drain", node, app, url, as_json=as_json)
+    _request("drain", node, app, url, as_json=as_json)
 
 
 @commands.command()
 def restart(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Cordon a node, and have it restart when nothing runs there.
+    """Cordon a node, and restart it when its running tasks have ended.
 
-    A worker's process ends with code 86. Whatever watches over it (`worker --processes`, systemd, ...) starts it again.
+    The worker's process exits with code 86; its supervisor (`worker --processes`, systemd, ...) starts it again.
     """
-    _tell("restart", node, app, url, as_json=as_json)
+    _request("restart", node, app, url, as_json=as_json)
 
 
 @commands.command()
 def stop(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Have a node stop in order, with its own grace; a worker's process ends."""
-    _tell("stop", node, app, url, as_json=as_json)
+    """Stop a node gracefully.
+
+    Running tasks have the grace period of the node; then the worker's process exits.
+    """
+    _request("stop", node, app, url, as_json=as_json)
 
 
-def _tell(verb: str, node: str, app: str | None, url: str | None, *, as_json: bool) -> None:
+def _request(verb: str, node: str, app: str | None, url: str | None, *, as_json: bool) -> None:
     async def write() -> AuditRecord:
         async with connected(app, url) as engine:
             node_id = await _node_id(engine, node)
-            give = {
+            request = {
                 "cordon": engine.cordon,
                 "uncordon": engine.uncordon,
                 "drain": engine.drain,
                 "restart": engine.restart,
                 "stop": engine.shut_down,
             }[verb]
-            await give(node_id)
-            return next(order for order in await engine.audit() if (order.verb, order.subject) == (verb, node_id))
+            await request(node_id)
+            return next(entry for entry in await engine.audit() if (entry.verb, entry.subject) == (verb, node_id))
 
-    order = asyncio.run(write())
+    entry = asyncio.run(write())
     if as_json:
-        write_json(order)
+        write_json(entry)
     else:
-        say(f"node {order.subject} is told to {verb}; `synergon audit` shows when it has done so")
+        print_line(f"requested: {verb} of node {entry.subject}; `synergon audit` shows the outcome")
 
 
 async def _node_id(engine: Engine, wanted: str) -> str:
@@ -162,17 +163,17 @@ async def _node_id(engine: Engine, wanted: str) -> str:
     named = [node.id for node in found if node.name == wanted]
     if len(named) > 1:
         raise OptionError(f"several nodes are named {wanted!r}; give the id of one: {', '.join(named)}")
-    return named[0] if named else wanted  # which is then refused, and that is written down
+    return named[0] if named else wanted  # the engine rejects an unknown id, and the audit records that
 
 
 async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeRow]:
     async with connected(app, url) as engine:
         found = await engine.store.nodes()
         running = await engine.store.running_by_node()
-    return [_line(node, running.get(node.id, 0)) for node in found if is_all or node.concurrency]
+    return [_row(node, running.get(node.id, 0)) for node in found if is_all or node.concurrency]
 
 
-def _line(node: NodeRecord, running: int) -> NodeRow:
+def _row(node: NodeRecord, running: int) -> NodeRow:
     alive = is_alive(node)
     return NodeRow(
         id=node.id,
@@ -199,32 +200,32 @@ def _line(node: NodeRecord, running: int) -> NodeRow:
 
 
 def is_alive(node: NodeRecord) -> bool:
-    """Whether it may still act, and, if it is a process of this host, is there."""
+    """Whether its lease is valid and, if it is on this host, its process exists."""
     return node.lease_left > 0 and not is_gone(node.process)
 
 
-def _table(lines: Sequence[NodeRow]) -> Table:
+def _table(rows: Sequence[NodeRow]) -> Table:
     is_wide = console.width >= WIDE_COLUMNS
     headings = ("name", "", "running", "lease", "host", "pid", "kinds", "queues", *(WIDE_HEADINGS if is_wide else ()))
     table = new_table(*headings, numbers=("running", "pid"), elastic=("name", "host", "kinds", "queues", "address"))
-    for line in lines:
+    for row in rows:
         table.add_row(
-            short(line.name),
-            _standing(line),
-            f"{line.running}/{line.concurrency}",
-            duration(round(line.lease_left)) if line.lease_left > 0 else "over",
-            short(line.host),
-            str(line.pid),
-            short(", ".join(line.kinds) or "none"),
-            short(", ".join(line.queues) or "none") if line.queues is not None else "all",
-            *((line.id, short(line.address or "none"), line.version) if is_wide else ()),
+            short(row.name),
+            _status(row),
+            f"{row.running}/{row.concurrency}",
+            duration(round(row.lease_left)) if row.lease_left > 0 else "expired",
+            short(row.host),
+            str(row.pid),
+            short(", ".join(row.kinds) or "none"),
+            short(", ".join(row.queues) or "none") if row.queues is not None else "all",
+            *((row.id, short(row.address or "none"), row.version) if is_wide else ()),
         )
     return table
 
 
-def _standing(line: NodeRow) -> Text:
-    if not line.is_alive:
+def _status(row: NodeRow) -> Text:
+    if not row.is_alive:
         return Text("dead", style="red")
-    if line.is_cordoned:
-        return Text(STANDINGS.get(line.leaving or "", "cordoned"), style="yellow")
-    return Text("alive", style="green") if line.runs_tasks else Text("only waits", style="dim")
+    if row.is_cordoned:
+        return Text(LEAVING_TEXTS.get(row.leaving or "", "cordoned"), style="yellow")
+    return Text("alive", style="green") if row.runs_tasks else Text("only waits", style="dim")

@@ -1,7 +1,7 @@
-"""What people and programs read: tables and sentences, or JSON and nothing else.
+"""Output of the command line: tables and sentences for people, or JSON only for programs.
 
-Results go to stdout; errors, warnings and progress go to stderr. Colours only on a terminal. Text that came out of the
-database is never read as markup.
+Results go to stdout; errors, warnings and progress go to stderr. Colours are used on a terminal only. Text from the
+database is never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ console: Final = Console(markup=False, highlight=False, emoji=False)
 stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
 
 
-def say(*parts: str | Text) -> None:
-    """A sentence for people, on stdout; not folded, because a terminal does that better."""
+def print_line(*parts: str | Text) -> None:
+    """Print a line on stdout, without wrapping: the terminal does that better."""
     console.print(*parts, soft_wrap=True)
 
 
-def complain(message: str) -> None:
-    """One line on stderr."""
+def print_error(message: str) -> None:
+    """Print an error as one line on stderr."""
     stderr.print(Text("error: ", style="bold red").append(message, style="not bold default"), soft_wrap=True)
 
 
 def is_debugging() -> bool:
-    """Whether whoever runs this wants to see tracebacks."""
+    """Whether SYNERGON_DEBUG asks for tracebacks."""
     return os.environ.get("SYNERGON_DEBUG", "") not in ("", "0")
 
 
-# ---------------------------------------------------------------- programs
+# ---------------------------------------------------------------- for programs
 
 
 def write_json(value: Any) -> None:
-    """One document."""
+    """Write one JSON document."""
     _write(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def write_json_lines(values: Iterable[Any]) -> None:
-    """One document per line."""
+    """Write one JSON document per line."""
     for value in values:
         _write(msgspec.json.encode(value))
 
@@ -73,36 +73,36 @@ def _write(document: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-# ---------------------------------------------------------------- people
+# ---------------------------------------------------------------- for people
 
 
 def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool, nothing: str) -> None:
-    """One line each for programs; for people a table, or, if there is nothing to show, that."""
+    """Print records as JSON lines or as a table; without records print the text `nothing`."""
     if as_json:
         write_json_lines(found)
     elif found:
         console.print(table())
     else:
-        say(nothing)
+        print_line(nothing)
 
 
 def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:
-    """A table without lines. Columns of `numbers` stand right; `elastic` ones (see `short`) give way when it is narrow,
-    the widest first, so that the others are whole."""
+    """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal the columns in `elastic` (see
+    `short`) shrink, the widest first, and the others keep their width."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    right, yielding = set(numbers), set(elastic)
+    right, shrinking = set(numbers), set(elastic)
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in yielding)
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in shrinking)
     return table
 
 
 def short(text: str) -> Text:
-    """A cell of an elastic column: cut rather than folded."""
+    """A cell of an elastic column: truncated rather than wrapped."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def new_facts() -> Table:
-    """Names on the left, values on the right; long values are folded."""
+    """A table with names on the left and values on the right; long values are wrapped."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -115,7 +115,7 @@ def state_text(state: State) -> Text:
 
 
 def duration(seconds: float | None) -> str:
-    """`250 ms`, `3 s`, `5 min`, `2.5 h`, `7 d`; None is for ever."""
+    """A duration as text: `250 ms`, `3 s`, `5 min`, `2.5 h`, `7 d`, or `none`."""
     if seconds is None:
         return "none"
     if seconds < 1:
@@ -131,21 +131,21 @@ def _short(number: float) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """`3 s ago`, `in 5 min`, `now`."""
+    """A time relative to now as text: `3 s ago`, `in 5 min`, `now`."""
     seconds = round((moment - now).total_seconds())
     if seconds == 0:
         return "now"
-    words = rough(abs(seconds))
-    return f"in {words}" if seconds > 0 else f"{words} ago"
+    distance = rough(abs(seconds))
+    return f"in {distance}" if seconds > 0 else f"{distance} ago"
 
 
 def absolute(moment: datetime, now: datetime) -> str:
-    """The moment on the reader's own clock, and how far away it is."""
+    """A time in the local time zone, and relative to now."""
     return f"{moment.astimezone().isoformat(sep=' ', timespec='milliseconds')} ({relative(moment, now)})"
 
 
 def size(count: float) -> str:
-    """Bytes: `640 KiB`, `12.5 GiB`."""
+    """A number of bytes as text: `640 KiB`, `12.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{_short(count)} {unit}"
@@ -154,12 +154,12 @@ def size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
+    """A number with its noun: `1 task`, `2 tasks`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def new_progress() -> Progress:
-    """A bar on stderr that leaves nothing behind; none if nobody watches."""
+    """A progress bar on stderr that is removed at the end; disabled if stderr is not a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(

@@ -1,4 +1,4 @@
-"""`synergon queues`: look at queues, close them and open them."""
+"""`synergon queues`: lists, pauses and resumes queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import complain, new_table, relative, say, short, show_list, write_json_lines
+from synergon.cli.output import new_table, print_error, print_line, relative, short, show_list, write_json_lines
 from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord
@@ -23,14 +23,14 @@ SHOWN: Final = tuple(state for state in State if state is not State.WAITING)
 
 Names = Annotated[list[str], typer.Argument(metavar="QUEUE", hidden=True)]
 
-commands = typer.Typer(no_args_is_help=True, help="Look at queues, pause and resume them.")
+commands = typer.Typer(no_args_is_help=True, help="List, pause and resume queues.")
 
 
 @commands.command("list")
 def list_queues(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """List the queues.
 
-    With the number of their tasks in each state; with --json one queue per line.
+    Shows the number of tasks in each state; with --json one queue per line.
     """
 
     async def read() -> tuple[list[QueueRecord], datetime]:
@@ -53,9 +53,9 @@ def _table(queues: list[QueueRecord], now: datetime) -> Table:
 
 @commands.command()
 def pause(names: Names, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Close queues.
+    """Pause queues.
 
-    No node takes a task from them until they are resumed, restarts included. What runs goes on.
+    No node claims their tasks until they are resumed, even after a restart. Running tasks go on.
     """
     checked = [check_name(name, "queue") for name in names]
 
@@ -70,14 +70,14 @@ def pause(names: Names, app: AppOption = None, url: UrlOption = None, as_json: J
         return
     for name, changed in zip(checked, changes, strict=True):
         if not changed:
-            say(f"queue {name} was paused already")
+            print_line(f"queue {name} was already paused")
         else:
-            say(f"queue {name} is paused" + ("" if name in known else "; it has had no task yet"))
+            print_line(f"queue {name} is paused" + ("" if name in known else "; it has no tasks yet"))
 
 
 @commands.command()
 def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Open paused queues again."""
+    """Resume paused queues."""
 
     async def write() -> tuple[list[str], list[bool]]:
         async with connected(app, url) as engine:
@@ -87,17 +87,17 @@ def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: 
     if as_json:
         write_json_lines({"name": name, "changed": changed} for name, changed in zip(names, changes, strict=True))
     else:
-        _tell_resumed(names, changes, known)
+        _print_resumed(names, changes, known)
     if not set(names) <= set(known):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _tell_resumed(names: list[str], changes: list[bool], known: list[str]) -> None:
+def _print_resumed(names: list[str], changes: list[bool], known: list[str]) -> None:
     for name, changed in zip(names, changes, strict=True):
         if changed:
-            say(f"queue {name} is open again")
+            print_line(f"queue {name} is resumed")
         elif name in known:
-            say(f"queue {name} was not paused")
+            print_line(f"queue {name} was not paused")
         else:
             close = difflib.get_close_matches(name, known, n=1)
-            complain(f"there is no queue {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            print_error(f"there is no queue {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))

@@ -1,4 +1,4 @@
-"""Watching the code: tells when Python files below the current folder change."""
+"""File watcher of `--reload`: reports changes of Python files below the current folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergon.errors import ConfigurationError
 
 
 def check_watchfiles() -> None:
-    """Refuse `--reload` where nothing can watch."""
+    """Raise if the package watchfiles is not installed."""
     try:
         import watchfiles  # noqa: F401
     except ImportError as error:
@@ -18,11 +18,11 @@ def check_watchfiles() -> None:
 
 
 async def watch(on_change: Callable[[Sequence[str]], None]) -> None:
-    """Call `on_change` with the files whenever some have changed, until cancelled. Environments, caches and version
-    control are not looked at."""
+    """Call `on_change` with the changed files, until cancelled. Virtual environments, caches and version control are
+    ignored."""
     from watchfiles import PythonFilter, awatch
 
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # what changed is said here, and better
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # the supervisor logs the changes itself
     folder = Path.cwd()
     async for changes in awatch(folder, watch_filter=PythonFilter()):
         on_change(sorted({str(Path(path).relative_to(folder)) for _, path in changes}))

@@ -1,4 +1,4 @@
-"""`synergon servers`: look at the pools of providers, and change them."""
+"""`synergon servers`: lists and changes the servers of providers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli.command_groups import is_alone, number_or_none, shown_limit
+from synergon.cli.command_groups import has_no_subcommand, number_or_none, shown_limit
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import new_table, plural, relative, say, short, show_list, write_json_lines
+from synergon.cli.output import new_table, plural, print_line, relative, short, show_list, write_json_lines
 from synergon.errors import OptionError
 from synergon.model.limits import ServerRecord
 from synergon.model.record import to_datetime
@@ -20,16 +20,16 @@ from synergon.model.record import to_datetime
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", hidden=True)]
 Pool = Annotated[list[str], typer.Argument(metavar="ADDRESS=CAPACITY", hidden=True)]
 
-commands = typer.Typer(help="Look at the servers of providers, and change them.", invoke_without_command=True)
+commands = typer.Typer(help="List and change the servers of providers.", invoke_without_command=True)
 
 
 @commands.callback()
 def servers(context: typer.Context, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Look at the servers of providers, and change them.
+    """List and change the servers of providers.
 
-    Without a command they are listed.
+    Without a command, list them.
     """
-    if is_alone(context, has_options=bool(app or url or as_json)):
+    if has_no_subcommand(context, has_options=bool(app or url or as_json)):
         list_servers(app, url, as_json)
 
 
@@ -37,7 +37,7 @@ def servers(context: typer.Context, app: AppOption = None, url: UrlOption = None
 def list_servers(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """List the servers.
 
-    With what each has in use, and which ones rest; with --json one server per line.
+    Shows the permits in use, failures and resting servers; with --json one server per line.
     """
 
     async def read() -> tuple[list[ServerRecord], datetime]:
@@ -58,18 +58,18 @@ def _table(found: list[ServerRecord], now: datetime) -> Table:
             shown_limit(server.capacity),
             str(server.in_use),
             str(server.failures),
-            _standing(server, now),
+            _status(server, now),
         )
     return table
 
 
-def _standing(server: ServerRecord, now: datetime) -> Text:
+def _status(server: ServerRecord, now: datetime) -> Text:
     if server.is_removed:
         return Text("removed", style="dim")
     if server.resting_until is None:
         return Text("")
     if server.resting_until > now:
-        return Text(f"rests, tried {relative(server.resting_until, now)}", style="yellow")
+        return Text(f"resting, next try {relative(server.resting_until, now)}", style="yellow")
     return Text("on trial", style="yellow")
 
 
@@ -77,11 +77,10 @@ def _standing(server: ServerRecord, now: datetime) -> Text:
 def set_servers(
     provider: ProviderName, pool: Pool, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False
 ) -> None:
-    """Give a provider another pool, for the whole cluster.
+    """Replace the pool of a provider for the whole cluster.
 
-    The pool is all the servers that are named, each as ADDRESS=CAPACITY; capacity 0 closes a server, none has no limit.
-    What runs on a server that is not named finishes there. It stays in force until the code declares another pool than
-    before.
+    The new pool is all servers given as ADDRESS=CAPACITY; capacity 0 closes a server, none means no limit. Tasks on
+    servers that are not given finish there. The change holds until the code declares a new pool.
     """
     capacities = _capacities(pool)
 
@@ -94,17 +93,17 @@ def set_servers(
     if as_json:
         write_json_lines(found)
         return
-    leaving = sum(server.is_removed for server in found)
-    still = f"; what runs on {plural(leaving, 'removed one')} is finished first" if leaving else ""
-    say(f"provider {provider} has {plural(len(found) - leaving, 'server')} now{still}")
+    removed = sum(server.is_removed for server in found)
+    finishing = f"; tasks on {plural(removed, 'removed server')} finish there" if removed else ""
+    print_line(f"provider {provider} has {plural(len(found) - removed, 'server')} now{finishing}")
 
 
 def _capacities(pool: list[str]) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
-    for word in pool:
-        address, separator, capacity = word.rpartition("=")
+    for entry in pool:
+        address, separator, capacity = entry.rpartition("=")
         if not separator or not address:
-            raise OptionError(f"a server is written ADDRESS=CAPACITY, like http://gpu1:8000=4, got {word!r}")
+            raise OptionError(f"a server is written ADDRESS=CAPACITY, like http://gpu1:8000=4, got {entry!r}")
         if address in found:
             raise OptionError(f"{address!r} is named twice; name it once and give it a capacity")
         found[address] = number_or_none(capacity, f"the capacity of {address}")

@@ -1,7 +1,7 @@
-"""The line between a supervisor and one of its workers.
+"""The socket between a supervisor and one of its worker processes.
 
-The worker says on it, once, that it has started. Whoever ends first is missed by the other: a supervisor that was
-killed leaves no workers behind that nobody knows of.
+The worker sends one byte when it has started. Each side notices the end of the other by the closed socket: when a
+supervisor is killed, its workers stop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 HAS_STARTED: Final = b"+"
 
 
-class Lifeline:
-    """The supervisor's end."""
+class WorkerLink:
+    """The supervisor's end of the socket."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -27,34 +27,34 @@ class Lifeline:
 
     @property
     def has_started(self) -> bool:
-        """Whether the worker has come so far that it runs tasks, or did before it ended."""
+        """Whether the worker has reported that it runs tasks; stays True after its end."""
         if not self._has_started:
-            with contextlib.suppress(OSError):  # nothing was said, or the line is closed
+            with contextlib.suppress(OSError):  # nothing received yet, or the socket is closed
                 self._has_started = self._end.recv(1) == HAS_STARTED
         return self._has_started
 
 
 @contextmanager
-def lifeline() -> Iterator[tuple[Lifeline, socket.socket]]:
-    """Both ends. The worker's is to be closed here as soon as the worker has it."""
+def open_link() -> Iterator[tuple[WorkerLink, socket.socket]]:
+    """Both ends. The supervisor must close the worker's end as soon as the worker has inherited it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        yield Lifeline(ours), theirs
+        yield WorkerLink(ours), theirs
 
 
-def hold(end: int) -> Callable[[], None]:
-    """In the worker: stop in order when the supervisor is gone. Returns what tells it that the worker has started."""
-    os.set_inheritable(end, False)
+def connect_to_supervisor(fd: int) -> Callable[[], None]:
+    """In the worker: stop gracefully when the supervisor is gone. Returns the function that reports the start."""
+    os.set_inheritable(fd, False)
 
     def wait() -> None:
-        with contextlib.suppress(ConnectionError):  # it ended without having heard everything
-            os.read(end, 1)
+        with contextlib.suppress(ConnectionError):  # the supervisor ended with unread data
+            os.read(fd, 1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def tell() -> None:
-        with contextlib.suppress(OSError):  # nobody is there to be told
-            os.write(end, HAS_STARTED)
+    def report_start() -> None:
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            os.write(fd, HAS_STARTED)
 
-    threading.Thread(target=wait, name="synergon-supervisor-line", daemon=True).start()
-    return tell
+    threading.Thread(target=wait, name="synergon-supervisor", daemon=True).start()
+    return report_start

@@ -1,4 +1,4 @@
-"""One task, with everything that a person needs to understand what became of it."""
+"""Prints one task in full: facts, arguments, result and errors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
-from synergon.cli.output import absolute, console, new_facts, relative, say, state_text
+from synergon.cli.output import absolute, console, new_facts, print_line, relative, state_text
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.task_records import TaskRecord
 
 ONE_LINE: Final = 60
-"""JSON up to this length stands among the facts."""
+"""JSON up to this length is printed among the facts."""
 
 
 def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> None:
-    """Facts first, then arguments, result and errors."""
-    say(_title(task))
+    """Print the facts first, then arguments, result and errors."""
+    print_line(_title(task))
     facts = new_facts()
     for name, value in _facts(task, nodes, now):
         facts.add_row(name, Text(value))
@@ -58,11 +58,11 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
     yield from ((name, absolute(moment, now)) for name, moment in moments.items() if moment is not None)
     if task.node_id is not None:
         yield "node", _node(task.node_id, nodes)
-    yield from _bonds(task)
+    yield from _relations(task)
     if task.cancel_requested and not task.state.is_final:
-        yield "cancel", "asked for; the body has not ended yet"
+        yield "cancel", "requested; the task function has not ended yet"
     if task.overdue:
-        yield "overdue", "the body ran past its deadline and could not be stopped"
+        yield "overdue", "the task function exceeded its timeout and could not be stopped"
     if task.progress is not None:
         yield "progress", f"{task.progress.fraction:.0%} {task.progress.message}".strip()
     if task.key is not None:
@@ -71,8 +71,8 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
         yield "tags", ", ".join(task.tags)
 
 
-def _bonds(task: TaskRecord) -> Iterator[tuple[str, str]]:
-    """The server, line and group that it belongs to, and what it waits for."""
+def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
+    """The server, key queue and group of the task, and the group that it waits for."""
     if task.server is not None:
         yield "server", task.server
     if task.is_command:
@@ -91,7 +91,7 @@ def _node(node_id: str, nodes: Sequence[NodeRecord]) -> str:
 
 
 def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
-    """What is JSON, each on one line."""
+    """The JSON values of the task, each as one line."""
     values: dict[str, Any] = {
         "arguments": task.payload,
         "options": task.overrides,
@@ -109,7 +109,7 @@ def _print_error(error: ErrorRecord, now: datetime) -> None:
     _print_block(Text(f"{attempt}{error.type}{when}", style="bold red"), error.traceback.rstrip() or error.message)
 
 
-def _print_block(heading: Text, body: str) -> None:
-    say()
-    say(heading)
-    say(body)
+def _print_block(heading: Text, text: str) -> None:
+    print_line()
+    print_line(heading)
+    print_line(text)

@@ -1,4 +1,4 @@
-"""Why a task waits, for people: the sentence, then what each node could do."""
+"""Prints why a task waits: the sentence, then a table of the nodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from datetime import datetime
 
 from rich.text import Text
 
-from synergon.cli.output import console, duration, new_table, say, short
+from synergon.cli.output import console, duration, new_table, print_line, short
 from synergon.explain.explanation import Explanation, NodeOutlook
 from synergon.explain.text import names, reasons
 
 
 def print_explanation(explanation: Explanation, now: datetime) -> None:
-    """The sentence stands alone on the first line."""
-    say(f"task {explanation.id} ({explanation.kind}): {explanation.sentence}")
+    """Print the explanation; the first line is the sentence alone."""
+    print_line(f"task {explanation.id} ({explanation.kind}): {explanation.sentence}")
     if not explanation.nodes:
         return
-    say()
-    table = new_table("node", "can start", "reason", "said")
+    print_line()
+    table = new_table("node", "can start", "reason", "status")
     table.columns[2].no_wrap = False
     called = names(explanation.nodes)
     for node in explanation.nodes:

@@ -1,7 +1,7 @@
-"""Moving many tasks: by id with a word about each, or all that match, page by page.
+"""Operations on many tasks: on given ids with one line of output each, or on all that match, page by page.
 
-A listing goes from the newest id down, so a task that is moved, runs and ends again meanwhile is not met twice, and one
-that is enqueued meanwhile is not met at all.
+Pages go from the newest id down. So a task that is retried, runs and ends again meanwhile is not visited twice, and a
+task that is enqueued meanwhile is not visited at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from synergon.cli.output import complain, new_progress, plural, say, write_json_lines
+from synergon.cli.output import new_progress, plural, print_error, print_line, write_json_lines
 from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.model.lifecycle import FINAL, LIVE, State
@@ -26,103 +26,112 @@ PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One thing that an operator can do to tasks."""
+class TaskOperation:
+    """An operation that an operator can apply to tasks."""
 
-    done: str
-    """`task 7 is ...`"""
+    participle: str
+    """For messages: `task 7 was ...`."""
     advice: str
-    """Said when it was refused."""
-    make: Callable[[Engine, Sequence[int]], Awaitable[list[Moved]]]
-    possible: frozenset[State] = frozenset()
-    """From which states it is legal."""
-    usual: frozenset[State] = frozenset()
-    """From which states `--all` takes tasks if none is named."""
+    """For the message when a task is in the wrong state."""
+    apply: Callable[[Engine, Sequence[int]], Awaitable[list[Moved]]]
+    allowed_states: frozenset[State] = frozenset()
+    """The states in which the operation is allowed."""
+    default_states: frozenset[State] = frozenset()
+    """The states of the tasks that `--all` selects without `--state`."""
 
     def check_states(self, states: Sequence[State]) -> frozenset[State] | None:
-        """The states that were named; None: none was."""
+        """The given states, or None if none was given; OptionError if the operation is not allowed in one."""
         for state in states:
-            if state not in self.possible:
-                known = ", ".join(sorted(self.possible))
-                raise OptionError(f"a task that is {state} cannot be {self.done}; --state takes {known}")
+            if state not in self.allowed_states:
+                allowed = ", ".join(sorted(self.allowed_states))
+                raise OptionError(f"a task that is {state} cannot be {self.participle}; --state takes {allowed}")
         return frozenset(states) or None
 
 
-RETRY: Final = Move(
-    done="retried",
+RETRY: Final = TaskOperation(
+    participle="retried",
     advice="only an ended task can be",
-    make=lambda engine, ids: engine.store.retry(ids),
-    possible=FINAL,
-    usual=frozenset({State.FAILED}),
+    apply=lambda engine, ids: engine.store.retry(ids),
+    allowed_states=FINAL,
+    default_states=frozenset({State.FAILED}),
 )
-DELETE: Final = Move(done="deleted", advice="cancel it first", make=lambda engine, ids: engine.store.delete(ids))
+DELETE: Final = TaskOperation(
+    participle="deleted", advice="cancel it first", apply=lambda engine, ids: engine.store.delete(ids)
+)
 
 
-def cancelling(why: str | None) -> Move:
-    """A cancel, with its reason; written down as an order for each task."""
-    return Move(done="cancelled", advice="it has ended", make=partial(_cancel, why), possible=LIVE, usual=LIVE)
+def cancel_operation(why: str | None) -> TaskOperation:
+    """A cancel with its reason; each task gets an entry in the audit."""
+    return TaskOperation(
+        participle="cancelled",
+        advice="it has ended",
+        apply=partial(_cancel, why),
+        allowed_states=LIVE,
+        default_states=LIVE,
+    )
 
 
 def _cancel(why: str | None, engine: Engine, ids: Sequence[int]) -> Awaitable[list[Moved]]:
     return engine.control.cancel(ids, why)
 
 
-async def _make(engine: Engine, move: Move, ids: Sequence[int]) -> list[Moved]:
-    """Move these, and tell whoever it concerns: workers that run or should run them, and engines that wait for them."""
-    moves = await move.make(engine, ids)
-    engine.announcer.announce_moves(moves)
-    return moves
+async def _apply(engine: Engine, operation: TaskOperation, ids: Sequence[int]) -> list[Moved]:
+    """Apply the operation, and announce it to the nodes and engines that are concerned."""
+    results = await operation.apply(engine, ids)
+    engine.announcer.announce_moves(results)
+    return results
 
 
-async def move_some(engine: Engine, move: Move, ids: Sequence[int], *, as_json: bool) -> bool:
-    """Move these tasks and say of each what became of it; whether all could be moved."""
-    moves = await _make(engine, move, list(dict.fromkeys(ids)))
+async def apply_to_ids(engine: Engine, operation: TaskOperation, ids: Sequence[int], *, as_json: bool) -> bool:
+    """Apply the operation to these tasks and print the result of each; return whether all succeeded."""
+    results = await _apply(engine, operation, list(dict.fromkeys(ids)))
     if as_json:
-        write_json_lines(moves)
-        return all(moved.done for moved in moves)
-    for moved in moves:
-        if moved.done:
-            say(f"task {moved.id} {_outcome(move, moved)}")
+        write_json_lines(results)
+        return all(result.done for result in results)
+    for result in results:
+        if result.done:
+            print_line(f"task {result.id} {_success_text(operation, result)}")
         else:
-            complain(_refusal(move, moved))
-    return all(moved.done for moved in moves)
+            print_error(_failure_text(operation, result))
+    return all(result.done for result in results)
 
 
-def _outcome(move: Move, moved: Moved) -> str:
-    if moved.state is State.RUNNING:  # only a cancel succeeds there
-        return "runs; its body is asked to end"
-    return f"was {move.done}"
+def _success_text(operation: TaskOperation, result: Moved) -> str:
+    if result.state is State.RUNNING:  # only a cancel succeeds in this state
+        return "is running; its cancel is requested"
+    return f"was {operation.participle}"
 
 
-def _refusal(move: Move, moved: Moved) -> str:
-    if moved.state is None:
-        return f"there is no task {moved.id}: it never existed, was deleted, or its history was pruned"
-    if moved.key_holder is not None:
-        return f"task {moved.id} cannot be {move.done}: task {moved.key_holder} is live and holds its key"
-    return f"task {moved.id} is {moved.state} and cannot be {move.done}; {move.advice}"
+def _failure_text(operation: TaskOperation, result: Moved) -> str:
+    if result.state is None:
+        return f"there is no task {result.id}: it never existed, was deleted, or its history was pruned"
+    if result.key_holder is not None:
+        return f"task {result.id} cannot be {operation.participle}: task {result.key_holder} is live and holds its key"
+    return f"task {result.id} is {result.state} and cannot be {operation.participle}; {operation.advice}"
 
 
-async def move_all(engine: Engine, move: Move, query: TaskQuery, *, as_json: bool) -> bool:
-    """Move all tasks that match, in pages; whether none had to be left because another holds its key."""
-    query = msgspec.structs.replace(query, states=query.states or move.usual, limit=PAGE)
+async def apply_to_all(engine: Engine, operation: TaskOperation, query: TaskQuery, *, as_json: bool) -> bool:
+    """Apply the operation to all tasks that match, in pages; return whether none was blocked by a live task with its
+    key."""
+    query = msgspec.structs.replace(query, states=query.states or operation.default_states, limit=PAGE)
     totals: Counter[str] = Counter()
     with new_progress() as progress:
-        bar = progress.add_task(f"{move.done}:", total=await _total(engine.store, query))
+        bar = progress.add_task(f"{operation.participle}:", total=await _total(engine.store, query))
         while True:
             page = await engine.store.list_tasks(query)
-            moves = await _make(engine, move, [task.id for task in page]) if page.tasks else []
+            results = await _apply(engine, operation, [task.id for task in page]) if page.tasks else []
             if as_json:
-                write_json_lines(moves)
-            totals.update(_class_of(moved) for moved in moves)
-            progress.advance(bar, len(moves))
+                write_json_lines(results)
+            totals.update(_category(result) for result in results)
+            progress.advance(bar, len(results))
             if page.next is None:
                 break
             query = msgspec.structs.replace(query, before=page.next)
-    return not totals["held"] if as_json else _sum_up(move, totals)
+    return not totals["blocked"] if as_json else _print_totals(operation, totals)
 
 
 async def _total(store: Store, query: TaskQuery) -> int | None:
-    """How many there are, if counting tells."""
+    """Number of matching tasks; None if the filters include a tag or key, for which there are no counts."""
     if query.tag is not None or query.key is not None:
         return None
     return sum(
@@ -132,18 +141,18 @@ async def _total(store: Store, query: TaskQuery) -> int | None:
     )
 
 
-def _class_of(moved: Moved) -> str:
-    if moved.done:
-        return "asked" if moved.state is State.RUNNING else "moved"
-    return "held" if moved.key_holder is not None else "changed"
+def _category(result: Moved) -> str:
+    if result.done:
+        return "requested" if result.state is State.RUNNING else "done"
+    return "blocked" if result.key_holder is not None else "skipped"
 
 
-def _sum_up(move: Move, totals: Counter[str]) -> bool:
-    say(f"{move.done} {plural(totals['moved'], 'task')}")
-    if totals["asked"]:
-        say(f"asked the bodies of {plural(totals['asked'], 'running task')} to end")
-    if totals["changed"]:
-        say(f"left {plural(totals['changed'], 'task')} alone that had moved on meanwhile")
-    if totals["held"]:
-        complain(f"{plural(totals['held'], 'task')} cannot be {move.done}: live tasks hold their keys")
-    return not totals["held"]
+def _print_totals(operation: TaskOperation, totals: Counter[str]) -> bool:
+    print_line(f"{operation.participle} {plural(totals['done'], 'task')}")
+    if totals["requested"]:
+        print_line(f"requested the cancel of {plural(totals['requested'], 'running task')}")
+    if totals["skipped"]:
+        print_line(f"skipped {plural(totals['skipped'], 'task')} that had changed state meanwhile")
+    if totals["blocked"]:
+        print_error(f"{plural(totals['blocked'], 'task')} cannot be {operation.participle}: live tasks hold their keys")
+    return not totals["blocked"]

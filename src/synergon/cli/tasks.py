@@ -1,4 +1,4 @@
-"""`synergon tasks`: look at tasks, and move them."""
+"""`synergon tasks`: lists, shows, explains, retries, cancels and deletes tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from rich.table import Table
 
 from synergon.cli import exit_codes, task_operations
 from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import console, new_table, relative, say, short, state_text, write_json, write_json_lines
+from synergon.cli.output import (
+    console,
+    new_table,
+    print_line,
+    relative,
+    short,
+    state_text,
+    write_json,
+    write_json_lines,
+)
 from synergon.cli.task_details import print_details
 from synergon.cli.task_explanation import print_explanation
 from synergon.errors import OptionError
@@ -31,12 +40,12 @@ KindOption = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only tasks of this queue.")]
 TagOption = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only tasks with this tag.")]
 KeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only tasks with this unique key.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All tasks that match, instead of ids.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All tasks that match the filters, instead of ids.")]
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 Ids = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 SomeIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 
-commands = typer.Typer(no_args_is_help=True, help="Look at tasks, and retry, cancel or delete them.")
+commands = typer.Typer(no_args_is_help=True, help="List, explain, retry, cancel and delete tasks.")
 
 
 @commands.command("list")
@@ -46,7 +55,7 @@ def list_tasks(
     queue: QueueOption = None,
     tag: TagOption = None,
     key: KeyOption = None,
-    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many to list at most.")] = 50,
     before: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only ids below this one.")] = None,
     app: AppOption = None,
     url: UrlOption = None,
@@ -69,11 +78,11 @@ def list_tasks(
         write_json_lines(page)
         return
     if not page.tasks:
-        say("no tasks match")
+        print_line("no tasks match")
         return
     console.print(_table(page, now))
     if page.next is not None:
-        say(f"there are older ones: --before {page.next}")
+        print_line(f"older tasks: --before {page.next}")
 
 
 def _table(page: TaskPage, now: datetime) -> Table:
@@ -93,20 +102,20 @@ def _table(page: TaskPage, now: datetime) -> Table:
 
 
 def _when(task: TaskRecord) -> datetime:
-    """The moment that matters in this state."""
+    """The time that matters in this state: start, end or due time."""
     if task.state is State.RUNNING:
         return task.started_at or task.enqueued_at
     return task.finished_at or task.run_at
 
 
 def _note(task: TaskRecord) -> str:
-    """What to know about it at a glance; at most a line."""
+    """Progress, error or reason of the task; at most one line."""
     if task.state is State.SUCCEEDED:
         return ""
     if task.state is State.RUNNING:
         overdue = "overdue" if task.overdue else ""
         progress = f"{task.progress.fraction:.0%} {task.progress.message}" if task.progress else ""
-        return ", ".join(filter(None, ["cancel asked" if task.cancel_requested else "", overdue, progress.strip()]))
+        return ", ".join(filter(None, ["cancel requested" if task.cancel_requested else "", overdue, progress.strip()]))
     error = f"{task.error.type}: {task.error.message}".partition("\n")[0] if task.error is not None else ""
     return error or (task.reason or "")
 
@@ -131,9 +140,9 @@ def show(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
 
 @commands.command()
 def explain(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Say why a task waits.
+    """Explain why a task waits.
 
-    In one sentence, and for each node that knows its kind; or how it runs, or what became of it.
+    Prints one sentence, and the reasons of each node that has the kind; for other tasks, how they run or ended.
     """
 
     async def read() -> tuple[Explanation, datetime]:
@@ -162,11 +171,11 @@ def retry(
 ) -> None:
     """Run ended tasks again.
 
-    Under the same id, with their budgets reset. --all takes those that failed, unless --state says otherwise.
+    They keep their id, and their budgets are reset. --all selects failed tasks, unless --state is given.
     """
-    move = task_operations.RETRY
-    query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _move(move, ids or [], query, app, url, every=every, as_json=as_json)
+    operation = task_operations.RETRY
+    query = TaskQuery(states=operation.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
+    _apply(operation, ids or [], query, app, url, every=every, as_json=as_json)
 
 
 @commands.command()
@@ -178,28 +187,29 @@ def cancel(
     queue: QueueOption = None,
     tag: TagOption = None,
     key: KeyOption = None,
-    why: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the task.")] = None,
+    why: Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, stored with the task.")] = None,
     app: AppOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Cancel tasks.
 
-    At once if they wait, as soon as the body ends if they run. --all takes every task that has not ended.
+    Waiting tasks are cancelled at once, running ones when their function ends. --all selects all tasks that have not
+    ended.
     """
-    move = task_operations.cancelling(why)
-    query = TaskQuery(states=move.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _move(move, ids or [], query, app, url, every=every, as_json=as_json)
+    operation = task_operations.cancel_operation(why)
+    query = TaskQuery(states=operation.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
+    _apply(operation, ids or [], query, app, url, every=every, as_json=as_json)
 
 
 @commands.command()
 def delete(ids: Ids, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Remove tasks without a trace; running ones are refused."""
-    _move(task_operations.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
+    """Delete tasks and their history; running tasks are rejected."""
+    _apply(task_operations.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
 
 
-def _move(
-    move: task_operations.Move,
+def _apply(
+    operation: task_operations.TaskOperation,
     ids: list[int],
     query: TaskQuery,
     app: str | None,
@@ -211,15 +221,15 @@ def _move(
     if every and ids:
         raise OptionError("give ids or --all, not both")
     if not every and query != TaskQuery():
-        raise OptionError("filters choose among all tasks; give --all with them, and no ids")
+        raise OptionError("filters need --all, and no ids")
     if not every and not ids:
         raise OptionError("give the ids of tasks, or --all with filters")
 
     async def run() -> bool:
         async with connected(app, url) as engine:
             if every:
-                return await task_operations.move_all(engine, move, query, as_json=as_json)
-            return await task_operations.move_some(engine, move, ids, as_json=as_json)
+                return await task_operations.apply_to_all(engine, operation, query, as_json=as_json)
+            return await task_operations.apply_to_ids(engine, operation, ids, as_json=as_json)
 
     if not asyncio.run(run()):
         raise typer.Exit(exit_codes.FAILED)

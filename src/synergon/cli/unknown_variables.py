@@ -1,4 +1,4 @@
-"""Environment variables that look like settings and are none: a misspelt one would be ignored without a word."""
+"""Finds environment variables that look like settings but are unknown: a misspelt one would silently have no effect."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 
 from synergon.options import settings
 
-OTHERS: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
-"""Those of the command line itself."""
+CLI_VARIABLES: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
+"""Variables of the command line itself."""
 
 
-def strange_variables() -> Iterator[tuple[str, str]]:
-    """What is wrong with each, and what to do about it."""
-    known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | OTHERS
+def unknown_variables() -> Iterator[tuple[str, str]]:
+    """The problem with each unknown variable, and what to do about it."""
+    known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | CLI_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("SYNERGON_") and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
-            yield f"the environment variable {name} means nothing to synergon", advice
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+            yield f"the environment variable {name} is not a setting of synergon", advice

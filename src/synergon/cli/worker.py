@@ -1,7 +1,6 @@
-"""`synergon worker`: a node in this process, or several in processes of their own.
+"""`synergon worker`: runs a node in this process, or several nodes in processes of their own.
 
-Ends with 0 when it was stopped in order or has drained. The first SIGINT or SIGTERM stops in order, the second ends at
-once.
+The exit code is 0 after a graceful stop or a drain. The first SIGINT or SIGTERM stops gracefully, the second at once.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import typer
 
 from synergon.cli import logs
 from synergon.cli.apps import load_engine
-from synergon.cli.database import find_app, refuse_private
+from synergon.cli.database import find_app, require_shared_store
 from synergon.cli.output import plural
-from synergon.cli.supervisor_link import hold
-from synergon.cli.unknown_variables import strange_variables
+from synergon.cli.supervisor_link import connect_to_supervisor
+from synergon.cli.unknown_variables import unknown_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.options.settings import AUTO, Settings, from_text, load
@@ -35,61 +34,62 @@ def worker(
         typer.Argument(
             metavar="MODULE:ENGINE",
             show_default=False,
-            help="What to run; `app` means app:engine. Default: $SYNERGON_APP, then `app` in pyproject.toml.",
+            help="The engine to run; `app` means app:engine. Default: $SYNERGON_APP, then `app` in pyproject.toml.",
         ),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", "-c", metavar="NUMBER", help="How many tasks run at once, in each process."),
+        typer.Option("--concurrency", "-c", metavar="NUMBER", help="How many tasks run at once in each process."),
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", metavar="NAME", help="Serve only this queue; may be given several times."),
+        typer.Option("--queue", "-q", metavar="NAME", help="Serve only this queue; repeatable."),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Keep this many worker processes alive.")
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Number of worker processes to keep running.")
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to do.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Stop when there are no tasks left to run.")] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Start anew when a .py file below this folder changes.")
+        bool, typer.Option("--reload", help="Restart when a .py file below the current folder changes.")
     ] = False,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The node's name, for people. Default: host and pid.")
+        str | None, typer.Option(metavar="NAME", help="A readable name of the node. Default: host and pid.")
     ] = None,
     lease: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long it may be silent before others take over.")
+        str | None, typer.Option(metavar="DURATION", help="After how long without a renewal others take over.")
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How often it looks for work that nobody told it of.")
+        str | None, typer.Option(metavar="DURATION", help="How often to look for tasks that no hint announced.")
     ] = None,
     grace: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long a stop waits for running tasks; none: for ever.")
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="The limit of tasks that name none themselves; none: no limit."),
+        typer.Option(metavar="DURATION", help="Timeout of tasks that have none of their own; none: no timeout."),
     ] = None,
     resources: Annotated[
         str | None,
         typer.Option(
             metavar="AMOUNTS",
-            help="What each process has, like cpu=4,ram=8GiB,gpu=1,license=2. Default: what the machine has.",
+            help="Resources of each process, like cpu=4,ram=8GiB,gpu=1,license=2. Default: those of the machine.",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="LABEL", help="What tasks may need of it; may be given several times."),
+        typer.Option("--label", metavar="LABEL", help="A label that tasks may need or forbid; repeatable."),
     ] = None,
     log_level: Annotated[
         logs.Level,
         typer.Option(metavar="LEVEL", envvar="SYNERGON_LOG_LEVEL", help="debug, info, warning or error."),
     ] = logs.Level.INFO,
-    supervisor_line: Annotated[int | None, typer.Option(hidden=True)] = None,
+    supervisor_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run tasks.
 
-    Until SIGINT or SIGTERM comes, an order (see `synergon nodes`), or, with --drain, until nothing is left to do. The
-    first signal lets running tasks finish, the second ends at once. A DURATION is in seconds, or like 500ms and 10m.
+    Stops at SIGINT or SIGTERM, at an operator action (see `synergon nodes`) or, with --drain, when no tasks are left.
+    The first signal lets running tasks finish, the second stops at once. A DURATION is in seconds, or like 500ms or
+    10m.
     """
     found = find_app(app)
     if found is None:
@@ -102,61 +102,62 @@ def worker(
         labels=label or None,
     )
     if reload and drain:
-        raise OptionError("--reload goes on until it is interrupted, --drain does not; give one of them")
+        raise OptionError("--reload and --drain are mutually exclusive; give one of them")
     if processes is not None or reload:
-        if reload:  # a mistake in the app is then something to wait out
-            refuse_one_port(load({}), processes or 1)
+        if reload:  # the app is not loaded here: an error in it is fixed by the next change
+            check_port(load({}), processes or 1)
         else:
             engine, settings = _check(found[0], given)
-            refuse_one_port(settings, processes or 1)
-            warn_of_shares(engine, settings, processes or 1)
+            check_port(settings, processes or 1)
+            warn_about_shared_machine(engine, settings, processes or 1)
         arguments = [found[0], *_as_arguments(given), "--log-level", log_level, *(["--drain"] if drain else [])]
         from synergon.cli.supervisor import supervise  # with the node, as below: `--help` needs neither
 
         raise typer.Exit(supervise(arguments, processes or 1, log_level, name=name, drain=drain, reload=reload))
-    tell = hold(supervisor_line) if supervisor_line is not None else None
-    _run(found[0], given, log_level, drain=drain, on_start=tell)
+    report_start = connect_to_supervisor(supervisor_fd) if supervisor_fd is not None else None
+    _run(found[0], given, log_level, drain=drain, on_start=report_start)
 
 
 def _given(texts: Mapping[str, str | None], **values: Any) -> dict[str, Any]:
-    """The settings that the command line changes; the rest stays as it is elsewhere."""
+    """The settings given on the command line, by name."""
     given = {name: from_text(name, text, f"--{name}") for name, text in texts.items() if text is not None}
     return given | {name: value for name, value in values.items() if value is not None}
 
 
 def _as_arguments(given: Mapping[str, Any]) -> Iterable[str]:
-    """The same for the command line of another process; each has a name of its own, so that one is left out."""
+    """The settings as arguments for a worker process, without `name`: each process gets a name of its own."""
     for name, value in given.items():
         if name in ("queues", "labels"):
-            yield from (f"--{name.removesuffix('s')}={word}" for word in value)
+            yield from (f"--{name.removesuffix('s')}={item}" for item in value)
         elif name != "name":
             yield f"--{name}={'none' if value is None else value}"
 
 
 def _check(app: str, given: Mapping[str, Any]) -> tuple[Engine, Settings]:
     engine = load_engine(app)
-    refuse_private(engine, "a worker")
+    require_shared_store(engine, "a worker")
     if not engine.kinds:
-        raise ConfigurationError(f"{app} has no tasks; let it import the modules that hold them")
+        raise ConfigurationError(f"{app} has no tasks; import the modules that define them")
     return engine, engine.settings.changed(given, "command line")
 
 
-def refuse_one_port(settings: Settings, processes: int) -> None:
-    """Several processes cannot listen where only one can."""
+def check_port(settings: Settings, processes: int) -> None:
+    """Raise if several processes would have to listen on one fixed port."""
     if processes > 1 and settings.listen not in (None, AUTO) and not settings.listen.endswith(":0"):
         host = settings.listen.rpartition(":")[0]
         raise OptionError(
-            f"listen={settings.listen} ({settings.sources['listen']}) is a place for one process, not for {processes}; "
-            f"use {host}:0, which takes any free port for each"
+            f"{processes} processes cannot share listen={settings.listen} ({settings.sources['listen']}); "
+            f"use {host}:0, which gives each a free port"
         )
 
 
-def warn_of_shares(engine: Engine, settings: Settings, processes: int) -> None:
-    """Nodes do not know of each other what they use of the machine that they are on."""
-    is_found = settings.sources["resources"] == "default"
-    if processes > 1 and is_found and any(task_type.requirements.cost for task_type in engine.kinds.values()):
+def warn_about_shared_machine(engine: Engine, settings: Settings, processes: int) -> None:
+    """Warn if several nodes would each count all resources of the machine as their own."""
+    is_default = settings.sources["resources"] == "default"
+    if processes > 1 and is_default and any(task_type.requirements.cost for task_type in engine.kinds.values()):
         logger.warning(
-            "each of the %d processes takes the whole machine for its own; give each its share, like --resources cpu=1",
+            "each of the %d processes counts all resources of the machine as its own; "
+            "give each a share, like --resources cpu=1",
             processes,
         )
 
@@ -168,7 +169,7 @@ def _run(
 
     engine, settings = _check(app, given)
     logs.configure(level, settings.name)
-    _announce(app, engine, settings)
+    _log_start(app, engine, settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         node = engine.worker(drain=drain, **given)
         node.on_start = on_start or node.on_start
@@ -176,7 +177,7 @@ def _run(
     raise typer.Exit(code)
 
 
-def _announce(app: str, engine: Engine, settings: Settings) -> None:
+def _log_start(app: str, engine: Engine, settings: Settings) -> None:
     queues = sorted(settings.queues) if settings.queues is not None else None
     logger.info(
         "%s: store %s, %s (%s), queues %s, concurrency %d",
@@ -187,15 +188,15 @@ def _announce(app: str, engine: Engine, settings: Settings) -> None:
         ", ".join(queues) if queues is not None else "all",
         settings.concurrency,
     )
-    for problem, advice in strange_variables():
+    for problem, advice in unknown_variables():
         logger.warning("%s; %s", problem, advice)
     known = {task_type.policy.queue for task_type in engine.kinds.values()}
     for queue in set(queues or ()) - known:
-        logger.warning("no task of %s goes to the queue %r by itself; is it misspelt?", app, queue)
+        logger.warning("no task in %s uses queue %r by default; typo?", app, queue)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if it is installed."""
+    """The factory of uvloop, if it is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop

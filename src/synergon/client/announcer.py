@@ -55,7 +55,7 @@ class Announcer:
         if connection.node is not None:
             connection.node.watch()
         if connection.peers is not None:
-            connection.peers.tell_control()
+            connection.peers.announce_control()
 
     # ------------------------------------------------------------ changed tasks
 
@@ -71,7 +71,7 @@ class Announcer:
         ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
         self._connection.waiters.tell(ended)
         if self._connection.peers is not None:
-            self._connection.peers.tell_ended(ended)
+            self._connection.peers.announce_ended(ended)
         if any(moved.group_id is not None for moved in done):
             self.announce_change()
         self.announce_key_queues(moved for moved in done if moved.state is not State.RUNNING)
@@ -80,7 +80,7 @@ class Announcer:
         if self._connection.node is not None:
             self._connection.node.cancel(moved.id)
         if self._connection.peers is not None and moved.node_id is not None:
-            self._connection.peers.tell_cancel(moved.node_id, moved.id)
+            self._connection.peers.send_cancel(moved.node_id, moved.id)
 
     def announce_key_queues(self, moves: Iterable[Moved]) -> None:
         """These tasks left or changed their key queues: the tasks behind them may be ready now."""
@@ -102,18 +102,18 @@ class Announcer:
         if connection.node is not None:
             connection.node.announce(work)
             return False
-        return connection.peers is not None and connection.peers.tell_new(work)
+        return connection.peers is not None and connection.peers.announce_new(work)
 
     def announce_later(self, kinds: Iterable[str]) -> None:
         """Tasks of these kinds become due or expire later, so a node has to set its alarm."""
         if self._connection.node is not None:
             self._connection.node.alarm.look()
         elif self._connection.peers is not None:
-            self._connection.peers.tell_scheduled(kinds)
+            self._connection.peers.announce_scheduled(kinds)
 
     def announce_change(self) -> None:
         """Something may be possible now that was not, for kinds that are not known here."""
         if self._connection.node is not None:
             self._connection.node.look_everywhere()
         if self._connection.peers is not None:
-            self._connection.peers.tell_control()
+            self._connection.peers.announce_control()

@@ -127,8 +127,8 @@ class Connection:
             awaited_here=lambda: waiters.of_others,
             follows_here=lambda: bool(waiters.followers),
         )
-        waiters.ask = peers.ask_for_ends
-        peers.look_around()
+        waiters.ask = peers.request_done
+        peers.preload_directory()
         self._listener = ResultListener(
             peers, store, this_process(), clock, self._logger, name=settings.name, lease_seconds=settings.lease
         )

@@ -62,7 +62,7 @@ class Events:
     def _ask_to_follow(self) -> None:
         self._connection.become_reachable()
         if self._connection.peers is not None:
-            self._connection.peers.ask_to_follow()
+            self._connection.peers.request_all_ends()
 
 
 def check_subscriber(function: Any) -> Any:

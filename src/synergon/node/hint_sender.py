@@ -34,7 +34,7 @@ class HintSender:
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table, as it has just been read."""
         if self._peers is not None:
-            self._peers.learn(nodes)
+            self._peers.update_directory(nodes)
 
     # ------------------------------------------------------------ work
 
@@ -49,7 +49,7 @@ class HintSender:
             expected += taken
             if count > taken:
                 beyond[lane] = count - taken
-        self._peers.tell_new(beyond)
+        self._peers.announce_new(beyond)
 
     def _take(self, lane: ReadyGroupName, count: int, expected: int) -> int:
         """How many of the lane are for the next claim, if so many are already."""
@@ -68,23 +68,23 @@ class HintSender:
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
         if self._peers is not None:
-            self._peers.tell_surplus(kinds)
+            self._peers.announce_surplus(kinds)
 
     def refused(self, kind: str, count: int) -> None:
         """So many of the kind are not taken here; somebody else may take them, and whoever does not tells others."""
         if self._peers is not None:
-            self._peers.tell_new({(kind, None, KIND_DEFAULT): count})
-            self._peers.tell_surplus([kind])
+            self._peers.announce_new({(kind, None, KIND_DEFAULT): count})
+            self._peers.announce_surplus([kind])
 
     def freed(self, names: list[str]) -> None:
         """Places in these were freed here and not taken again."""
         if names and self._peers is not None:
-            self._peers.tell_freed(names)
+            self._peers.announce_freed(names)
 
     def keeps_room(self, task_id: int) -> None:
         """This node keeps room for that task, and nobody else need."""
         if self._peers is not None:
-            self._peers.tell_reserve(task_id)
+            self._peers.announce_reservation(task_id)
 
     def claim_begins(self) -> None:
         """What is announced from now on is for the next one."""
@@ -100,7 +100,7 @@ class HintSender:
         missed, self._claiming = self._claiming, Counter()
         if self._peers is not None:
             told = {lane for lane, count in missed.items() if count > 0 and (lane[0] in leftover or lane[1] is None)}
-            self._peers.tell_new({lane: missed[lane] for lane in told})
+            self._peers.announce_new({lane: missed[lane] for lane in told})
 
     # ------------------------------------------------------------ ends
 
@@ -108,7 +108,7 @@ class HintSender:
         """These were taken."""
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
-            self._peers.tell_started(claim.kind for claim in claims)
+            self._peers.announce_started(claim.kind for claim in claims)
             if self._claiming:
                 for claim in claims:
                     self._came(claim)
@@ -123,16 +123,16 @@ class HintSender:
         """These may have ended; whoever enqueued them is told, and whoever else has asked."""
         if self._peers is None:
             return
-        self._peers.tell_watchers(ids)
+        self._peers.notify_watchers(ids)
         told: dict[str, list[int]] = {}
         for task_id in ids:
             origin = self._origins.pop(task_id, None)
             if origin is not None:
                 told.setdefault(origin, []).append(task_id)
         for origin, its_ids in told.items():
-            self._peers.tell_done(origin, its_ids)
+            self._peers.send_done(origin, its_ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
         """These have ended without having run here, and nobody here knows who waits for them."""
         if self._peers is not None:
-            self._peers.tell_ended(ids)
+            self._peers.announce_ended(ids)

@@ -59,7 +59,7 @@ from synergon.options.idle_hook import IdleHook
 from synergon.options.settings import Settings
 from synergon.peering.peers import Peers
 from synergon.peering.router import ReadyGroupName
-from synergon.peering.wire import LOOK, Message
+from synergon.peering.wire import TOO_MANY_IDS, Message
 from synergon.stores.base import Store
 from synergon.task import AnyTask
 
@@ -190,8 +190,8 @@ class Node:
             logger,
             runner=self.runner,
             scheduler=self.scheduler,
-            ending=self.shutdown,
-            board=self.status_publisher,
+            shutdown=self.shutdown,
+            status=self.status_publisher,
             cordon=self.cordon,
             operator_actions=self._operator_actions,
             signals=self.signals,
@@ -238,7 +238,7 @@ class Node:
         self._ledger.totals |= await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self.membership.address = await self._peers.serve()
-            self._peers.resident = self
+            self._peers.node = self
         await self.membership.join()
         for duty in self._duties:
             duty.start()
@@ -279,7 +279,7 @@ class Node:
     def say_hello(self) -> None:
         """Introduce this node to its peers."""
         if self._peers is not None:
-            self._peers.say_hello()
+            self._peers.announce_join()
 
     async def _sweep(self) -> None:
         await self._sweep_interval.rest()
@@ -311,7 +311,7 @@ class Node:
 
     # ------------------------------------------------------------ what others say of it, and what it says
 
-    def met(self, nodes: Iterable[NodeRecord]) -> None:
+    def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
         """The node table was read: other nodes may need the same permits."""
         self.permits.learn(node for node in nodes if node.id != self.id)
         self.scheduler.choose_exchanged_kinds()
@@ -349,23 +349,23 @@ class Node:
         self.scheduler.wake(kind for kind, *_ in work)
         self.hints.offer(work, is_open=self.scheduler.may_claim)
 
-    def heard(self, news: Message) -> None:
-        """A peer has said this; none of it is believed, all of it is a reason to look."""
-        self.scheduler.wake(news.new)
-        if self.reservation.kept is not None and self.reservation.kept.kind in news.started:
+    def handle_hints(self, hints: Message) -> None:
+        """Act on hints from a peer. Hints are not trusted: each only makes the node check the store."""
+        self.scheduler.wake(hints.new)
+        if self.reservation.kept is not None and self.reservation.kept.kind in hints.started:
             self.scheduler.look_at_unfit()  # it may have been taken elsewhere
-        if news.freed:
-            self.scheduler.wake(self.permits.takers(news.freed))
-        if news.due:
+        if hints.freed:
+            self.scheduler.wake(self.permits.takers(hints.freed))
+        if hints.due:
             self.alarm.look()
-        if news.hello is not None and news.hello.bye and news.hello.kinds:
+        if hints.hello is not None and hints.hello.bye and hints.hello.kinds:
             self._stand_in()
-        if news.control:
+        if hints.control:
             self._sweep_interval.watch()
             self._sweep_interval.look_now()
-        if LOOK in news.cancel:
+        if TOO_MANY_IDS in hints.cancel:
             self.canceller.look()
-        for task_id in news.cancel:
+        for task_id in hints.cancel:
             self.cancel(task_id)
 
     def _stand_in(self) -> None:
@@ -388,7 +388,7 @@ class Node:
     async def drained(self) -> None:
         """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
         self.idle_hooks.close()
-        await self.idle_hooks.ended()
+        await self.idle_hooks.wait_ended()
         backlog = Backlog(
             self.store,
             self._kinds,
@@ -435,7 +435,7 @@ class Node:
         self.acceptance.close()
         self.idle_hooks.close()
         self.announce_stop()
-        await self.membership.stop_announced()
+        await self.membership.wait_stop_announced()
         await self.scheduler.settled()
         await self.shutdown.end_bodies(grace)
         try:
@@ -443,18 +443,18 @@ class Node:
                 await self.completer.flushed()
         except TimeoutError:
             self._logger.error("some outcomes could not be written before the lease was over; their tasks run again")
-        await self.hooks.ended()
-        await self.idle_hooks.ended()
+        await self.hooks.wait_ended()
+        await self.idle_hooks.wait_ended()
         for duty in self._duties:
             await duty.stop()
-        await self._callbacks.ended()
+        await self._callbacks.wait_ended()
         await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:
         if self._peers is not None:
-            self._peers.say_goodbye()
-            self._peers.resident = None
-        await self.membership.resign()
+            self._peers.announce_leave()
+            self._peers.node = None
+        await self.membership.leave()
         if not self.was_abandoned:
             await self.slots.close()
             await self._executor.close()

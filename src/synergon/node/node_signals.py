@@ -119,7 +119,7 @@ class NodeSignals(Signals):
         """Update the peer directory, the cordon and the contested limits."""
         self._node.hints.learn(nodes)
         self._node.cordon.learn(nodes, self._node.id)
-        self._node.met(nodes)
+        self._node.handle_nodes(nodes)
 
     def joined(self) -> None:
         """Introduce the node to its peers."""
@@ -133,7 +133,7 @@ class NodeSignals(Signals):
         """Publish it at once; what is claimed and has not started does not start."""
         if self._node.cordon.is_cordoned:
             self._node.runner.stop_waiting(Stop.CORDON)
-        self._node.status_publisher.write()
+        self._node.status_publisher.update()
         self._node.membership.renew_soon()
 
     def stop_requested(self) -> None:

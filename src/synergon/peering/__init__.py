@@ -1,1 +1,1 @@
-"""Peers: nodes and producers that tell each other about work, so that nobody has to poll for it."""
+"""Peering: nodes and producers send each other hints about work and results, so that they need not poll."""

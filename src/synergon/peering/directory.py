@@ -1,4 +1,7 @@
-"""Who the peers are: data, not connections. The rows of the node table, and what they last said of themselves."""
+"""Directory of peers: the rows of the node table, and what each peer last reported about its free slots.
+
+It holds data, not connections.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +14,41 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 
 HELPERS: Final = 2
-"""How many peers a node tells when it has more work than it can take."""
+"""How many peers a node asks for help when it has more work than capacity."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Peer:
-    """Another engine that can be called."""
+    """Another engine that can receive messages."""
 
     id: str
     address: str
     kinds: frozenset[str]
     queues: frozenset[str] | None
     free: int
-    """Free slots, as far as anybody here knows."""
+    """Free slots: an estimate from the node table, the peer's messages and the hints sent to it."""
     is_failing: bool = False
     full: frozenset[str] = frozenset()
-    """Kinds of which it could start none when it was told of some."""
-    state: NodeStatus = UNKNOWN_STATUS
-    """What it said of itself when the table was read."""
-    _suits: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """What follows from that, where somebody has asked."""
+    """Kinds that the peer could not start when it last received a hint about them."""
+    status: NodeStatus = UNKNOWN_STATUS
+    """The status that the peer had published when the node table was read."""
+    _could_run: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Cached answers of `could_run`."""
 
-    def has_room(self, kind: str) -> bool:
-        """Whether it could start a task of this kind, as far as anybody here knows."""
+    def has_capacity(self, kind: str) -> bool:
+        """Whether the peer can start a task of this kind now, by the estimate here."""
         return self.free > 0 and kind not in self.full and not self.is_failing
 
-    def suits(self, kind: str, text: str = KIND_DEFAULT) -> bool:
-        """Whether it could ever run a task of this kind that demands this."""
-        answer = self._suits.get((kind, text))
+    def could_run(self, kind: str, requirements: str = KIND_DEFAULT) -> bool:
+        """Whether the peer could run a task of this kind with these requirements if it were idle."""
+        answer = self._could_run.get((kind, requirements))
         if answer is None:
-            answer = self._suits[kind, text] = could_run(self.state, kind, text)
+            answer = self._could_run[kind, requirements] = could_run(self.status, kind, requirements)
         return answer
 
 
 class Directory:
-    """The peers by id. Only addresses that the node table has are in it, and only those of the transport's schemes."""
+    """The peers by id: live rows of the node table whose address has one of the transport's schemes."""
 
     def __init__(self, schemes: tuple[str, ...]) -> None:
         self._schemes = schemes
@@ -60,9 +63,9 @@ class Directory:
         return self._peers.get(peer_id)
 
     def update(self, nodes: Iterable[NodeRecord], own_ids: Collection[str]) -> tuple[list[Peer], list[Peer]]:
-        """Learn the rows of the node table; who is new, and who is gone."""
+        """Replace the peers by the rows of the node table; return the added and the removed peers."""
         before, self._peers = self._peers, {}
-        came: list[Peer] = []
+        added: list[Peer] = []
         for node in nodes:
             address = node.address
             if address is None or node.id in own_ids or node.lease_left <= 0 or not address.startswith(self._schemes):
@@ -75,54 +78,54 @@ class Directory:
                 queues=None if node.queues is None else frozenset(node.queues),
                 free=node.concurrency,
                 is_failing=known is not None and known.is_failing,
-                state=read_status(bytes(node.published)),
+                status=read_status(bytes(node.published)),
             )
             if known is None:
-                came.append(peer)
+                added.append(peer)
         self.is_loaded = True
-        return came, list(before.values())
+        return added, list(before.values())
 
-    def forget(self, peer_id: str) -> Peer | None:
-        """It has said goodbye."""
+    def remove(self, peer_id: str) -> Peer | None:
+        """Drop a peer that has left; return it if it was known."""
         return self._peers.pop(peer_id, None)
 
     def runners(self, kind: str) -> list[Peer]:
-        """Those who run the kind."""
+        """Peers that run the kind."""
         return [peer for peer in self._peers.values() if kind in peer.kinds]
 
-    def without_hope(self, kind: str) -> set[str]:
-        """Those who have said that they can start none of the kind; not those who only had no room left lately."""
+    def reported_full(self, kind: str) -> set[str]:
+        """Ids of the peers that answered that they cannot start this kind; not those estimated to have no free slot."""
         return {peer.id for peer in self.runners(kind) if kind in peer.full}
 
-    def next_to_help(self, kind: str, own_id: str) -> list[Peer]:
-        """Who should hear from a node that it cannot take all there is of the kind: a few.
+    def next_helpers(self, kind: str, own_id: str) -> list[Peer]:
+        """The few peers to ask for help by a node that has more tasks of the kind than capacity.
 
-        All nodes stand in one ring, by id, and each tells those behind it. So the news reaches everybody who has room,
-        however the free slots are judged, and no node tells everybody.
+        The nodes form a ring by id and each asks its successors. So the hint reaches every peer with free capacity even
+        where the estimates of free slots are wrong, and no node sends to all.
         """
         runners = sorted(
-            (peer for peer in self.runners(kind) if peer.suits(kind)),
+            (peer for peer in self.runners(kind) if peer.could_run(kind)),
             key=lambda peer: (peer.is_failing, peer.free <= 0, peer.id < own_id, peer.id),
         )
         return runners[:HELPERS]
 
-    def whom_to_wake(
+    def choose_to_wake(
         self,
         kind: str,
         queue: str | None,
         count: int,
-        besides: Collection[str] = (),
+        excluded: Collection[str] = (),
         requirements: str = KIND_DEFAULT,
     ) -> list[Peer]:
-        """Who should look for `count` new tasks: as few as have room for them, or else all who run the kind.
+        """The peers to wake for `count` new tasks: as few as have capacity for them, or else all that run the kind.
 
-        Without a queue nobody knows which one it is; then those who serve only some queues are woken in any case.
+        `queue=None` means that the queue is unknown; then peers that serve only some queues are always included.
         """
-        is_known = queue is not None  # or else nobody knows either what the task demands
+        is_known = queue is not None  # an unknown queue comes with unknown requirements
         runners = [
             peer
             for peer in self.runners(kind)
-            if peer.id not in besides and not (is_known and not peer.suits(kind, requirements))
+            if peer.id not in excluded and not (is_known and not peer.could_run(kind, requirements))
         ]
         certain = [peer for peer in runners if peer.queues is None or queue in peer.queues]
         maybe = [peer for peer in runners if queue is None and peer.queues is not None]
@@ -131,7 +134,7 @@ class Directory:
             if count <= 0:
                 break
             chosen.append(peer)
-            if peer.has_room(kind):
+            if peer.has_capacity(kind):
                 taken = min(peer.free, count)
                 peer.free -= taken
                 count -= taken

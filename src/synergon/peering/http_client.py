@@ -1,8 +1,8 @@
-"""POSTs to peers over connections that are kept: the client's side of HTTP, as far as peers need it.
+"""HttpClient: POSTs messages to peers over persistent connections.
 
-It is on the way of every task that another process starts, and a client for all purposes takes longer to make a request
-than the request takes to arrive. What is asked is written at once; the answers are read by the parser that serves
-requests, too. What goes out goes to the address that was given and nowhere else: no redirects, no proxies, no cookies.
+The client is on the path of every task that another process starts, and a general-purpose client takes longer to build
+a request than the request takes to arrive. This one writes each request in one piece and parses answers with the parser
+of the server. It sends to the given address only: no redirects, no proxies, no cookies.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from synergon.peering.wire import PATH, SIZE_LIMIT
 
 CONNECT_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 20.0
-"""For how long a connection is kept that nobody uses."""
+"""How long an unused connection is kept open."""
 
-MOST_BYTES: Final = 2 * SIZE_LIMIT
-"""Of an answer, with all that is around it."""
+MAX_ANSWER_BYTES: Final = 2 * SIZE_LIMIT
+"""Largest answer, headers included."""
 
-IN_PATHS: Final = "/%:@!$&'()*+,;=~"
-"""What a path may have in it besides letters and digits."""
+PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
+"""Characters besides letters and digits that need no quoting in a path."""
 
 
 class Endpoint(NamedTuple):
-    """Where to connect to, and how a request to it begins."""
+    """Host and port to connect to, and the first lines of every request sent there."""
 
     host: str
     port: int
@@ -41,234 +41,233 @@ class Endpoint(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the peer has said."""
+    """Status and body of a response."""
 
     status: int
     body: bytes
 
 
 class HttpClient:
-    """Asks peers, each question on a connection of its own for as long as it takes; they are used again then."""
+    """Sends requests to peers. Each request has a connection to itself until its answer; then it is reused."""
 
     def __init__(self) -> None:
-        self._kept: dict[Endpoint, list[Connection]] = {}
-        self._trust: ssl.SSLContext | None = None
+        self._idle: dict[Endpoint, list[Connection]] = {}
+        self._ssl_context: ssl.SSLContext | None = None
         self._is_closed = False
 
     async def post(self, address: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
-        """The answer, within so many seconds; OSError, TimeoutError or SendError if there is none."""
-        place = endpoint_of(address)
-        request = _request(place, headers, body)
-        connection = self._take(place)
+        """POST and return the answer within `seconds`; OSError, TimeoutError or SendError if there is none."""
+        endpoint = endpoint_of(address)
+        request = _request(endpoint, headers, body)
+        connection = self._take_idle(endpoint)
         try:
             if connection is not None:
-                asked = connection.ask(request)  # nothing goes before it, not even the watch
+                answered = connection.send(request)  # before anything else, the timeout included: latency counts
                 async with asyncio.timeout(seconds):
-                    answer = await asked
+                    answer = await answered
             else:
                 async with asyncio.timeout(seconds):
-                    connection = await self._connect(place)
-                    answer = await connection.ask(request)
+                    connection = await self._connect(endpoint)
+                    answer = await connection.send(request)
         except BaseException:
             if connection is not None:
-                connection.abort()  # an answer to this question is not one to the next
+                connection.abort()  # a late answer must not be taken for that of the next request
             raise
-        self._keep(place, connection)
+        self._keep(endpoint, connection)
         return answer
 
-    def _take(self, place: Endpoint) -> Connection | None:
-        """A connection that can be asked."""
-        kept = self._kept.get(place, [])
-        while kept:
-            connection = kept.pop()
-            if connection.may_stay:
+    def _take_idle(self, endpoint: Endpoint) -> Connection | None:
+        """An idle connection that can be reused, if there is one."""
+        idle = self._idle.get(endpoint, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_reusable:
                 return connection
             connection.close()
         return None
 
-    async def _connect(self, place: Endpoint) -> Connection:
-        """To the first of the host's addresses that answers: one that is mute has only its part of the time."""
+    async def _connect(self, endpoint: Endpoint) -> Connection:
+        """Connect to the first of the host's addresses that answers; each but the last has its share of the timeout."""
         async with asyncio.timeout(CONNECT_SECONDS):
-            found = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
             *others, last = dict.fromkeys(str(entry[4][0]) for entry in found)
             for address in others:
                 with suppress(OSError, TimeoutError):
                     async with asyncio.timeout(CONNECT_SECONDS / (len(others) + 1)):
-                        return await self._connect_to(place, address)
-            return await self._connect_to(place, last)
+                        return await self._connect_to(endpoint, address)
+            return await self._connect_to(endpoint, last)
 
-    async def _connect_to(self, place: Endpoint, address: str) -> Connection:
+    async def _connect_to(self, endpoint: Endpoint, address: str) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(lambda lost: self._forget(place, lost)),
+            lambda: Connection(lambda lost: self._remove(endpoint, lost)),
             address,
-            place.port,
-            ssl=await self._trusted() if place.is_secure else None,
-            server_hostname=place.host if place.is_secure else None,
+            endpoint.port,
+            ssl=await self._load_ssl_context() if endpoint.is_secure else None,
+            server_hostname=endpoint.host if endpoint.is_secure else None,
         )
         return connection
 
-    async def _trusted(self) -> ssl.SSLContext:
-        """Who may say that a peer is the one that it should be: whom the whole process trusts, those in $SSL_CERT_FILE
-        if that is set. There are many of them, and they are read once."""
-        if self._trust is None:
-            self._trust = await asyncio.to_thread(ssl.create_default_context)
-        return self._trust
+    async def _load_ssl_context(self) -> ssl.SSLContext:
+        """The process's trusted authorities ($SSL_CERT_FILE if set), read once, in a thread: the file is large."""
+        if self._ssl_context is None:
+            self._ssl_context = await asyncio.to_thread(ssl.create_default_context)
+        return self._ssl_context
 
-    def _keep(self, place: Endpoint, connection: Connection) -> None:
-        if self._is_closed or not connection.may_stay:
+    def _keep(self, endpoint: Endpoint, connection: Connection) -> None:
+        if self._is_closed or not connection.is_reusable:
             connection.close()
             return
-        self._kept.setdefault(place, []).append(connection)
-        connection.rest(KEEP_SECONDS)
+        self._idle.setdefault(endpoint, []).append(connection)
+        connection.close_after(KEEP_SECONDS)
 
-    def _forget(self, place: Endpoint, lost: Connection) -> None:
-        kept = self._kept.get(place, [])
-        if lost in kept:
-            kept.remove(lost)
-        if not kept:
-            self._kept.pop(place, None)
+    def _remove(self, endpoint: Endpoint, lost: Connection) -> None:
+        idle = self._idle.get(endpoint, [])
+        if lost in idle:
+            idle.remove(lost)
+        if not idle:
+            self._idle.pop(endpoint, None)
 
     async def close(self) -> None:
-        """Keep no connection any more."""
+        """Close the idle connections, and each of the others after its answer."""
         self._is_closed = True
-        for connection in [connection for kept in self._kept.values() for connection in kept]:
+        for connection in [connection for idle in self._idle.values() for connection in idle]:
             connection.close()
-        await asyncio.sleep(0)  # which is when they are really closed
+        await asyncio.sleep(0)  # asyncio closes the sockets in the next loop iteration
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one question at a time. `on_lost` hears of its end."""
+    """A connection with one request at a time. It calls `on_lost` when it ends."""
 
     def __init__(self, on_lost: Callable[[Connection], None]) -> None:
-        from httptools import HttpResponseParser  # only those who have peers need it
+        from httptools import HttpResponseParser  # imported late: an engine without peers does not need it
 
         self._on_lost = on_lost
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.WriteTransport | None = None
-        self._asked: asyncio.Future[Answer] | None = None
-        self._resting: asyncio.TimerHandle | None = None
+        self._answered: asyncio.Future[Answer] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._has_headers = False
-        self._is_measured = False
-        """It is said where the answer ends."""
-        self._may_stay = False
+        self._has_length = False
+        """The headers say where the answer ends."""
+        self._is_kept_alive = False
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send it now, and return what will have the answer."""
-        if self._resting is not None:
-            self._resting.cancel()
+    def send(self, request: bytes) -> asyncio.Future[Answer]:
+        """Write the request now; the returned future gets the answer."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._parts, self._size = [], 0
-        self._has_headers = self._is_measured = self._may_stay = False
-        self._asked = asyncio.get_running_loop().create_future()
-        assert self._transport is not None, "who asks is connected"
+        self._has_headers = self._has_length = self._is_kept_alive = False
+        self._answered = asyncio.get_running_loop().create_future()
+        assert self._transport is not None, "send is called after connection_made"
         self._transport.write(request)
-        return self._asked
+        return self._answered
 
     @property
-    def may_stay(self) -> bool:
-        """Whether it can be asked again."""
-        return self._may_stay and self._transport is not None and not self._transport.is_closing()
+    def is_reusable(self) -> bool:
+        """Whether another request can be sent on this connection."""
+        return self._is_kept_alive and self._transport is not None and not self._transport.is_closing()
 
-    def rest(self, seconds: float) -> None:
-        """Nobody asks; close it, unless somebody does before the time is up."""
-        self._resting = asyncio.get_running_loop().call_later(seconds, self.close)
+    def close_after(self, seconds: float) -> None:
+        """Close the connection unless it is used again within `seconds`."""
+        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     def close(self) -> None:
-        """End in peace."""
-        if self._resting is not None:
-            self._resting.cancel()
+        """Close the connection after pending writes."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # ------------------------------------------------------------ what the loop calls
+    # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It can be asked."""
+        """Keep the transport of the new connection."""
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """A piece of the answer."""
+        """Parse a part of the answer."""
         from httptools import HttpParserError, HttpParserUpgrade
 
         self._size += len(data)
         try:
-            if self._is_unasked:
-                raise SendError("said something that it was not asked for")
-            if self._size > MOST_BYTES:
-                raise SendError(f"answered with more than {MOST_BYTES} bytes")
+            if not self._is_waiting:
+                raise SendError("sent data without a request")
+            if self._size > MAX_ANSWER_BYTES:
+                raise SendError(f"answered with more than {MAX_ANSWER_BYTES} bytes")
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade, SendError) as error:
-            self._fail(SendError(f"answered what is not HTTP: {error}"))
+            self._fail(SendError(f"the answer is not valid HTTP: {error}"))
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nothing comes any more; an answer without a length ends so, and any other was cut off."""
-        if self._has_headers and not self._is_measured and error is None:
-            self._answer()
+        """Finish the answer. Only one without a length ends with the connection; any other was cut off."""
+        if self._has_headers and not self._has_length and error is None:
+            self._finish()
         self._fail(error or SendError("closed the connection without an answer"))
         self._on_lost(self)
 
     @property
-    def _is_unasked(self) -> bool:
-        return self._asked is None or self._asked.done()
+    def _is_waiting(self) -> bool:
+        return self._answered is not None and not self._answered.done()
 
     def _fail(self, error: Exception) -> None:
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(error)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error)
 
-    def _answer(self) -> None:
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(Answer(self._parser.get_status_code(), b"".join(self._parts)))
+    def _finish(self) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(Answer(self._parser.get_status_code(), b"".join(self._parts)))
 
-    # ------------------------------------------------------------ what the parser calls
+    # ------------------------------------------------------------ callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """Something is said; what comes behind the answer is for nobody, and nobody can be sure of the next one."""
-        if self._is_unasked:
-            self._may_stay = False
+        """Do not reuse a connection on which a second answer begins: it would be taken for that of the next request."""
+        if not self._is_waiting:
+            self._is_kept_alive = False
 
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  that it is there says enough
-        """One of them."""
-        self._is_measured |= name.lower() in (b"content-length", b"transfer-encoding")
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  the name is enough
+        """Note whether the headers say where the answer ends."""
+        self._has_length |= name.lower() in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        """The status is known."""
-        self._has_headers = self._parser.get_status_code() >= 200  # before that it says only that more will come
+        """Note that the final status has arrived."""
+        self._has_headers = self._parser.get_status_code() >= 200  # 1xx only announces the answer
 
     def on_body(self, body: bytes) -> None:
-        """A piece of it."""
+        """Keep a part of the body."""
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """That was all."""
-        if self._has_headers and not self._is_unasked:
-            self._may_stay = self._parser.should_keep_alive()  # which it knows no longer when it has returned from here
-            self._answer()
+        """Finish the answer."""
+        if self._has_headers and self._is_waiting:
+            self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
+            self._finish()
 
 
-def _request(place: Endpoint, headers: Mapping[str, str], body: bytes) -> bytes:
+def _request(endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> bytes:
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    return b"%bContent-Length: %d\r\n%b\r\n%b" % (place.head, len(body), lines.encode("latin-1"), body)
+    return b"%bContent-Length: %d\r\n%b\r\n%b" % (endpoint.head, len(body), lines.encode("latin-1"), body)
 
 
 @lru_cache(maxsize=1000)
 def endpoint_of(address: str) -> Endpoint:
-    """Where messages for this address go; SendError if it makes no sense."""
+    """Parse a peer's address; SendError if it is invalid."""
     try:
         parts = urlsplit(address)
         is_secure, host = parts.scheme == "https", (parts.hostname or "").encode("idna").decode()
         port = parts.port or (443 if is_secure else 80)
     except ValueError as error:
-        raise SendError(f"{address} is no address: {error}") from error
+        raise SendError(f"{address} is not a valid address: {error}") from error
     shown = f"[{host}]" if ":" in host else host
     lines = [
-        f"POST {quote(parts.path.rstrip('/'), safe=IN_PATHS)}{PATH} HTTP/1.1",
+        f"POST {quote(parts.path.rstrip('/'), safe=PATH_CHARACTERS)}{PATH} HTTP/1.1",
         f"Host: {shown}" if parts.port is None else f"Host: {shown}:{port}",
     ]
     if parts.username is not None:

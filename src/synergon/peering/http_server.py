@@ -1,7 +1,7 @@
-"""Messages over HTTP: one route behind uvicorn on the node's own loop, and connections to others that are kept.
+"""HTTP transport: one route served by uvicorn on the engine's event loop, and a client with persistent connections.
 
-Promise: whatever comes in that is not a signed message of the cluster is refused, has no effect and causes no request.
-What goes out goes to the address that was asked for and nowhere else: no redirects, no proxies.
+A request that is not a signed message of the cluster is rejected, has no effect and causes no further request. Messages
+are sent to the given address only: no redirects, no proxies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from synergon.errors import OptionError
 from synergon.peering.http_client import HttpClient
 from synergon.peering.signing import Envelope
-from synergon.peering.transport import Deliver, Refused, SendError
+from synergon.peering.transport import Deliver, Rejected, SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT
 
 if TYPE_CHECKING:
@@ -29,12 +29,15 @@ HEADERS: Final = {
 }
 _NAMES: Final = {field: header.lower().encode() for field, header in HEADERS.items()}
 SEND_SECONDS: Final = 2.0
-SERVER_KEEPS_SECONDS: Final = 60
-"""Longer than the client does: a connection must not close while a message is on its way into it."""
+SERVER_KEEP_ALIVE_SECONDS: Final = 60
+"""Longer than the client's: the server must not close a connection while the client sends a message on it."""
 
 
 class HttpTransport:
-    """Listens on `listen` (host and port; None: somebody else serves the app), and publishes `advertise` if given."""
+    """Listens on `listen` (host and port; None: the application serves `peer_app` itself) and sends over HTTP.
+
+    The published address is `advertise` if that is given.
+    """
 
     schemes = ("http://", "https://")
 
@@ -44,23 +47,23 @@ class HttpTransport:
         self._listen = listen
         self._advertise = advertise
         self._reachable_host = reachable_host
-        self._serving: asyncio.Task[Any] | None = None
+        self._server: asyncio.Task[Any] | None = None
         self._address: str | None = None
-        self._caller = HttpClient()
-        self._starting = asyncio.Lock()
+        self._client = HttpClient()
+        self._start_lock = asyncio.Lock()
 
     async def serve(self, deliver: Deliver) -> str | None:
-        """Bind and listen, unless the user's own server does."""
+        """Bind and listen, unless the application's own server does."""
         if self._listen is None:
             return self._advertise
-        async with self._starting:
-            if self._serving is None:
-                await asyncio.to_thread(_import_server)  # takes a while
+        async with self._start_lock:
+            if self._server is None:
+                await asyncio.to_thread(_import_server)  # slow; it would block the event loop
                 bound = _bind(*self._listen)
                 self._address = self._advertise or self._published(bound)
-                self._serving = asyncio.ensure_future(_started(own_app(deliver), bound))
-            # Whoever gives up waiting leaves a server behind that `close` finds, not a socket that nobody knows.
-            await asyncio.shield(self._serving)
+                self._server = asyncio.ensure_future(_start(own_app(deliver), bound))
+            # If the caller is cancelled, the start goes on and `close` finds the server; no bound socket leaks.
+            await asyncio.shield(self._server)
             return self._address
 
     def _published(self, bound: socket.socket) -> str:
@@ -70,46 +73,46 @@ class HttpTransport:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def prepare(self) -> None:
-        """Load the parser of answers."""
+        """Import the parser of answers."""
         await asyncio.to_thread(_import_parser)
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """POST it, once."""
+        """POST the envelope once."""
         headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
         try:
-            status, answer = await self._caller.post(address, headers, envelope.body, SEND_SECONDS)
+            status, answer = await self._client.post(address, headers, envelope.body, SEND_SECONDS)
         except ssl.SSLCertVerificationError as error:
             raise SendError(
-                f"its certificate is not trusted: {error.verify_message} (an authority of your own is trusted if "
-                "SSL_CERT_FILE names its file)"
+                f"its certificate is not trusted: {error.verify_message} (to trust an authority of your own, set "
+                "SSL_CERT_FILE to its file)"
             ) from error
         except (OSError, TimeoutError) as error:
             raise SendError(str(error) or type(error).__name__) from error
         if status != 200:
             raise SendError(f"answered {status} {answer[:200].decode(errors='replace')}")
         if not answer:
-            raise SendError("answered nothing, as no peer does")
+            raise SendError("answered with an empty body; is another server at this address?")
         return answer
 
     async def close(self) -> None:
-        """Stop listening, and drop the connections."""
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            await (await serving).shutdown()
-        await self._caller.close()
+        """Stop listening and close the connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            await (await server).shutdown()
+        await self._client.close()
 
 
 def _import_parser() -> None:
-    import httptools  # noqa: F401  for those who come later
+    import httptools  # noqa: F401  imported here for its side effect: later imports are fast
 
 
 def _import_server() -> None:
-    import uvicorn  # noqa: F401  for those who come later
+    import uvicorn  # noqa: F401  as above
 
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sends without delay only where it sees it.
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,14 +121,14 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise OptionError(
             f"listen={host}:{port} cannot be bound: {error.strerror or error}; choose another address, "
-            'port 0 for any free one, or listen="off"'
+            'port 0 for any free port, or listen="off"'
         ) from error
     bound.setblocking(False)
     return bound
 
 
-async def _started(app: Any, bound: socket.socket) -> Any:
-    """A uvicorn server that takes requests. Its own main loop is left out: it would take the process's signals."""
+async def _start(app: Any, bound: socket.socket) -> Any:
+    """Start a uvicorn server. `Server.serve` is not used: it would install signal handlers in the process."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -136,10 +139,10 @@ async def _started(app: Any, bound: socket.socket) -> Any:
         access_log=False,
         server_header=False,
         date_header=False,
-        proxy_headers=False,  # nobody asks where a message came from: its signature counts
+        proxy_headers=False,  # the sender's address is not used: the signature is what counts
         ws="none",
         loop="none",
-        timeout_keep_alive=SERVER_KEEPS_SECONDS,
+        timeout_keep_alive=SERVER_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=1,
     )
     config.load()
@@ -150,7 +153,7 @@ async def _started(app: Any, bound: socket.socket) -> Any:
 
 
 def reachable_host(towards: str | None) -> str:
-    """The address of this host that packets to `towards` leave from: whoever is there can reach us by it."""
+    """The address of this host on the route to `towards`, by which hosts over there can reach it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards or "127.0.0.1", 9))  # sends nothing
@@ -160,26 +163,26 @@ def reachable_host(towards: str | None) -> str:
     return host
 
 
-class Ear:
-    """An ASGI app that takes messages, whatever path they were sent to: whoever serves it has looked at that."""
+class MessageApp:
+    """ASGI app that receives messages. It does not check the path: the app that routes to it has done so."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
+        """Handle one request."""
         try:
             answer = self._deliver(await _envelope(scope, receive))
-            await asyncio.sleep(0)  # whoever was woken by it has a turn first: the sender waits for nothing but work
-        except Refused as refusal:
-            await _respond(send, refusal.status, b"text/plain; charset=utf-8", str(refusal).encode())
+            await asyncio.sleep(0)  # lets the tasks woken by the message run first; the answer is less urgent
+        except Rejected as rejection:
+            await _respond(send, rejection.status, b"text/plain; charset=utf-8", str(rejection).encode())
         else:
             await _respond(send, 200, b"application/json", answer)
 
 
 def own_app(deliver: Deliver) -> Any:
-    """The ASGI app that takes messages under `/peer/v1`, and is alone on its port: nothing is to be chosen."""
-    ear = Ear(deliver)
+    """ASGI app with the single route `/peer/v1`, for a port of its own."""
+    messages = MessageApp(deliver)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] != PATH:
@@ -187,24 +190,24 @@ def own_app(deliver: Deliver) -> Any:
         elif scope["method"] != "POST":
             await _respond(send, 405, b"text/plain; charset=utf-8", b"Method Not Allowed", (b"allow", b"POST"))
         else:
-            await ear(scope, receive, send)
+            await messages(scope, receive, send)
 
     return app
 
 
 def peer_app(deliver: Deliver) -> Starlette:
-    """The same, to be mounted anywhere in another one."""
+    """Starlette app with the single route `/peer/v1`, to be mounted in the application's own app."""
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    app = Starlette(routes=[Route(PATH, Ear(deliver), methods=["POST"])])
-    app.router.redirect_slashes = False  # what is signed is for this path, and peers follow nobody elsewhere
+    app = Starlette(routes=[Route(PATH, MessageApp(deliver), methods=["POST"])])
+    app.router.redirect_slashes = False  # the signature covers the path, and peers do not follow redirects
     return app
 
 
 async def _respond(send: Any, status: int, media_type: bytes, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    described = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": described})
+    all_headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -213,20 +216,20 @@ async def _envelope(scope: Any, receive: Any) -> Envelope:
     fields = {field: found.get(name, b"").decode("latin-1") for field, name in _NAMES.items()}
     for field, value in fields.items():
         if not value:
-            raise Refused(401, f"the header {HEADERS[field]} is missing; messages of peers are signed")
+            raise Rejected(401, f"the header {HEADERS[field]} is missing; messages between peers are signed")
     return Envelope(body=await _body(receive), **fields)
 
 
 async def _body(receive: Any) -> bytes:
-    """The body, read no further than it may go."""
+    """The body of the request; reading stops at SIZE_LIMIT."""
     parts, size, is_more = [], 0, True
     while is_more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refused(400, "the sender has gone before the end of its message")
+            raise Rejected(400, "the sender disconnected before the end of its message")
         part, is_more = message.get("body", b""), message.get("more_body", False)
         parts.append(part)
         size += len(part)
         if size > SIZE_LIMIT:
-            raise Refused(413, f"a message of peers has at most {SIZE_LIMIT} bytes")
+            raise Rejected(413, f"a message between peers has at most {SIZE_LIMIT} bytes")
     return b"".join(parts)

@@ -1,7 +1,7 @@
-"""Outgoing hints: one set per peer, one request in flight per peer.
+"""Outgoing hints of one peer: coalesced, with at most one request in flight.
 
-The first hint goes at once; after it at most one per 10 ms, and what comes meanwhile is merged. A peer that fails is
-tried again after a pause that grows; what it was to hear waits, merged, and delays nobody else.
+The first hint is sent at once. Later ones are sent at most every 10 ms, and hints that arrive in between are merged.
+A failed request is retried with exponential back-off; its hints stay queued, merged, and delay no other peer.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from synergon.model.clock import Clock
 from synergon.peering.transport import SendError
 from synergon.peering.wire import EMPTY, Message, merged
 
-REST_SECONDS: Final = 0.01
-FULL_REST_SECONDS: Final = 0.05
-"""A peer with no free slot looks again by itself when it has one; it need not hear of each new task."""
-FIRST_PAUSE_SECONDS: Final = 0.1
-LONGEST_PAUSE_SECONDS: Final = 5.0
+MIN_INTERVAL_SECONDS: Final = 0.01
+FULL_INTERVAL_SECONDS: Final = 0.05
+"""Interval for a peer without a free slot: it claims by itself when a slot gets free, so hints to it are not urgent."""
+FIRST_RETRY_SECONDS: Final = 0.1
+MAX_RETRY_SECONDS: Final = 5.0
 
 
 class Outbox:
-    """What one peer is to hear. It has a task only while there is something to send."""
+    """Queues and sends the hints for one peer. It runs an asyncio task only while there are hints to send."""
 
     def __init__(
         self,
@@ -36,59 +36,60 @@ class Outbox:
         self._clock = clock
         self._on_answer = on_answer
         self._on_failure = on_failure
-        self._waiting = EMPTY
-        self._sending = EMPTY
-        """What is on its way, and nobody knows yet whether it arrives."""
+        self._queued = EMPTY
+        self._in_flight = EMPTY
+        """Sent, but not yet answered: it may not have arrived."""
         self._failures = 0
         self._next_at = clock.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, more: Message) -> None:
-        """Have it sent. Never blocks and never drops."""
-        self._waiting = merged(self._waiting, more)
+        """Queue hints. Never blocks and never drops any."""
+        self._queued = merged(self._queued, more)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def sent(self) -> None:
-        """Return when nothing waits any more, however long that takes."""
+    async def wait_sent(self) -> None:
+        """Return when the queue is empty, however long that takes."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def close(self) -> Message:
-        """Send nothing more; what the peer may not have heard."""
+        """Stop sending; return all hints that the peer may not have received."""
         if self._task is not None:
             self._task.cancel()
-        return merged(self._sending, self._waiting)
+        return merged(self._in_flight, self._queued)
 
     async def _run(self) -> None:
         try:
-            while self._waiting is not EMPTY:
-                await self._rest()
-                self._sending, self._waiting = self._waiting, EMPTY
-                await self._send_one(self._sending)
+            while self._queued is not EMPTY:
+                await self._wait_interval()
+                self._in_flight, self._queued = self._queued, EMPTY
+                await self._send_one(self._in_flight)
         finally:
             self._task = None
 
-    async def _rest(self) -> None:
-        pause = self._next_at - self._clock.monotonic()
-        if pause > 0:
-            await self._clock.sleep(pause)
+    async def _wait_interval(self) -> None:
+        seconds = self._next_at - self._clock.monotonic()
+        if seconds > 0:
+            await self._clock.sleep(seconds)
 
-    async def _send_one(self, sending: Message) -> None:
+    async def _send_one(self, hints: Message) -> None:
         try:
-            answer = await self._send(sending)
+            answer = await self._send(hints)
         except SendError as error:
-            self._sending = EMPTY
+            self._in_flight = EMPTY
             self._failures += 1
-            self._waiting = merged(sending, self._waiting)
-            self._next_at = self._clock.monotonic() + self._pause()
-            self._on_failure(self._waiting, self._failures, error)  # all that it has not heard
+            self._queued = merged(hints, self._queued)
+            self._next_at = self._clock.monotonic() + self._retry_seconds()
+            self._on_failure(self._queued, self._failures, error)
         else:
-            self._sending = EMPTY
+            self._in_flight = EMPTY
             self._failures = 0
-            self._next_at = self._clock.monotonic() + (FULL_REST_SECONDS if answer.free == 0 else REST_SECONDS)
-            self._on_answer(sending, answer)
+            interval = FULL_INTERVAL_SECONDS if answer.free == 0 else MIN_INTERVAL_SECONDS
+            self._next_at = self._clock.monotonic() + interval
+            self._on_answer(hints, answer)
 
-    def _pause(self) -> float:
-        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 16), LONGEST_PAUSE_SECONDS)
+    def _retry_seconds(self) -> float:
+        longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(self._failures - 1, 16), MAX_RETRY_SECONDS)
         return longest * (0.5 + self._clock.chance() / 2)

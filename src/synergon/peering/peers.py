@@ -1,7 +1,7 @@
-"""Peers: one engine's side of the conversation.
+"""Peers: sends an engine's hints to other engines and handles theirs.
 
-Nobody waits for it and nothing depends on it: what cannot be told is found by somebody's sweep. It costs nothing until
-there is something to say or to hear.
+Hints are an optimisation: no caller waits for them, and a sweep finds whatever a lost hint would have announced. Peers
+cost nothing until there is a hint to send or to receive.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from synergon.peering.directory import Peer
 from synergon.peering.router import HintRouter, ReadyGroupName
 from synergon.peering.signing import Envelope, SignatureError, Signer, StaleSignature
 from synergon.peering.store_clock import StoreClock
-from synergon.peering.transport import Refused, SendError, Transport
+from synergon.peering.transport import Rejected, SendError, Transport
 from synergon.peering.watchers import Watchers
-from synergon.peering.wire import EMPTY, LOOK, Hello, Message, WireError, decode, encode, message
+from synergon.peering.wire import EMPTY, TOO_MANY_IDS, Hello, Message, WireError, decode, encode, message
 from synergon.stores.base import Store
 from synergon.version import VERSION
 
-MOMENT_SECONDS: Final = 0.5
-LAST_SECONDS: Final = 0.5
-"""How long an engine that closes goes on telling what it has to tell."""
+PRELOAD_DELAY_SECONDS: Final = 0.5
+CLOSE_SECONDS: Final = 0.5
+"""How long a closing engine goes on sending queued hints."""
 
 
-class Resident(Protocol):
-    """The node that lives in the same engine."""
+class LocalNode(Protocol):
+    """The node of this engine, as far as peering needs it."""
 
     @property
     def id(self) -> str:
@@ -41,20 +41,20 @@ class Resident(Protocol):
 
     @property
     def free(self) -> int:
-        """How many tasks it could start."""
+        """How many tasks it could start now."""
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Those of the kinds of which it could start none, whatever slots it has."""
+        """The kinds among these that it could not start now, whatever slots are free."""
 
-    def heard(self, news: Message) -> None:
-        """A peer has said this."""
+    def handle_hints(self, hints: Message) -> None:
+        """Act on hints from a peer."""
 
-    def met(self, nodes: Iterable[NodeRecord]) -> None:
-        """The node table, as it was just read for the peers' sake."""
+    def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
+        """Use the rows of the node table that were just read for peering."""
 
 
 class Peers:
-    """Tells other engines what they should look at, and hears from them."""
+    """Sends hints to other engines and handles the hints they send."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Peers:
         follows_here: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine_id = engine_id
-        self._left_id = engine_id
-        """The one that said goodbye last. Its row may still be read for a moment, and is nobody to be told anything."""
-        self.resident: Resident | None = None
+        self._former_id = engine_id
+        """The id under which this engine left last. Its row may be read once more and must not count as a peer."""
+        self.node: LocalNode | None = None
         self.address: str | None = None
         self._kinds = kinds
         self._store = store
@@ -84,21 +84,21 @@ class Peers:
         self._on_done = on_done
         self._on_any_done = on_any_done
         self._on_ended = on_ended
-        self._time = StoreClock(store, clock)
-        self._seal: Signer | None = None
-        self._opening = asyncio.Lock()
+        self._store_clock = StoreClock(store, clock)
+        self._signer: Signer | None = None
+        self._signer_lock = asyncio.Lock()
         self._started: Counter[str] = Counter()
         self._watchers = Watchers()
-        self._looking: asyncio.Task[None] | None = None
-        self._preparing: asyncio.Task[None] | None = None
-        self._post = HintRouter(
+        self._preload_task: asyncio.Task[None] | None = None
+        self._prepare_task: asyncio.Task[None] | None = None
+        self._router = HintRouter(
             self._read_nodes,
             self._send,
             transport.schemes,
             self._prepare,
             lambda: self._own_ids,
             awaited_here,
-            self._heard_done,
+            self._handle_done,
             clock,
             logger,
             refresh_seconds=refresh_seconds,
@@ -108,221 +108,221 @@ class Peers:
 
     @property
     def id(self) -> str:
-        """By which others know this engine: its node's id while it has one."""
-        return self.engine_id if self.resident is None else self.resident.id
+        """The id by which peers know this engine: its node's id while it has a node."""
+        return self.engine_id if self.node is None else self.node.id
 
     @property
     def _own_ids(self) -> tuple[str, ...]:
-        return self.engine_id, self._left_id, self.id
+        return self.engine_id, self._former_id, self.id
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and end
 
     async def serve(self) -> str | None:
-        """Begin to hear; the address to publish, None if others cannot call."""
-        await self._open()
+        """Start to receive hints; return the address to publish, or None if peers cannot reach this engine."""
+        await self._ensure_signer()
         self.address = await self._transport.serve(self.receive)
         return self.address
 
-    async def _open(self) -> Signer:
-        async with self._opening:
-            if self._seal is None:
-                await self._time.measure()
-                self._seal = Signer(await self._store.secret(), self._time.now)
-            return self._seal
+    async def _ensure_signer(self) -> Signer:
+        async with self._signer_lock:
+            if self._signer is None:
+                await self._store_clock.measure()
+                self._signer = Signer(await self._store.secret(), self._store_clock.now)
+            return self._signer
 
-    def look_around(self) -> None:
-        """Get to know the peers before there is anything to tell; those who connect for a moment only are spared it."""
-        self._looking = asyncio.get_running_loop().create_task(self._look_around())
+    def preload_directory(self) -> None:
+        """Load the directory in the background before the first hint, unless the engine closes soon."""
+        self._preload_task = asyncio.get_running_loop().create_task(self._preload_directory())
 
-    async def _look_around(self) -> None:
-        await self._clock.sleep(MOMENT_SECONDS)
-        if not self._post.directory.is_loaded:
-            self._post.refresh_soon()
+    async def _preload_directory(self) -> None:
+        await self._clock.sleep(PRELOAD_DELAY_SECONDS)
+        if not self._router.directory.is_loaded:
+            self._router.refresh_soon()
 
     def _prepare(self) -> None:
-        if self._preparing is None:
-            self._preparing = asyncio.get_running_loop().create_task(self._transport.prepare())
+        if self._prepare_task is None:
+            self._prepare_task = asyncio.get_running_loop().create_task(self._transport.prepare())
 
-    def say_hello(self) -> None:
-        """Everybody should look at the node table, where this engine has appeared. Who came while it could not hear is
-        told too: from now on nobody is missed."""
-        self._post.give_all(message(hello=self._hello()), seek=True)
+    def announce_join(self) -> None:
+        """Have every peer read the node table, where this engine's row has appeared. The table is read first, so that
+        peers which joined while this engine could not receive are included."""
+        self._router.send_to_all(message(hello=self._hello()), refresh=True)
 
-    def say_goodbye(self) -> None:
-        """This engine's row is about to go."""
-        self._left_id = self.id
-        if self._post.directory.is_loaded:
-            self._post.give_all(message(hello=self._hello(bye=True)))
+    def announce_leave(self) -> None:
+        """Tell every peer that this engine's row is about to be removed."""
+        self._former_id = self.id
+        if self._router.directory.is_loaded:
+            self._router.send_to_all(message(hello=self._hello(bye=True)))
 
     def _hello(self, *, bye: bool = False) -> Hello:
-        kinds = () if self.resident is None else tuple(self._kinds)
+        kinds = () if self.node is None else tuple(self._kinds)
         return Hello(id=self.id, version=VERSION, address=self.address, kinds=kinds, bye=bye)
 
     async def close(self) -> None:
-        """Say what is still to be said, to those who listen, and end."""
-        if self._looking is not None:
-            self._looking.cancel()
-        await self._post.routed(LAST_SECONDS)
-        if self._preparing is not None:
-            await asyncio.wait([self._preparing])  # whoever came for a moment only has yet to learn how to send
-        await self._post.close(LAST_SECONDS)
+        """Send queued hints to reachable peers for up to CLOSE_SECONDS, then stop."""
+        if self._preload_task is not None:
+            self._preload_task.cancel()
+        await self._router.wait_routed(CLOSE_SECONDS)
+        if self._prepare_task is not None:
+            await asyncio.wait([self._prepare_task])  # a short-lived engine has yet to load what sending needs
+        await self._router.close(CLOSE_SECONDS)
         await self._transport.close()
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is reason to believe that news arrives here."""
-        return self.address is not None and not any(peer.is_failing for peer in self._post.directory)
+        """Whether hints can be expected to arrive here: peers have an address to send to, and no peer fails."""
+        return self.address is not None and not any(peer.is_failing for peer in self._router.directory)
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ sending
 
-    def tell_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """There are so many new tasks in these lanes; as many nodes as have room for them should look. Whether that is
-        said as soon as others have a turn."""
-        return bool(work) and self._post.wake(work)
+    def announce_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
+        """Announce new tasks, counted by ready group, to as many nodes as have capacity for them. True if a hint goes
+        out in the next loop iteration."""
+        return bool(work) and self._router.route_new(work)
 
-    def tell_surplus(self, kinds: Iterable[str]) -> None:
-        """This node has begun to leave tasks of these kinds to others; some should help, who tell others if need be."""
-        self._post.spread(kinds)
+    def announce_surplus(self, kinds: Iterable[str]) -> None:
+        """Ask a few peers to claim these kinds, because this node has more tasks than capacity; they may ask others."""
+        self._router.route_surplus(kinds)
 
-    def tell_scheduled(self, kinds: Iterable[str]) -> None:
-        """Tasks of these kinds are due later; whoever runs them should set the alarm."""
-        self._post.schedule(kinds)
+    def announce_scheduled(self, kinds: Iterable[str]) -> None:
+        """Have peers that run these kinds set their alarm for tasks that are due later."""
+        self._router.route_scheduled(kinds)
 
-    def tell_started(self, kinds: Iterable[str]) -> None:
-        """These were taken here; it is said along with the next message, not in one of its own."""
+    def announce_started(self, kinds: Iterable[str]) -> None:
+        """Count tasks started here; the counts travel with the next message, not in one of their own."""
         self._started.update(kinds)
 
-    def tell_done(self, origin: str, ids: Collection[int]) -> None:
-        """Tasks that came from there may have ended. Who is not known waits for nothing."""
+    def send_done(self, origin: str, ids: Collection[int]) -> None:
+        """Tell the engine that enqueued these tasks that they may have ended. Kept briefly if it is unknown."""
         if origin not in self._own_ids:
-            self._post.give(origin, message(done=tuple(ids)))
+            self._router.send_to(origin, message(done=tuple(ids)))
 
-    def tell_watchers(self, ids: Iterable[int]) -> None:
-        """The same, for those who wait for tasks of others, or follow all that end, and have said so."""
+    def notify_watchers(self, ids: Iterable[int]) -> None:
+        """Tell the peers that asked for it that these tasks may have ended: those that wait for one, and followers."""
         for peer_id in self._watchers.followers(self._clock.monotonic()):
-            self._post.give(peer_id, message(ended=True))
-        for peer_id, its_ids in self._watchers.of(ids).items():
-            self._post.give(peer_id, message(done=tuple(its_ids)), seek=True)
+            self._router.send_to(peer_id, message(ended=True))
+        for peer_id, its_ids in self._watchers.by_peer(ids).items():
+            self._router.send_to(peer_id, message(done=tuple(its_ids)), refresh=True)
 
-    def tell_ended(self, ids: Collection[int]) -> None:
-        """These have ended without having run to their end, and anybody may wait for them."""
+    def announce_ended(self, ids: Collection[int]) -> None:
+        """Tell every peer that these tasks ended without an attempt: any of them may wait for the result."""
         if ids:
-            self._post.give_all_ends(ids, seek=self.address is None)
+            self._router.send_ends_to_all(ids, refresh=self.address is None)
 
-    def ask_for_ends(self, ids: Collection[int]) -> None:
-        """Somebody here waits for these, which others have enqueued: whoever runs them should tell."""
-        self._post.give_all(message(awaited=tuple(ids)), seek=self.address is None)
+    def request_done(self, ids: Collection[int]) -> None:
+        """Ask every node to report the ends of these tasks, which are awaited here and were enqueued elsewhere."""
+        self._router.send_to_all(message(awaited=tuple(ids)), refresh=self.address is None)
 
-    def ask_to_follow(self) -> None:
-        """Somebody here follows all that end: whoever runs tasks should tell of it."""
-        self._post.give_all(message(follow=True), seek=self.address is None)
+    def request_all_ends(self) -> None:
+        """Ask every node to report whenever any task ends."""
+        self._router.send_to_all(message(follow=True), refresh=self.address is None)
 
-    def tell_cancel(self, node_id: str, task_id: int) -> None:
-        """Somebody wants a task cancelled that runs there."""
+    def send_cancel(self, node_id: str, task_id: int) -> None:
+        """Ask the node to check for a cancel request of a task that it runs."""
         if node_id not in self._own_ids:
-            self._post.give(node_id, message(cancel=(task_id,)), seek=True)
+            self._router.send_to(node_id, message(cancel=(task_id,)), refresh=True)
 
-    def tell_control(self) -> None:
-        """Something has changed that every node should read again."""
-        self._post.give_all(message(control=True), seek=self.address is None)
+    def announce_control(self) -> None:
+        """Have every node read limits, servers, pauses and operator actions again."""
+        self._router.send_to_all(message(control=True), refresh=self.address is None)
 
-    def tell_freed(self, names: Iterable[str]) -> None:
-        """These limits and servers have room that nobody here takes."""
-        if self._post.directory.is_loaded:
-            self._post.give_runners(message(freed=tuple(names)))
+    def announce_freed(self, names: Iterable[str]) -> None:
+        """Announce limits and servers with free permits that this node does not use."""
+        if self._router.directory.is_loaded:
+            self._router.send_to_runners(message(freed=tuple(names)))
 
-    def tell_reserve(self, task_id: int) -> None:
-        """This node keeps room for that task. News and nothing else: the row says it, and peers need do nothing."""
-        if self._post.directory.is_loaded:
-            self._post.give_runners(message(reserve=(task_id,)))
+    def announce_reservation(self, task_id: int) -> None:
+        """Announce that this node reserves capacity for the task. For information only: the task's row says it too."""
+        if self._router.directory.is_loaded:
+            self._router.send_to_runners(message(reserve=(task_id,)))
 
-    def learn(self, nodes: Iterable[NodeRecord]) -> None:
-        """The node table, as the reaper has just read it."""
-        self._post.learn(nodes)
+    def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
+        """Update the directory from rows of the node table that the reaper has just read."""
+        self._router.update_directory(nodes)
 
     async def _read_nodes(self) -> list[NodeRecord]:
-        if self._seal is not None:
-            await self._time.measure()
+        if self._signer is not None:
+            await self._store_clock.measure()
         nodes = await self._store.nodes()
-        if self.resident is not None:
-            self.resident.met(nodes)
+        if self.node is not None:
+            self.node.handle_nodes(nodes)
         return nodes
 
-    async def _send(self, peer: Peer, letter: Message) -> Message:
+    async def _send(self, peer: Peer, hints: Message) -> Message:
         try:
-            seal = self._seal or await self._open()
+            signer = self._signer or await self._ensure_signer()
             started, self._started = self._started, Counter()
-            letter = msgspec.structs.replace(letter, free=self._free, started=dict(started))
-            answer = await self._transport.send(peer.address, seal.wrap(self.id, encode(letter)))
+            hints = msgspec.structs.replace(hints, free=self._free, started=dict(started))
+            answer = await self._transport.send(peer.address, signer.wrap(self.id, encode(hints)))
             return decode(answer) if answer else EMPTY
         except (StoreError, WireError) as error:
             raise SendError(str(error)) from error
         except SendError:
-            self._time.doubt()  # clocks that went apart are one reason to be refused
+            self._store_clock.mark_doubtful()  # a rejected timestamp is one possible reason
             raise
 
     @property
     def _free(self) -> int | None:
-        return None if self.resident is None else max(self.resident.free, 0)
+        return None if self.node is None else max(self.node.free, 0)
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ receiving
 
     def receive(self, envelope: Envelope) -> bytes:
-        """What to answer to a message; Refused, and nothing has happened, if it cannot be believed or read."""
-        if self._seal is None:
-            raise Refused(503, "this engine is not connected yet")
+        """Handle a message and return the answer. Rejected, without any effect, if signature or content is wrong."""
+        if self._signer is None:
+            raise Rejected(503, "this engine is not connected yet")
         try:
-            self._seal.check(envelope)
-            news = decode(envelope.body)
+            self._signer.check(envelope)
+            hints = decode(envelope.body)
         except StaleSignature as error:
-            if self._time.doubt():
-                self._post.refresh_soon()
-            raise Refused(401, str(error)) from error
+            if self._store_clock.mark_doubtful():
+                self._router.refresh_soon()
+            raise Rejected(401, str(error)) from error
         except SignatureError as error:
-            raise Refused(401, str(error)) from error
+            raise Rejected(401, str(error)) from error
         except WireError as error:
-            raise Refused(409, str(error)) from error
-        self._heed(envelope.peer_id, news)
-        full = () if self.resident is None else self.resident.full(news.new)
-        return encode(message(hello=self._answer_to(news.hello), free=self._free, full=full))
+            raise Rejected(409, str(error)) from error
+        self._handle_hints(envelope.peer_id, hints)
+        full = () if self.node is None else self.node.full(hints.new)
+        return encode(message(hello=self._answer_to(hints.hello), free=self._free, full=full))
 
     def _answer_to(self, hello: Hello | None) -> Hello | None:
         return None if hello is None or hello.bye else self._hello()
 
-    def _heed(self, peer_id: str, news: Message) -> None:
-        directory = self._post.directory
-        if news.hello is not None and news.hello.bye:
-            self._post.forget(peer_id)
-        elif news.hello is not None and directory.get(peer_id) is None:
-            self._post.refresh_soon()  # the table says where it is, not the message
+    def _handle_hints(self, peer_id: str, hints: Message) -> None:
+        directory = self._router.directory
+        if hints.hello is not None and hints.hello.bye:
+            self._router.remove(peer_id)
+        elif hints.hello is not None and directory.get(peer_id) is None:
+            self._router.refresh_soon()  # the address is taken from the node table, not from the message
         peer = directory.get(peer_id)
         if peer is not None:
-            self._note_room(peer, news)
-        # An order can end tasks too: a command whose server was taken out of the pool.
-        self._heard_done((LOOK,) if news.control else news.done)
-        if news.ended:
+            self._note_free_slots(peer, hints)
+        # An operator action can end tasks too: a command whose server was removed from the pool.
+        self._handle_done((TOO_MANY_IDS,) if hints.control else hints.done)
+        if hints.ended:
             self._on_ended()
-        if self.resident is not None:
-            self._watchers.add(peer_id, news.awaited)
-            if news.follow:
-                self._watchers.follow(peer_id, self._clock.monotonic())
-            self.resident.heard(news)
+        if self.node is not None:
+            self._watchers.add(peer_id, hints.awaited)
+            if hints.follow:
+                self._watchers.add_follower(peer_id, self._clock.monotonic())
+            self.node.handle_hints(hints)
 
     @staticmethod
-    def _note_room(peer: Peer, news: Message) -> None:
-        if news.free is None:
-            peer.free = max(peer.free - sum(news.started.values()), 0)
+    def _note_free_slots(peer: Peer, hints: Message) -> None:
+        if hints.free is None:
+            peer.free = max(peer.free - sum(hints.started.values()), 0)
             return
-        peer.free = news.free  # what it has started is not in there any more
-        if news.free > 0:
+        peer.free = hints.free  # counted after the started tasks, so these are not subtracted again
+        if hints.free > 0:
             peer.full = frozenset()
 
-    def _heard_done(self, ids: Collection[int]) -> None:
-        if LOOK in ids:
+    def _handle_done(self, ids: Collection[int]) -> None:
+        if TOO_MANY_IDS in ids:
             self._on_any_done()
         elif ids:
             self._on_done(ids)
 
-    def became_reachable(self) -> None:
-        """What ended before this engine could be told was told to nobody."""
+    def recheck_awaited(self) -> None:
+        """Have all awaited tasks read again: their ends may have been announced before this engine was reachable."""
         self._on_any_done()

@@ -1,4 +1,4 @@
-"""PipeNetwork: a network in memory that can be made as bad as any, and as bad again from the same seed."""
+"""PipeNetwork: an in-memory network for tests, with faults that a seed reproduces."""
 
 from __future__ import annotations
 
@@ -8,107 +8,107 @@ from dataclasses import dataclass
 
 from synergon.model.clock import Clock, SystemClock
 from synergon.peering.signing import Envelope
-from synergon.peering.transport import Deliver, Refused, SendError
+from synergon.peering.transport import Deliver, Rejected, SendError
 
 
 @dataclass(slots=True, kw_only=True)
-class Weather:
-    """How bad the network is; may be changed at any time."""
+class NetworkFaults:
+    """Probabilities of faults; may be changed at any time."""
 
     drop: float = 0.0
-    """The chance that a message is lost; the sender thinks it arrived."""
+    """Probability that a message is lost without an error at the sender."""
     fail: float = 0.0
-    """The chance that it is lost and the sender knows."""
+    """Probability that a message is lost with an error at the sender."""
     duplicate: float = 0.0
-    """The chance that it arrives twice."""
+    """Probability that a message arrives twice."""
     longest_delay: float = 0.0
-    """Each takes between nothing and this many seconds, so that later ones overtake earlier ones."""
+    """Each message is delayed by 0 up to this many seconds, so messages can overtake each other."""
 
 
 class PipeNetwork:
-    """Give `network.transport()` to each engine; they then reach each other and nobody else."""
+    """Connects the engines that are each given a `network.transport()`."""
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None) -> None:
-        self.weather = Weather()
+        self.faults = NetworkFaults()
         self.sent = 0
-        """How many messages were given to it."""
+        """Number of messages sent, delivered or not."""
         self.broken: set[str] = set()
-        """Addresses that nobody reaches."""
+        """Addresses that cannot be reached."""
         self.cut: set[tuple[str, str]] = set()
-        """From where to where nothing gets through. One way only: if the way back is cut, a message arrives, and its
-        sender does not learn that."""
+        """Pairs of sender and receiver between which nothing gets through. A pair is one direction: if only the way
+        back is cut, the message arrives and its sender gets an error."""
         self._chance = random.Random(seed)
         self._clock: Clock = clock or SystemClock()
         self._receivers: dict[str, Deliver] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._made = 0
+        self._delayed: set[asyncio.Task[None]] = set()
+        self._transports = 0
 
     def transport(self) -> PipeTransport:
-        """A way into the network for one more engine."""
-        self._made += 1
-        return PipeTransport(self, f"pipe://{self._made}")
+        """A new transport with an address of its own."""
+        self._transports += 1
+        return PipeTransport(self, f"pipe://{self._transports}")
 
     def join(self, address: str, deliver: Deliver) -> None:
-        """Messages to this address go there from now on."""
+        """Deliver messages for this address to `deliver`."""
         self._receivers[address] = deliver
 
     def leave(self, address: str) -> None:
-        """Nobody is there any more."""
+        """Deliver no more messages to this address."""
         self._receivers.pop(address, None)
 
     async def carry(self, sender: str, address: str, envelope: Envelope) -> bytes:
-        """Bring the message there, as the weather allows."""
+        """Deliver the message, subject to the faults, and return the answer."""
         self.sent += 1
         await self._clock.sleep(0)
-        if not self._is_reached(sender, address) or self._happens(self.weather.fail):
+        if not self._is_reachable(sender, address) or self._happens(self.faults.fail):
             raise SendError(f"{address} does not answer")
-        answer = self._bring_somehow(address, envelope)
+        answer = self._deliver_with_faults(address, envelope)
         if (address, sender) in self.cut:
             raise SendError(f"{address} does not answer")
         return answer
 
-    def _is_reached(self, sender: str, address: str) -> bool:
+    def _is_reachable(self, sender: str, address: str) -> bool:
         return address in self._receivers and address not in self.broken and (sender, address) not in self.cut
 
-    def _bring_somehow(self, address: str, envelope: Envelope) -> bytes:
-        if self._happens(self.weather.duplicate):
-            self._bring_later(address, envelope)
-        if self._happens(self.weather.drop):
+    def _deliver_with_faults(self, address: str, envelope: Envelope) -> bytes:
+        if self._happens(self.faults.duplicate):
+            self._deliver_later(address, envelope)
+        if self._happens(self.faults.drop):
             return b""
-        if self.weather.longest_delay:
-            self._bring_later(address, envelope)
+        if self.faults.longest_delay:
+            self._deliver_later(address, envelope)
             return b""
-        return self._bring(address, envelope)
+        return self._deliver(address, envelope)
 
     def _happens(self, chance: float) -> bool:
         return chance > 0 and self._chance.random() < chance
 
-    def _bring_later(self, address: str, envelope: Envelope) -> None:
+    def _deliver_later(self, address: str, envelope: Envelope) -> None:
         task = asyncio.ensure_future(
-            self._bring_after(self._chance.random() * self.weather.longest_delay, address, envelope)
+            self._deliver_after(self._chance.random() * self.faults.longest_delay, address, envelope)
         )
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._delayed.add(task)
+        task.add_done_callback(self._delayed.discard)
 
-    async def _bring_after(self, seconds: float, address: str, envelope: Envelope) -> None:
+    async def _deliver_after(self, seconds: float, address: str, envelope: Envelope) -> None:
         await self._clock.sleep(seconds)
         try:
-            self._bring(address, envelope)
+            self._deliver(address, envelope)
         except SendError:
-            return  # nobody waits for this answer
+            return  # the sender has its (empty) answer already
 
-    def _bring(self, address: str, envelope: Envelope) -> bytes:
+    def _deliver(self, address: str, envelope: Envelope) -> bytes:
         deliver = self._receivers.get(address)
         if deliver is None:
             raise SendError(f"{address} does not answer")
         try:
             return deliver(envelope)
-        except Refused as refusal:
-            raise SendError(f"answered {refusal.status} {refusal}") from refusal
+        except Rejected as rejection:
+            raise SendError(f"answered {rejection.status} {rejection}") from rejection
 
 
 class PipeTransport:
-    """One engine's end of a PipeNetwork."""
+    """The transport of one engine in a PipeNetwork."""
 
     schemes = ("pipe://",)
 
@@ -117,17 +117,17 @@ class PipeTransport:
         self._network = network
 
     async def serve(self, deliver: Deliver) -> str:
-        """Be there."""
+        """Start to receive."""
         self._network.join(self.address, deliver)
         return self.address
 
     async def prepare(self) -> None:
-        """Nothing takes long here."""
+        """Do nothing: there is nothing to load."""
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """Give it to the network."""
+        """Hand the message to the network."""
         return await self._network.carry(self.address, address, envelope)
 
     async def close(self) -> None:
-        """Be gone."""
+        """Stop receiving."""
         self._network.leave(self.address)

@@ -1,4 +1,8 @@
-"""ResultListener: registers an engine without a node, so that peers can tell it of the ends it waits for."""
+"""ResultListener: keeps a row in the node table for an engine without a node, so that peers can notify it of results.
+
+The row has no kinds and no slots, so peers never offer it work. Only the row depends on its lease: when the lease is
+lost, the listener registers again.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,7 @@ from synergon.version import VERSION
 
 
 class ResultListener:
-    """Keeps a row in the node table from the first wait until the engine is closed.
-
-    The row has no kinds and no slots, so no peer takes it for a worker. Nothing else depends on its lease: a row that
-    was lost is registered again.
-    """
+    """Registers the engine when it first waits for a result, renews its lease, and unregisters it at the end."""
 
     def __init__(
         self,
@@ -43,37 +43,37 @@ class ResultListener:
         self._task: asyncio.Task[None] | None = None
         self._is_registered = False
         self._is_unreachable = False
-        """Peers have no way to reach this engine."""
+        """Peers can never reach this engine, so `start` does not try again."""
 
     def start(self) -> None:
-        """Become reachable, in a task of its own."""
+        """Register in the background. Idempotent."""
         if self._task is None and not self._is_unreachable:
-            self._task = asyncio.get_running_loop().create_task(self._keep())
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop listening, and remove the row."""
+        """Announce the leave and remove the row."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._is_registered:
-            self._peers.say_goodbye()
-            with contextlib.suppress(StoreError):  # its lease runs out then
+            self._peers.announce_leave()
+            with contextlib.suppress(StoreError):  # the lease expires instead
                 await self._store.unregister(self._peers.engine_id)
 
-    async def _keep(self) -> None:
-        address = await self._address()
+    async def _run(self) -> None:
+        address = await self._serve()
         if address is None:
-            self._task = None  # the next wait tries again, unless it cannot be reached at all
+            self._task = None  # the next `start` tries again unless the engine is unreachable for good
             return
         keeper = await self._store.keeper()
         try:
             while True:
-                await self._keep_up(keeper, address)
+                await self._renew(keeper, address)
                 await self._clock.sleep(self._lease_seconds / HEARTBEATS_PER_LEASE)
         finally:
             await keeper.close()
 
-    async def _address(self) -> str | None:
+    async def _serve(self) -> str | None:
         try:
             address = await self._peers.serve()
         except StoreError:
@@ -84,16 +84,13 @@ class ResultListener:
         self._is_unreachable = address is None
         return address
 
-    async def _keep_up(self, keeper: LeaseKeeper, address: str) -> None:
+    async def _renew(self, keeper: LeaseKeeper, address: str) -> None:
         try:
-            if not (
-                self._is_registered and await keeper.renew(self._peers.engine_id, microseconds(self._lease_seconds))
-            ):
+            lease = microseconds(self._lease_seconds)
+            if not (self._is_registered and await keeper.renew(self._peers.engine_id, lease)):
                 await self._register(address)
         except StoreError as error:
-            self._logger.debug(
-                "cannot keep the row for result notifications; the sweep finds results for now: %s", error
-            )
+            self._logger.debug("cannot register for result notifications, polling until the next try: %s", error)
 
     async def _register(self, address: str) -> None:
         await self._store.register(
@@ -110,5 +107,5 @@ class ResultListener:
             )
         )
         self._is_registered = True
-        self._peers.say_hello()
-        self._peers.became_reachable()
+        self._peers.announce_join()
+        self._peers.recheck_awaited()

@@ -1,4 +1,4 @@
-"""The store's clock, read without asking the store each time."""
+"""The store's clock, read without a round trip to the store each time."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from typing import Final
 from synergon.model.clock import Clock
 from synergon.stores.base import Store
 
-WORTH_SECONDS: Final = 30.0
-"""What was measured more lately than this is not measured again because of a message: anybody can send old ones."""
+MIN_AGE_SECONDS: Final = 30.0
+"""A stale message causes no new measurement sooner than this after the last: anyone can replay stale messages."""
 
 
 class StoreClock:
-    """What the store's clock says now: measured once, and carried on by this process's own steps.
+    """Estimates the store's current time from one measurement and this process's monotonic clock.
 
-    A host that was asleep falls behind; whoever sees that its times are refused calls `doubt`.
+    A monotonic clock may stop while the host is suspended. A component whose timestamps are rejected calls
+    `mark_doubtful`, and the next `measure` asks the store again.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._is_doubted = False
+        self._is_doubtful = False
         self._measured_at = 0.0
-        self._ahead: int | None = None
-        """How many microseconds the store's clock is ahead of this process's steady one."""
+        self._offset: int | None = None
+        """Microseconds by which the store's clock is ahead of this process's monotonic clock."""
 
     def now(self) -> int:
         """Microseconds since 1970 by the store's clock."""
-        assert self._ahead is not None, "measure first"
-        return self._steady() + self._ahead
+        assert self._offset is not None, "measure first"
+        return self._monotonic() + self._offset
 
-    def doubt(self) -> bool:
-        """Measure again when there is an occasion; whether it is worth making one."""
-        self._is_doubted = True
-        return self._clock.monotonic() - self._measured_at > WORTH_SECONDS
+    def mark_doubtful(self) -> bool:
+        """Have the next `measure` ask the store. True if the last measurement is old enough to call it now."""
+        self._is_doubtful = True
+        return self._clock.monotonic() - self._measured_at > MIN_AGE_SECONDS
 
     async def measure(self) -> None:
-        """Ask the store, if there is need."""
-        if self._ahead is None or self._is_doubted:
-            self._ahead = await self._store.now() - self._steady()
-            self._is_doubted = False
+        """Ask the store for its time, if it was never asked or the last measurement is doubtful."""
+        if self._offset is None or self._is_doubtful:
+            self._offset = await self._store.now() - self._monotonic()
+            self._is_doubtful = False
             self._measured_at = self._clock.monotonic()
 
-    def _steady(self) -> int:
+    def _monotonic(self) -> int:
         return int(self._clock.monotonic() * 1_000_000)

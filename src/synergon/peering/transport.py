@@ -1,4 +1,4 @@
-"""The port to the network: how an envelope gets to a peer, and how one arrives."""
+"""The port to the network: how an engine sends envelopes to peers and receives theirs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from synergon.errors import SynergonError
 from synergon.peering.signing import Envelope
 
 Deliver = Callable[[Envelope], bytes]
-"""What a transport does with an envelope that has arrived: the answer's body, or Refused."""
+"""Handles a received envelope and returns the body of the answer; raises Rejected if the envelope is not accepted."""
 
 
-class Refused(SynergonError):
-    """The receiver does not take the message. `status` is HTTP's word for why."""
+class Rejected(SynergonError):
+    """The receiver does not accept the message. `status` is the HTTP status code that says why."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -21,24 +21,24 @@ class Refused(SynergonError):
 
 
 class SendError(SynergonError):
-    """The message may not have arrived: nobody there, no answer in time, or a refusal."""
+    """The message may not have arrived: no connection, no answer in time, or a rejection."""
 
 
 class Transport(Protocol):
-    """One engine's way to its peers."""
+    """Sends and receives the messages of one engine."""
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """How addresses begin that this transport may call; no other is ever called."""
+        """URL schemes of the addresses that this transport sends to; it sends to no other address."""
 
     async def serve(self, deliver: Deliver) -> str | None:
-        """Begin to take messages; the address that peers should use, None if there is none. Idempotent."""
+        """Start to receive; return the address that peers should use, or None if there is none. Idempotent."""
 
     async def prepare(self) -> None:
-        """There is somebody to send to: do ahead what the first message would have to wait for."""
+        """Do in advance what would delay the first message. Called when the first peer is known."""
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """Bring it there and return the answer; SendError if that did not work."""
+        """Send the envelope and return the body of the answer; SendError if there is no valid answer."""
 
     async def close(self) -> None:
-        """Take and send no more."""
+        """Stop receiving and sending."""

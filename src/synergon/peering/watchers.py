@@ -1,52 +1,55 @@
-"""Who, elsewhere, waits for tasks that it has not enqueued, or follows all that end."""
+"""Peers that asked to be notified when tasks end which they did not enqueue."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from synergon.peering.wire import LOOK
+from synergon.peering.wire import TOO_MANY_IDS
 
-MOST_TASKS: Final = 10_000
-"""With more than this the oldest are forgotten, and whoever waits for them finds out by looking."""
+MAX_TASKS: Final = 10_000
+"""Above this number the oldest entries are dropped; the peers that wait for them find the result by their own sweep."""
 
 FOLLOW_SECONDS: Final = 90.0
-"""Who has not said for so long that it follows what ends is told no more."""
+"""A follower that has not repeated its request for this long is dropped."""
 
 
 class Watchers:
-    """Peers by the task they wait for. An attempt's end need not be the task's, so nothing is forgotten at one."""
+    """Peers by the task that they wait for, and peers that follow every end.
+
+    The end of an attempt need not be the end of the task, so an entry is not removed when it is used.
+    """
 
     def __init__(self) -> None:
         self._peers: dict[int, set[str]] = {}
         self._followers: dict[str, float] = {}
-        """Peers that follow every end, and until when they are believed to."""
+        """Peers that follow every end, each with the time at which its request expires."""
 
     def add(self, peer_id: str, ids: Collection[int]) -> None:
-        """The peer waits for these. More than a message can name it finds by looking."""
-        if LOOK in ids:
+        """Register the peer for these tasks. TOO_MANY_IDS registers nothing: that peer relies on its sweep."""
+        if TOO_MANY_IDS in ids:
             return
         for task_id in ids:
             self._peers.setdefault(task_id, set()).add(peer_id)
-            if len(self._peers) > MOST_TASKS:
+            if len(self._peers) > MAX_TASKS:
                 del self._peers[next(iter(self._peers))]
 
-    def follow(self, peer_id: str, now: float) -> None:
-        """The peer wants to hear of every end, and says so again from time to time."""
+    def add_follower(self, peer_id: str, now: float) -> None:
+        """Register the peer for every end until FOLLOW_SECONDS from now; peers repeat the request in time."""
         self._followers[peer_id] = now + FOLLOW_SECONDS
 
     def followers(self, now: float) -> list[str]:
-        """Whom to tell that something has ended."""
+        """Peers to notify when any task has ended."""
         if not self._followers:
             return []
         self._followers = {peer_id: until for peer_id, until in self._followers.items() if now < until}
         return list(self._followers)
 
-    def of(self, ids: Iterable[int]) -> dict[str, list[int]]:
-        """Whom to tell that these may have ended."""
-        told: dict[str, list[int]] = {}
+    def by_peer(self, ids: Iterable[int]) -> dict[str, list[int]]:
+        """Peers to notify that these tasks may have ended, each with the ids that it waits for."""
+        found: dict[str, list[int]] = {}
         if self._peers:
             for task_id in ids:
                 for peer_id in self._peers.get(task_id, ()):
-                    told.setdefault(peer_id, []).append(task_id)
-        return told
+                    found.setdefault(peer_id, []).append(task_id)
+        return found

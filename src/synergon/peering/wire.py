@@ -1,7 +1,7 @@
-"""What peers say to each other.
+"""The messages between peers and their encoding.
 
-A message carries hints and nothing else: lose it, repeat it, delay it or forge it, and only latency suffers. Two
-messages for the same peer can always be merged into one, so that nothing is dropped because a peer is slow.
+A message carries hints only: if it is lost, repeated, delayed or forged, only latency suffers. Any two messages for one
+peer can be merged into one, so no hint is dropped because a peer is slow.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PROTOCOL: Final = 1
 PATH: Final = "/peer/v1"
 SIZE_LIMIT: Final = 64 * 1024
 
-LOOK: Final = 0
-"""In a list of ids: too many to name, look for yourself. No task has this id."""
+TOO_MANY_IDS: Final = 0
+"""Replaces a list of ids that is too long for a message: the receiver must read the store. No task has this id."""
 
-MOST_IDS: Final = 4000
-"""With more than this a list of ids says LOOK instead; they would not fit into a message."""
+MAX_IDS: Final = 4000
+"""A longer list of ids would not fit into a message and is replaced by TOO_MANY_IDS."""
 
 
 class WireError(SynergonError):
@@ -30,47 +30,47 @@ class WireError(SynergonError):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who the sender is. The receiver believes the node table, not this; it is the reason to look there."""
+    """The sender's identity. The receiver trusts the node table, not this; a hello makes it read the table."""
 
     id: str
     version: str
     address: str | None = None
     kinds: tuple[str, ...] = ()
     bye: bool = False
-    """It leaves."""
+    """The sender is leaving."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that one peer has to tell another one at a moment."""
+    """All hints that one peer has for another at a time."""
 
     v: int
     hello: Hello | None = None
     new: dict[str, int] = {}
-    """There is this much work of these kinds."""
+    """Number of new ready tasks by kind."""
     due: bool = False
-    """Something was scheduled: look at the clock."""
+    """Tasks were scheduled for later: check the alarm."""
     started: dict[str, int] = {}
-    """It is taken, lower your hopes."""
+    """Number of tasks by kind that the sender has started."""
     reserve: tuple[int, ...] = ()
-    """The sender keeps room for these tasks."""
+    """Tasks for which the sender reserves capacity."""
     freed: tuple[str, ...] = ()
-    """These servers and limits have room again."""
+    """Servers and limits that have free permits again."""
     done: tuple[int, ...] = ()
-    """Tasks that may have ended, and that somebody at the receiver may wait for."""
+    """Tasks that may have ended and that the receiver may await."""
     awaited: tuple[int, ...] = ()
-    """Tasks that somebody at the sender waits for, though another engine has enqueued them."""
+    """Tasks that the sender awaits although another engine enqueued them."""
     ended: bool = False
-    """Something has ended, and somebody at the receiver may follow all that does."""
+    """Some task has ended; sent to receivers that asked for this with `follow`."""
     follow: bool = False
-    """Somebody at the sender follows all that ends."""
+    """The sender asks for a hint whenever any task ends."""
     cancel: tuple[int, ...] = ()
-    """Tasks that run at the receiver, and that somebody wants cancelled."""
+    """Tasks running at the receiver for which a cancel was requested."""
     control: bool = False
-    """Something else has changed: read again."""
+    """Limits, servers, pauses or operator actions have changed: read them again."""
     free: int | None = None
     """The sender's free slots."""
     full: tuple[str, ...] = ()
-    """In an answer: of these kinds the sender can start nothing now, whatever slots it has."""
+    """In an answer: kinds that the sender cannot start now, whatever slots are free."""
 
 
 def message(
@@ -90,7 +90,7 @@ def message(
     free: int | None = None,
     full: tuple[str, ...] = (),
 ) -> Message:
-    """A message of this version."""
+    """A message of this protocol version."""
     return Message(
         v=PROTOCOL,
         hello=hello,
@@ -114,7 +114,7 @@ EMPTY: Final = message()
 
 
 def merged(earlier: Message, later: Message) -> Message:
-    """Both in one: what the receiver does about it is what it would do about the two."""
+    """One message with the effect of both."""
     if earlier is EMPTY or later is EMPTY:
         return earlier if later is EMPTY else later
     return Message(
@@ -149,7 +149,7 @@ def _union(earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _bounded(ids: tuple[int, ...]) -> tuple[int, ...]:
-    return (LOOK,) if LOOK in ids or len(ids) > MOST_IDS else ids
+    return (TOO_MANY_IDS,) if TOO_MANY_IDS in ids or len(ids) > MAX_IDS else ids
 
 
 _encoder = msgspec.json.Encoder()
@@ -157,7 +157,7 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 def encode(sent: Message) -> bytes:
-    """The message as JSON, never over the limit: what would not fit becomes an advice to look."""
+    """The message as JSON of at most SIZE_LIMIT bytes; above that it asks the receiver to read the store instead."""
     body = _encoder.encode(sent)
     if len(body) <= SIZE_LIMIT:
         return body
@@ -165,10 +165,10 @@ def encode(sent: Message) -> bytes:
         message(
             hello=None if sent.hello is None else msgspec.structs.replace(sent.hello, kinds=()),
             due=sent.due,
-            done=(LOOK,) if sent.done else (),
+            done=(TOO_MANY_IDS,) if sent.done else (),
             ended=sent.ended,
             follow=sent.follow,
-            cancel=(LOOK,) if sent.cancel else (),
+            cancel=(TOO_MANY_IDS,) if sent.cancel else (),
             control=True,
             free=sent.free,
         )
@@ -180,11 +180,11 @@ class _Version(msgspec.Struct):
 
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What is not UTF-8, or nested without end, is none, either."""
+"""Errors of the decoder; bytes that are not UTF-8 and input nested too deeply raise their own."""
 
 
 def decode(body: bytes) -> Message:
-    """The message; WireError if it is of another version or makes no sense."""
+    """The decoded message; WireError if it is malformed or has another protocol version."""
     try:
         try:
             found = _decoder.decode(body)
@@ -197,8 +197,8 @@ def decode(body: bytes) -> Message:
             if version == PROTOCOL:
                 return found
     except NOT_JSON as error:
-        raise WireError(f"this is not a message of peers: {error}") from None
+        raise WireError(f"not a peer message: {error}") from None
     raise WireError(
-        f"the sender speaks version {version} of the peers' protocol and this node speaks {PROTOCOL}; "
+        f"the sender speaks version {version} of the peer protocol and this node speaks {PROTOCOL}; "
         "run the same release of synergon on all nodes"
     )

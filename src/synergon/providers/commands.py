@@ -1,7 +1,7 @@
 """Commands: control actions that run on servers of a provider, ahead of every task.
 
-A command is a task that stands in front: durable, cancellable, seen in the history. Among themselves commands go first
-in, first out. Once one has started it is never run again, whatever happens to it.
+A command is stored as a task, so it is durable, can be cancelled and appears in the history. Commands run in the order
+in which they were sent. A command that has started is never run again, whatever happens to it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CommandDecorator:
     def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Register the function; it may ask for its `Server` by annotation."""
+        """Register the function; a parameter annotated with `Server` receives the server."""
         if function is None:
             return CommandDecorator(self._provider, options)
         return Command(self._provider, function, self._options, calling_module())
@@ -79,30 +79,30 @@ class Command:
         return f"<Command {self.kind}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body here and now, as if it had not been decorated."""
+        """Call the function directly, as if it had not been decorated."""
         return self._task_type.function(*args, **kwargs)
 
     @property
     def kind(self) -> str:
-        """As which it stands in the history."""
+        """The kind of its tasks in the history."""
         return self._task_type.kind
 
     @property
     def name_in_code(self) -> str:
-        """How a program names it, for messages."""
+        """The name of the function in the program, for messages."""
         return self._task_type.name_in_code
 
     @property
     def logger(self) -> logging.Logger:
-        """The engine's."""
+        """The logger of the engine."""
         return self._provider.engine.logger
 
     @must_await(sync="send_sync")
     async def send(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
-        """Run it on any server, on each one, or on the one of this address, and wait for it.
+        """Run the command on any server, on each server, or on the server with this address, and wait for the result.
 
-        Gives what the body returned, for "each" by address. A body that failed raises TaskFailed, for "each"
-        CommandsFailed, which has what the others returned.
+        Returns what the function returned; with "each", a dict by address. If it failed, raises TaskFailed; with
+        "each", CommandsFailed, which also has the results of the other servers.
         """
         handles = await self.enqueue(*args, to=to, **kwargs)
         if to != EACH:
@@ -128,7 +128,7 @@ class Command:
 
     @must_await(sync="enqueue_sync")
     async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
-        """Send it and do not wait: its handles by address (by "any" if any server will do)."""
+        """Send the command without waiting; return its handles by address (under "any" for any server)."""
         engine = self._provider.engine
         call = self._task_type.call(*args, **kwargs)
         addresses = await self._addresses(to)

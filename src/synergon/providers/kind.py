@@ -1,4 +1,4 @@
-"""Kind: what a provider's own class says of one of its kinds, beside its name."""
+"""Kind: argument type and options of one kind in the `kinds` of a Provider subclass."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ OPTIONS: Final = tuple(KindOptions.__annotations__)
 
 
 class Kind:
-    """The type of a kind's arguments, and the options that `@provider.task` takes; not `name`, which stands beside it,
-    and not `runs_in`, as `handle` is one coroutine for all. Checked when it is made."""
+    """The type of a kind's arguments and the options of `@provider.task`, checked when the Kind is made.
+
+    Not `name`, which is the key in `kinds`, and not `runs_in`, because `handle` is one coroutine for all kinds.
+    """
 
     def __init__(self, arguments: Any, /, **options: Unpack[KindOptions]) -> None:
         if isinstance(arguments, Kind):
-            raise OptionError(f"a Kind is made of a type of arguments, got {arguments!r}")
+            raise OptionError(f"Kind takes the type of the arguments, got {arguments!r}")
         self.arguments = arguments
-        # What can be gone through once is kept for whoever does it next.
+        # An iterator can be read only once, but the options are read again when the kind is registered.
         self.options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, Iterator) else value for name, value in options.items()
         }

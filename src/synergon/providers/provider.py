@@ -1,7 +1,7 @@
 """Provider: a named pool of servers with the task types that run on them.
 
-Two styles, the same thing: `gpu = engine.provider("gpu", servers=...)` and `@gpu.task`, or a subclass whose `handle`
-serves every kind that it lists.
+Two styles are equivalent: `gpu = engine.provider("gpu", servers=...)` with `@gpu.task`, or a subclass whose `handle`
+serves every kind in `kinds`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Arguments = TypeVar("Arguments")
 
 Servers = Mapping[str, int | None] | Iterable[str]
-"""Addresses with their capacities (None: unlimited, 0: closed), or addresses that all have the same."""
+"""Addresses with their capacities (None: unlimited, 0: closed), or addresses that share one capacity."""
 
 DEFAULT_HEALTH = Health()
 
@@ -39,22 +39,22 @@ PROVIDER_OPTIONS: Final = ("servers", "capacity", "timeout", "health", *HOOKS)
 
 
 class ProviderTask(msgspec.Struct, Generic[Arguments], frozen=True, kw_only=True):
-    """What `handle` of a provider's own class is given."""
+    """The task that is passed to `handle` of a Provider subclass."""
 
     id: int
     kind: str
     attempt: int
     arguments: Arguments
-    """In the type that `kinds` names."""
+    """Of the type given in `kinds`."""
     context: Context
 
 
 class Provider:
-    """Multiplexes tasks over servers, under limits that hold over all nodes."""
+    """Distributes tasks over servers, within limits that hold across all nodes."""
 
     kinds: ClassVar[Mapping[str, Any]] = {}
-    """For a class with a `handle` of its own: the kinds that it serves, and the type of each one's arguments, or a
-    `Kind`: that and options."""
+    """For a subclass with its own `handle`: the kinds it serves, each with the type of its arguments, or with a `Kind`
+    that has type and options."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Provider:
         self._capacity = capacity
         self._health = health
         self.timeout: float | None = UNSET
-        """Seconds; None: none; UNSET: the engine's."""
+        """In seconds; None means no timeout, UNSET that of the engine."""
         if timeout is not UNSET:
             self.timeout = check_timeout(timeout)
         self.hooks = check_hooks({**self._own_hooks(), **hooks}, where)
@@ -91,7 +91,8 @@ class Provider:
 
     @property
     def task(self) -> TaskDecorator:
-        """Register a function that runs on a server of this provider; it may ask for the `Server` by annotation."""
+        """Register a function that runs on a server of this provider; a parameter annotated with `Server` receives
+        the server."""
         return TaskDecorator(self._register, {})
 
     @property
@@ -103,7 +104,7 @@ class Provider:
         return self.engine.register(function, options, registered_in, provider=self)
 
     async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
-        """The body of every kind in `kinds`, for subclasses."""
+        """The task function of every kind in `kinds`; subclasses implement it."""
         raise NotImplementedError
 
     def _serve_kinds(self) -> None:
@@ -113,20 +114,21 @@ class Provider:
             )
         if self.kinds and type(self).handle is Provider.handle:
             raise ConfigurationError(f"provider {self.name!r} lists kinds but has no `async def handle(task, server)`")
-        for name, said in self.kinds.items():
-            kind = said if isinstance(said, Kind) else Kind(said)
-            self._register(self._body(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
+        for name, given in self.kinds.items():
+            kind = given if isinstance(given, Kind) else Kind(given)
+            self._register(self._task_function(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
 
-    def _body(self, arguments_type: Any) -> Callable[..., Any]:
-        async def body(arguments: Any, context: Context, server: Server) -> Any:
+    def _task_function(self, arguments_type: Any) -> Callable[..., Any]:
+        async def task_function(arguments: Any, context: Context, server: Server) -> Any:
             task: ProviderTask[Any] = ProviderTask(
                 id=context.task_id, kind=context.kind, attempt=context.attempt, arguments=arguments, context=context
             )
             return await self.handle(task, server)
 
-        body.__annotations__ = {"arguments": arguments_type, "context": Context, "server": Server, "return": Any}
-        body.__qualname__ = f"{type(self).__qualname__}.handle"
-        return body
+        annotations = {"arguments": arguments_type, "context": Context, "server": Server, "return": Any}
+        task_function.__annotations__ = annotations
+        task_function.__qualname__ = f"{type(self).__qualname__}.handle"
+        return task_function
 
     def _own_hooks(self) -> dict[str, Callable[..., Any]]:
         return {name: getattr(self, name) for name in HOOKS if hasattr(self, name)}
@@ -134,34 +136,34 @@ class Provider:
     # ------------------------------------------------------------ servers
 
     def declaration(self) -> NewProvider:
-        """What the store is told when the engine connects."""
+        """The record that the engine stores when it connects."""
         if self._health is None:
             return NewProvider(name=self.name, servers=self._servers, rest_after=None)
         return NewProvider(
             name=self.name,
             servers=self._servers,
             rest_after=self._health.failures,
-            rest_first=microseconds(float(self._health.rest)),  # type: ignore[arg-type]  # made seconds when it was made
+            rest_first=microseconds(float(self._health.rest)),  # type: ignore[arg-type]  # Health has converted it to seconds
             rest_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]  # as above
         )
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:
-        """The pool from now on, for the whole cluster. What runs finishes; what waits uses new capacity at once."""
+        """Replace the pool for the whole cluster. Running tasks finish; waiting tasks use new capacity at once."""
         if capacity is UNSET:
             capacity = self._capacity
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {self.name!r}")
         await self.engine.set_servers(self.name, {server.address: server.capacity for server in listed})
 
     async def servers(self) -> list[ServerRecord]:
-        """The pool as it is now: what each has in use, which ones rest, and removed ones that still have work."""
+        """The servers of the pool with their running tasks and health, and removed servers that still run tasks."""
         return [server for server in await self.engine.servers() if server.provider == self.name]
 
 
 def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewServer, ...]:
-    """The servers, each once and in the one way to write it."""
+    """The servers with normalised addresses; OptionError if one is named twice."""
     if isinstance(servers, str) or not isinstance(servers, Iterable):
         raise OptionError(f"{where}: servers must be a dict of addresses and capacities, or a list, got {servers!r}")
-    capacities = servers if isinstance(servers, Mapping) else dict.fromkeys(_once(servers, where), capacity)
+    capacities = servers if isinstance(servers, Mapping) else dict.fromkeys(_check_unique(servers, where), capacity)
     found: dict[str, str] = {}
     for given in capacities:
         address = normal_address(given)
@@ -176,7 +178,7 @@ def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewS
     )
 
 
-def _once(servers: Iterable[str], where: str) -> list[str]:
+def _check_unique(servers: Iterable[str], where: str) -> list[str]:
     listed = list(servers)
     for address in listed:
         if listed.count(address) > 1:

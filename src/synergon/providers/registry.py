@@ -1,4 +1,4 @@
-"""What the code of an engine says of limits and providers, until the store has been told."""
+"""Registry of the limits and providers that an engine's code declares, until the engine has stored them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Limits by name and providers by name; each is declared once."""
+    """Limits and providers by name; each can be declared once."""
 
     def __init__(self) -> None:
         self._limits: dict[str, NewLimit] = {}
         self.providers: dict[str, Provider] = {}
         self.is_declared = True
-        """The store knows all of it."""
+        """Everything registered is in the store."""
 
     def add_limit(self, name: str, value: int | None) -> None:
-        """A limit that kinds may name, or that covers servers."""
+        """Declare a limit that kinds may name, or that covers servers by prefix."""
         known = self._limits.get(name)
         if known is not None and known.value != value:
             raise OptionError(
@@ -37,14 +37,14 @@ class Registry:
         self._add(NewLimit(name=name, value=value))
 
     def add_provider(self, provider: Provider) -> None:
-        """A pool of servers."""
+        """Declare a provider."""
         if provider.name in self.providers:
             raise OptionError(f"two providers are named {provider.name!r}; give one of them another name")
         self.providers[provider.name] = provider
         self.is_declared = False
 
     def add_kind(self, task_type: AnyTask) -> None:
-        """The limits that a kind brings with it; those that it names must be there."""
+        """Declare the limits of a kind's own; OptionError if it names a limit that was not declared."""
         policy = task_type.policy
         for name in policy.limits:
             if name not in self._limits:
@@ -65,10 +65,10 @@ class Registry:
         self.is_declared = False
 
     def declarations(self) -> tuple[list[NewLimit], list[NewProvider]]:
-        """What to tell the store."""
+        """All limits and providers, to be stored."""
         providers = [provider.declaration() for provider in self.providers.values()]
         return list(self._limits.values()), providers
 
     def covering(self, address: str) -> Iterator[str]:
-        """The limits that cover a server, as far as the code here knows."""
+        """Names of the declared limits that cover a server."""
         return (name for name in self._limits if covers(name, address))

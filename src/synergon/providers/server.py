@@ -1,4 +1,4 @@
-"""Server: what a body that runs on one is given."""
+"""Server: passed to task functions that run on a server of a provider."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(slots=True)
 class Server:
-    """The place that an attempt has on a server. Ask for it by annotating a parameter, anywhere in the signature."""
+    """The server that an attempt runs on, and its permit there. Annotate any parameter with `Server` to receive it."""
 
     address: str
     provider: str
     slot: int = 0
-    """Which of the server's places: from 0 on, and no two running tasks have the same."""
+    """Number of the permit, from 0; no two running tasks on the server share one."""
     labels: dict[str, Any] = field(default_factory=dict)
-    """Free to use; what bodies on this node put here, later ones on the same server find."""
+    """For free use: task functions on this node find here what earlier ones on this server have stored."""
 
     def __str__(self) -> str:
         return self.address

@@ -183,8 +183,8 @@ class Drain(Services):
         while is_more_due:
             woken = await self._store.wake(BATCH)
             self.ran.update(dict.fromkeys(woken.expired))
-            if woken.expired and self._hooks.feed.is_heard:
-                self._hooks.feed.ended_unrun(await self._store.get(woken.expired))
+            if woken.expired and self._hooks.feed.has_subscribers:
+                self._hooks.feed.expired(await self._store.get(woken.expired))
             is_more_due = woken.next_in == 0
 
     def _start(self, attempt: Attempt) -> None:
@@ -274,8 +274,8 @@ class Drain(Services):
             for task in deaf:
                 task.cancel()
         await self._completer.flushed()
-        await self._hooks.ended()
-        await self._callbacks.ended()
+        await self._hooks.wait_ended()
+        await self._callbacks.wait_ended()
         await self._completing.stop()
         await self._store.unregister(self.node_id)
         await self._executor.close()

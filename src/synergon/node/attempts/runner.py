@@ -102,7 +102,7 @@ class Runner:
             clock,
             logger,
             url=url,
-            most=ledger.processes,
+            max_children=ledger.processes,
             deadlines=self._deadlines,
             is_stopping=lambda: self.is_stopping,
         )
@@ -204,7 +204,7 @@ class Runner:
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
-        reason = self._child_bodies.why_not(attempt.task_type)
+        reason = self._child_bodies.why_not_in_child(attempt.task_type)
         if reason is None:
             attempt.is_isolated = attempt.runs_in != "process"
             attempt.runs_in = "process"

@@ -1,1 +1,1 @@
-"""Functions of users that are not task functions: hooks, subscribers, idle hooks."""
+"""User functions that are not task functions: hooks, subscribers, idle hooks."""

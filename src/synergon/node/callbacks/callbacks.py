@@ -1,7 +1,7 @@
-"""Users' functions that are no bodies: lifecycle hooks, idle hooks, subscribers, `can_accept`.
+"""Callbacks: runs user functions that are not task functions: hooks, idle hooks, subscribers, `can_accept`.
 
-Promise: none of them keeps a node from its stop, or a worker's process from its end. What is under way when the node
-stops is cancelled; whatever goes on all the same, coroutine or thread, is named in the log once and left behind.
+No callback can keep a node from stopping or its process from exiting. When the node stops, running callbacks are
+cancelled; a coroutine or thread that goes on nevertheless is logged once and abandoned.
 """
 
 from __future__ import annotations
@@ -14,95 +14,95 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from synergon.node.callbacks.daemon_threads import run_in_daemon_thread, tellable
+from synergon.node.callbacks.daemon_threads import as_exception, run_in_daemon_thread
 
 Value = TypeVar("Value")
 
-LAST_SECONDS: Final = 1.0
-"""How long one may take to end after it was asked to."""
+STOP_SECONDS: Final = 1.0
+"""How long a callback may take to end after it was cancelled."""
 
 
 class Callbacks:
-    """All that are under way on one node, each by what people know it by."""
+    """The running callbacks of one node, each with a description for the log."""
 
     def __init__(self, logger: logging.LoggerAdapter[logging.Logger]) -> None:
         self._logger = logger
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._threads: Counter[str] = Counter()
-        self._has_one_ended = asyncio.Event()
+        self._one_ended = asyncio.Event()
         self.was_abandoned = False
-        """A coroutine goes on although it was cancelled: the loop cannot be closed, as that waits for it."""
+        """A coroutine goes on although it was cancelled: closing the event loop would wait for it for ever."""
 
-    def begin(self, what: str, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
-        """Run it as a task of its own, so that whoever waits for it can stop to."""
-        task = asyncio.get_running_loop().create_task(work, name=what)
-        self._tasks[task] = what
+    def start(self, name: str, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
+        """Run a coroutine in an asyncio task of its own, so that the caller can stop waiting for it."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = name
         task.add_done_callback(self._task_ended)
         return task
 
     async def call(
-        self, what: str, function: Callable[[], Any], *, on_thread_end: Callable[[], None] = lambda: None
+        self, name: str, function: Callable[[], Any], *, on_thread_end: Callable[[], None] = lambda: None
     ) -> Any:
-        """What the function returns or raises. A coroutine function runs on the loop and any other on a thread of its
-        own, whose real end is told; what that returns is awaited if it can be."""
+        """Call the function and return its value. A coroutine function runs on the loop, any other on a thread of its
+        own; an awaitable that it returns is awaited. `on_thread_end` is called when the thread has really ended."""
         if inspect.iscoroutinefunction(function):
             return await awaited(function())
 
         def has_ended() -> None:
-            self.thread_ended(what)
+            self.thread_ended(name)
             on_thread_end()
 
-        self.thread_began(what)
-        made = await run_in_daemon_thread(function, what, has_ended)
-        # Also from an object or a partial that is called like a function.
-        return await awaited(made) if inspect.isawaitable(made) else made
+        self.thread_started(name)
+        value = await run_in_daemon_thread(function, name, has_ended)
+        # A partial, or an object with an async __call__, is not recognised as a coroutine function above.
+        return await awaited(value) if inspect.isawaitable(value) else value
 
-    def limited(self, what: str, seconds: float) -> Limit:
-        """What is inside is cancelled after so long, in the current task."""
-        return Limit(what, seconds, self._logger)
+    def limited(self, name: str, seconds: float) -> TimeLimit:
+        """Context manager that cancels its block in the current task after `seconds`."""
+        return TimeLimit(name, seconds, self._logger)
 
-    def thread_began(self, what: str) -> None:
-        """Somebody runs it on a thread."""
-        self._threads[what] += 1
+    def thread_started(self, name: str) -> None:
+        """Count a thread that runs a callback."""
+        self._threads[name] += 1
 
-    def thread_ended(self, what: str) -> None:
-        """That one has ended; to be called on the loop."""
-        self._threads[what] -= 1
-        if not self._threads[what]:
-            del self._threads[what]
-        self._has_one_ended.set()
+    def thread_ended(self, name: str) -> None:
+        """Remove a thread from the count; must be called on the loop."""
+        self._threads[name] -= 1
+        if not self._threads[name]:
+            del self._threads[name]
+        self._one_ended.set()
 
-    async def ended(self) -> None:
-        """Return when none is under way any more, or when waiting is of no use."""
+    async def wait_ended(self) -> None:
+        """Cancel all callbacks; return when all have ended, or after STOP_SECONDS."""
         for task in self._tasks:
             task.cancel()
         try:
-            async with asyncio.timeout(LAST_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 while self._tasks or self._threads:
-                    self._has_one_ended.clear()
-                    await self._has_one_ended.wait()
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
         except TimeoutError:
-            self._leave_behind()
+            self._abandon()
 
-    def _leave_behind(self) -> None:
-        for what in dict.fromkeys([*self._tasks.values(), *self._threads]):
-            self._logger.warning("%s would not end; the node stops without it", what)
+    def _abandon(self) -> None:
+        for name in dict.fromkeys([*self._tasks.values(), *self._threads]):
+            self._logger.warning("%s did not end within %g s; the node stops without it", name, STOP_SECONDS)
         self.was_abandoned = bool(self._tasks)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
-        self._has_one_ended.set()
+        self._one_ended.set()
         if not task.cancelled():
-            task.exception()  # so that nobody complains if nobody waits
+            task.exception()  # marks it as retrieved: asyncio would log it if no caller awaits the task
 
 
-class Limit:
-    """`asyncio.timeout` for callbacks: what will not be cancelled is heard of all the same."""
+class TimeLimit:
+    """Like `asyncio.timeout`, but logs a callback that goes on although it was cancelled."""
 
-    __slots__ = ("_before", "_logger", "_seconds", "_task", "_timer", "_what", "is_over")
+    __slots__ = ("_before", "_logger", "_name", "_seconds", "_task", "_timer", "is_over")
 
-    def __init__(self, what: str, seconds: float, logger: logging.LoggerAdapter[logging.Logger]) -> None:
-        self._what = what
+    def __init__(self, name: str, seconds: float, logger: logging.LoggerAdapter[logging.Logger]) -> None:
+        self._name = name
         self._seconds = seconds
         self._logger = logger
         self.is_over = False
@@ -116,30 +116,30 @@ class Limit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._timer.cancel()
-        # If somebody else has cancelled it as well, that goes on.
+        # A cancel from elsewhere must still take effect.
         if self.is_over and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def _end(self) -> None:
         self.is_over = True
         self._task.cancel()
-        self._timer = asyncio.get_running_loop().call_later(LAST_SECONDS, self._complain)
+        self._timer = asyncio.get_running_loop().call_later(STOP_SECONDS, self._log_overrun)
 
-    def _complain(self) -> None:
-        self._logger.error("%s goes on although its time of %g s is over", self._what, self._seconds)
+    def _log_overrun(self) -> None:
+        self._logger.error("%s ignores its timeout of %g s and goes on", self._name, self._seconds)
 
 
-async def awaited(made: Awaitable[Value]) -> Value:
-    """What it comes to. An exit, or a cancel that nobody asked for, is an error like any other: it must end neither the
-    loop nor whoever waits here."""
+async def awaited(value: Awaitable[Value]) -> Value:
+    """Await a user's awaitable. SystemExit and the like, or a CancelledError that it raises by itself, become ordinary
+    errors: they must end neither the event loop nor the task that awaits."""
     try:
-        return await made
+        return await value
     except (Exception, GeneratorExit):
         raise
     except asyncio.CancelledError as raised:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise
-        raise tellable(raised) from raised
+        raise as_exception(raised) from raised
     except BaseException as raised:
-        raise tellable(raised) from raised
+        raise as_exception(raised) from raised

@@ -1,8 +1,8 @@
-"""The feed: what becomes of tasks on this node, told to whoever has subscribed.
+"""EventFeed: delivers events of the tasks on this node to subscribers.
 
-Promise: after it is stored, at most once, to each subscriber in the order in which it happened. Nobody's subscriber
-holds anything up: each has a line of its own, and what does not fit into it is dropped and counted. What one raises is
-logged, and one that will not end is given up, as all callbacks are.
+An event is delivered after the store has the change, at most once, and to each subscriber in order. A subscriber delays
+nothing else: each has its own bounded queue, and events beyond it are dropped and counted. Errors of subscribers are
+logged, and a subscriber that does not end is abandoned like every callback.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from synergon.model.tasks import Reaped
 from synergon.node.callbacks.callbacks import Callbacks, awaited
 from synergon.options.function_names import name_of
 
-LONGEST_SECONDS: Final = 30.0
-LAST_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 30.0
+"""How long one call of a subscriber may take."""
+STOP_SECONDS: Final = 5.0
 """How long subscribers may take when the node stops."""
-MOST_EVENTS: Final = 10_000
-"""How many may wait for one subscriber."""
+MAX_EVENTS: Final = 10_000
+"""How many events may be queued for one subscriber."""
 
 Subscriber = Callable[[Event], Any]
 
 
 class EventFeed:
-    """Makes events of what the node does. Without subscribers it costs a look at an empty list."""
+    """Turns what the node does into events. Without subscribers it costs one check of an empty list."""
 
     def __init__(
         self,
@@ -53,37 +54,37 @@ class EventFeed:
         self._callbacks = callbacks
         self._deliveries: dict[int, Delivery] = {}
         self._open: dict[tuple[int, int], tuple[Claim, str]] = {}
-        """Attempts whose outcome somebody is to hear of, and the node that they run on."""
+        """Running attempts, each with the id of its node, until their outcome is published."""
 
     @property
-    def is_heard(self) -> bool:
-        """Whether anybody has subscribed."""
+    def has_subscribers(self) -> bool:
+        """Whether there are subscribers."""
         return bool(self._subscribers)
 
     def started(self, claims: Iterable[Claim], node_id: str) -> None:
-        """These were claimed."""
+        """Publish that these tasks were started."""
         if not self._subscribers:
             return
         for claim in claims:
             self._open[claim.id, claim.claim_no] = claim, node_id
-            self._tell(self._of_claim("started", claim, node_id, State.RUNNING))
+            self._publish(self._of_claim("started", claim, node_id, State.RUNNING))
 
     def settled(self, settlement: FencedOutcome, verdict: Verdict) -> None:
-        """The store has the outcome; a stale one is nobody's to tell of."""
+        """Publish an outcome that the store has accepted; a stale outcome is not published."""
         if not self._open:
             return
         claim, node_id = self._open.pop((settlement.id, settlement.claim_no), (None, ""))
         if claim is None or verdict.state is None:
             return
         outcome, state = settlement.outcome, State(verdict.state)
-        self._tell(self._of_claim(_name(outcome, state), claim, node_id, state, _reason(outcome, state)))
+        self._publish(self._of_claim(_name(outcome, state), claim, node_id, state, _reason(outcome, state)))
 
     def reaped(self, tasks: Iterable[Reaped]) -> None:
-        """These were taken from a dead node."""
+        """Publish that these tasks were taken back from a dead node."""
         if not self._subscribers:
             return
         for task in tasks:
-            self._tell(
+            self._publish(
                 Event(
                     name=_name(None, task.state),
                     task_id=task.id,
@@ -95,11 +96,11 @@ class EventFeed:
                 )
             )
 
-    def ended_unrun(self, records: Iterable[TaskRecord | None]) -> None:
-        """These have expired."""
+    def expired(self, records: Iterable[TaskRecord | None]) -> None:
+        """Publish that these tasks have expired."""
         for record in records:
             if record is not None and record.state.is_final:
-                self._tell(
+                self._publish(
                     Event(
                         name=_name(None, record.state),
                         task_id=record.id,
@@ -114,13 +115,13 @@ class EventFeed:
                     )
                 )
 
-    async def ended(self) -> None:
-        """Return when everything was told, or all have had the time for it; nothing more is told then."""
+    async def wait_ended(self) -> None:
+        """Return when all events are delivered, or after STOP_SECONDS; the others are dropped."""
         deliveries = list(self._deliveries.values())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 for delivery in deliveries:
-                    await delivery.idle()
+                    await delivery.wait_idle()
         for delivery in deliveries:
             delivery.close()
 
@@ -140,7 +141,7 @@ class EventFeed:
             tags=claim.tags,
         )
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         for index, subscriber in enumerate(self._subscribers):
             delivery = self._deliveries.get(index)
             if delivery is None:
@@ -149,7 +150,7 @@ class EventFeed:
 
 
 def _name(outcome: Outcome | None, state: State) -> EventName:
-    """What a task came to, and, if that is not its end, how."""
+    """The name of the event: the final state of the task, or how an attempt ended that was not the last."""
     if state.is_final:
         return state.value  # type: ignore[return-value]  # a final state is a name
     match outcome:
@@ -174,14 +175,14 @@ def _reason(outcome: Outcome | None, state: State) -> Reason | None:
 
 
 class Delivery:
-    """One subscriber's line. A coroutine function is awaited on the loop, any other is called on a thread of its own,
-    and what it returns is awaited if it can be; one event at a time, so that their order is kept."""
+    """The queue of one subscriber. A coroutine function is awaited on the loop, any other is called on a thread of its
+    own, and an awaitable that it returns is awaited; one event at a time, which keeps their order."""
 
     def __init__(
         self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger], callbacks: Callbacks
     ) -> None:
         self._subscriber = subscriber
-        self._known_as = f"the subscriber {name_of(subscriber)}"
+        self._name = f"the subscriber {name_of(subscriber)}"
         self._logger = logger
         self._callbacks = callbacks
         self._loop = asyncio.get_running_loop()
@@ -190,13 +191,13 @@ class Delivery:
         self._is_running = False
         self._is_idle = asyncio.Event()
         self._dropped = 0
-        called = getattr(subscriber, "__call__", None)  # noqa: B004  an object whose call is a coroutine
+        called = getattr(subscriber, "__call__", None)  # noqa: B004  an object with an async __call__
         self._is_coroutine = inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(called)
 
     def add(self, event: Event) -> None:
-        """Have it told; if too many wait already, it is not."""
+        """Queue an event; it is dropped if the queue is full."""
         with self._lock:
-            if len(self._events) >= MOST_EVENTS:
+            if len(self._events) >= MAX_EVENTS:
                 self._drop()
                 return
             self._events.append(event)
@@ -208,25 +209,27 @@ class Delivery:
 
     def _start(self) -> None:
         if self._is_coroutine:
-            self._callbacks.begin(self._known_as, self._await_each())
+            self._callbacks.start(self._name, self._await_each())
         else:
-            self._callbacks.thread_began(self._known_as)
+            self._callbacks.thread_started(self._name)
             threading.Thread(target=self._call_each, name="synergon-events", daemon=True).start()
 
-    async def idle(self) -> None:
-        """Return when nothing waits to be told."""
+    async def wait_idle(self) -> None:
+        """Return when the queue is empty and no call is running."""
         if self._is_running:
             await self._is_idle.wait()
 
     def close(self) -> None:
-        """Tell nothing more."""
+        """Drop the queued events."""
         with self._lock:
             self._events.clear()
 
     def _drop(self) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            self._logger.warning("the subscriber %r does not keep up: events are dropped", self._subscriber)
+            self._logger.warning(
+                "%s is too slow: %d events are queued, and further ones are dropped", self._name, MAX_EVENTS
+            )
 
     def _next(self) -> Event | None:
         with self._lock:
@@ -235,14 +238,14 @@ class Delivery:
             self._is_running = False
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._logger.warning("the subscriber %r has missed %d events", self._subscriber, dropped)
+            self._logger.warning("%s has missed %d events", self._name, dropped)
         return None
 
     async def _await_each(self) -> None:
         while (event := self._next()) is not None:
             try:
-                await self._awaited(self._subscriber(event))
-            except Exception:  # noqa: BLE001  it is the user's, and changes nothing
+                await self._await_limited(self._subscriber(event))
+            except Exception:  # noqa: BLE001  an error of a subscriber must not affect the node
                 self._log(event)
         self._is_idle.set()
 
@@ -250,38 +253,39 @@ class Delivery:
         while (event := self._next()) is not None:
             try:
                 self._call(event)
-            except Exception:  # noqa: BLE001  it is the user's, and changes nothing
+            except Exception:  # noqa: BLE001  an error of a subscriber must not affect the node
                 self._log(event)
         try:
             self._loop.call_soon_threadsafe(self._thread_ended)
-        except RuntimeError:  # the loop has been closed meanwhile
+        except RuntimeError:  # the loop was closed meanwhile
             return
 
     def _call(self, event: Event) -> None:
-        """On its thread; but what it returns to be awaited belongs to the loop."""
-        made = self._subscriber(event)
-        if inspect.isawaitable(made):
-            with contextlib.suppress(concurrent.futures.CancelledError):  # nothing more is told
-                asyncio.run_coroutine_threadsafe(self._begun(made), self._loop).result()
+        """Call the subscriber on this thread; an awaitable that it returns is awaited on the loop."""
+        value = self._subscriber(event)
+        if inspect.isawaitable(value):
+            with contextlib.suppress(concurrent.futures.CancelledError):  # the node stops
+                asyncio.run_coroutine_threadsafe(self._await_as_callback(value), self._loop).result()
 
-    async def _begun(self, made: Awaitable[Any]) -> None:
-        await self._callbacks.begin(self._known_as, self._awaited(made))
+    async def _await_as_callback(self, value: Awaitable[Any]) -> None:
+        await self._callbacks.start(self._name, self._await_limited(value))
 
-    async def _awaited(self, made: Awaitable[Any]) -> None:
-        with self._callbacks.limited(self._known_as, LONGEST_SECONDS):
-            await awaited(made)
+    async def _await_limited(self, value: Awaitable[Any]) -> None:
+        with self._callbacks.limited(self._name, CALL_SECONDS):
+            await awaited(value)
 
     def _thread_ended(self) -> None:
-        self._callbacks.thread_ended(self._known_as)
+        self._callbacks.thread_ended(self._name)
         if not self._is_running:
             self._is_idle.set()
 
     def _log(self, event: Event) -> None:
         self._logger.exception(
-            "a subscriber raised, or did not end within %g s, when it was told that task %d (%s) was %s",
-            LONGEST_SECONDS,
+            "%s raised, or did not end within %g s, for the event %s of task %d (%s)",
+            self._name,
+            CALL_SECONDS,
+            event.name,
             event.task_id,
             event.kind,
-            event.name,
             extra={"task_id": event.task_id, "kind": event.kind},
         )

@@ -1,7 +1,7 @@
-"""Lifecycle hooks: users' functions that are called when an attempt starts and when its task has ended.
+"""Lifecycle hooks: user functions that are called when an attempt starts and when its task has ended.
 
-Promise: on the node that ran it, after it is stored, at most once. A hook never holds anything up and never changes
-anything: what it raises is logged, and one that will not end is given up, as all callbacks are.
+A hook is called at most once, on the node that ran the task, after the store has the outcome. Hooks delay and change
+nothing: errors are logged, and a hook that does not end is abandoned like every callback.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from synergon.node.callbacks.callbacks import Callbacks, awaited
 from synergon.node.callbacks.event_feed import EventFeed, Subscriber
 from synergon.options.function_names import name_of
 
-LONGEST_SECONDS: Final = 30.0
-LAST_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 30.0
+"""How long one call of a hook may take."""
+STOP_SECONDS: Final = 5.0
 """How long hooks may take when the node stops."""
 THREADS: Final = 16
 
 
-What = Callable[[], tuple[Any, ...]]
+MakeArguments = Callable[[], tuple[Any, ...]]
 Fetch = Callable[[Sequence[int]], Awaitable[list[TaskRecord | None]]]
 
 
 class HookTask(Record, frozen=True, kw_only=True):
-    """The task as a hook sees it."""
+    """The task that is passed to a hook."""
 
     id: int
     kind: str
     attempt: int
     arguments: dict[str, Any]
-    """As the body got them."""
+    """As they were passed to the task function."""
 
 
 class Hooks:
-    """Calls the hooks of kinds and their providers; for kinds without any it costs nothing."""
+    """Calls the hooks of kinds and their providers; kinds without hooks cost nothing."""
 
     def __init__(
         self,
@@ -61,12 +62,12 @@ class Hooks:
         self._callbacks = callbacks
         self.feed = EventFeed(subscribers, clock, logger, callbacks)
         self._open: dict[tuple[int, int], Attempt] = {}
-        """Attempts whose ends somebody wants to hear of."""
+        """Running attempts whose kind has hooks."""
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt) -> None:
-        """Its body is about to run."""
+        """Call `on_start`: the task function is about to run."""
         if not attempt.task_type.hooks:
             return
         attempt.started_at = self._clock.monotonic()
@@ -74,7 +75,7 @@ class Hooks:
         self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def settled(self, settlement: FencedOutcome, verdict: Verdict) -> None:
-        """The store has its outcome; a stale one is nobody's to tell of."""
+        """Call the hooks for an outcome that the store has accepted; a stale outcome calls none."""
         self.feed.settled(settlement, verdict)
         if not self._open:
             return
@@ -91,55 +92,57 @@ class Hooks:
         self._call(attempt, "on_complete", lambda: (seconds,))
 
     def expired(self, ids: list[int], fetch: Fetch) -> None:
-        """These have ended without having been run; what they were stands in the store."""
-        if self.feed.is_heard:
-            self._do("the news of expired tasks", self._tell_expired(ids, fetch))
+        """Read these expired tasks from the store and publish their events."""
+        if self.feed.has_subscribers:
+            self._start("the events of expired tasks", self._publish_expired(ids, fetch))
 
-    async def _tell_expired(self, ids: list[int], fetch: Fetch) -> None:
-        with contextlib.suppress(SynergonError):  # events may be missed, nothing else is
-            self.feed.ended_unrun(await fetch(ids))
+    async def _publish_expired(self, ids: list[int], fetch: Fetch) -> None:
+        with contextlib.suppress(SynergonError):  # without the store the events are lost, and nothing else
+            self.feed.expired(await fetch(ids))
 
-    async def ended(self) -> None:
-        """Return when no hook is under way, or all have had the time for it."""
+    async def wait_ended(self) -> None:
+        """Return when no hook is running and all events are delivered, or when their time is over."""
         if self._calls:
-            await asyncio.wait(self._calls, timeout=LAST_SECONDS)
-        await self.feed.ended()
+            await asyncio.wait(self._calls, timeout=STOP_SECONDS)
+        await self.feed.wait_ended()
 
-    def _call(self, attempt: Attempt, name: str, what: What) -> None:
-        """What to call it with is found out where nothing else suffers: a result need not fit its annotation."""
+    def _call(self, attempt: Attempt, name: str, make_arguments: MakeArguments) -> None:
+        """Call the hooks of this name. The arguments are made inside the guarded call, because decoding a result that
+        does not fit its annotation raises."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
-                known_as = f"the hook {name} of {attempt.claim.kind} ({name_of(hook)})"
-                self._do(known_as, self._guarded(attempt, name, known_as, hook, what))
+                label = f"the hook {name} of {attempt.claim.kind} ({name_of(hook)})"
+                self._start(label, self._guarded(attempt, name, label, hook, make_arguments))
 
-    def _do(self, known_as: str, work: Coroutine[Any, Any, None]) -> None:
-        call = self._callbacks.begin(known_as, work)
+    def _start(self, label: str, work: Coroutine[Any, Any, None]) -> None:
+        call = self._callbacks.start(label, work)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _guarded(self, attempt: Attempt, name: str, known_as: str, hook: Callable[..., Any], what: What) -> None:
+    async def _guarded(
+        self, attempt: Attempt, name: str, label: str, hook: Callable[..., Any], make_arguments: MakeArguments
+    ) -> None:
         claim = attempt.claim
         try:
-            with self._callbacks.limited(known_as, LONGEST_SECONDS) as limit:
-                await self._made(known_as, hook, _task(attempt, claim), *what())
+            with self._callbacks.limited(label, CALL_SECONDS) as limit:
+                await self._run(label, hook, _task(attempt, claim), *make_arguments())
         except Exception:
-            became = f"did not end within {LONGEST_SECONDS:g} s" if limit.is_over else "raised"
+            problem = f"did not end within {CALL_SECONDS:g} s" if limit.is_over else "raised"
             self._logger.exception(
-                "the hook %s of task %d (%s) %s; nothing else is changed by it",
+                "the hook %s of task %d (%s) %s; the task is not affected",
                 name,
                 claim.id,
                 claim.kind,
-                became,
+                problem,
                 extra={"task_id": claim.id, "kind": claim.kind},
             )
 
-    async def _made(self, known_as: str, hook: Callable[..., Any], *what: Any) -> None:
-        """A thread's place is taken until it has really ended."""
+    async def _run(self, label: str, hook: Callable[..., Any], *arguments: Any) -> None:
         if inspect.iscoroutinefunction(hook):
-            await awaited(hook(*what))
+            await awaited(hook(*arguments))
             return
-        await self._threads.acquire()
-        await self._callbacks.call(known_as, partial(hook, *what), on_thread_end=self._threads.release)
+        await self._threads.acquire()  # released when the thread has really ended, not when its time is over
+        await self._callbacks.call(label, partial(hook, *arguments), on_thread_end=self._threads.release)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:

@@ -1,7 +1,7 @@
-"""Calls idle hooks: users' functions that may make work when there is none.
+"""IdleHooks: calls user functions that may enqueue work when the node has none.
 
-Promise: never two at once, never while the node is cordoned or stops, never where the scheduler would wait for it. What
-one raises is logged and changes nothing. One that will not end keeps the others from their turn, and nothing else.
+At most one idle hook runs at a time, and none while the node is cordoned or stopping; the scheduler never waits for
+one. Errors are logged. A hook that does not end keeps the other idle hooks from being called, and blocks nothing else.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections.abc import Sequence
 
 from synergon.client.sync_bridge import IDLE_HOOK_GUARD, IdleHookGuard
 from synergon.model.clock import Clock
-from synergon.node.callbacks.callbacks import LAST_SECONDS, Callbacks
+from synergon.node.callbacks.callbacks import STOP_SECONDS, Callbacks
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.scheduler import Scheduler
 from synergon.options.idle_hook import IdleHook
 
 
 class IdleCall:
-    """One call of a hook. A coroutine can be cancelled; of a thread the calls to the engine can be refused."""
+    """One call of an idle hook. A coroutine can be cancelled; a thread cannot, but its calls to the engine fail."""
 
     def __init__(self, hook: IdleHook, callbacks: Callbacks) -> None:
         self._hook = hook
-        self._what = f"the idle hook {hook.name}"
+        self._name = f"the idle hook {hook.name}"
         self._guard = IdleHookGuard()
         self._is_in_thread = not inspect.iscoroutinefunction(hook.function)
-        self.task = callbacks.begin(self._what, self._run(callbacks))
+        self.task = callbacks.start(self._name, self._run(callbacks))
 
-    def end(self, why: str) -> None:
-        """Let it come to its end."""
-        self._guard.why_not = f"{self._what} may do nothing more: {why}"
+    def stop(self, why: str) -> None:
+        """Have further calls to the engine fail, and cancel the hook if it is a coroutine."""
+        self._guard.why_not = f"{self._name} cannot use the engine any more: {why}"
         if not self._is_in_thread:
             self.task.cancel()
 
     async def _run(self, callbacks: Callbacks) -> None:
         IDLE_HOOK_GUARD.set(self._guard)
-        await callbacks.call(self._what, self._hook.function, on_thread_end=self._thread_ended)
+        await callbacks.call(self._name, self._hook.function, on_thread_end=self._thread_ended)
 
     def _thread_ended(self) -> None:
         self._is_in_thread = False
 
 
 class IdleHooks:
-    """Runs as a duty, and only where there are hooks."""
+    """A duty of nodes that have idle hooks."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class IdleHooks:
         self._scheduler = scheduler
         self._admission = admission
         self._due = [0.0] * len(self.hooks)
-        """From when on each may be called again, by the monotonic clock."""
+        """When each hook may be called again, by the monotonic clock."""
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
@@ -73,60 +73,60 @@ class IdleHooks:
         return self._scheduler.is_at_rest(kind) and self._admission.has_any_room(kind)
 
     def look(self) -> None:
-        """The node may have come to rest."""
+        """Check again whether the node is idle."""
         if self.hooks:
             self._event.set()
 
     async def step(self) -> None:
-        """Call the hook whose turn it is, or wait until there may be one."""
+        """Call the hook that has been due longest, or wait until one may be due."""
         self._event.clear()
         now = self._clock.monotonic()
-        ready = [number for number in self._waiting(now) if self._may_call(self.hooks[number])]
-        if not ready:
-            await self._rest([due - now for due in self._due if due > now])
+        callable_now = [number for number in self._numbers_due(now) if self._may_call(self.hooks[number])]
+        if not callable_now:
+            await self._wait([due - now for due in self._due if due > now])
             return
-        number = min(ready, key=self._due.__getitem__)
+        number = min(callable_now, key=self._due.__getitem__)
         try:
-            await self._make(self.hooks[number])
+            await self._call_hook(self.hooks[number])
         finally:
             self._due[number] = self._clock.monotonic() + self.hooks[number].every
 
     def close(self) -> None:
-        """Call nothing more, and let the one that is called come to its end."""
+        """Call no more hooks, and stop the one that runs."""
         self._is_open = False
         if self._call is not None:
-            self._call.end("its node stops")
+            self._call.stop("its node stops")
 
-    async def ended(self) -> None:
-        """Return when none is called any more, or when waiting is of no use."""
+    async def wait_ended(self) -> None:
+        """Return when no hook is running, or after STOP_SECONDS."""
         if self._call is not None:
-            await asyncio.wait([self._call.task], timeout=LAST_SECONDS)
+            await asyncio.wait([self._call.task], timeout=STOP_SECONDS)
 
-    def _waiting(self, now: float) -> list[int]:
+    def _numbers_due(self, now: float) -> list[int]:
         return [number for number, due in enumerate(self._due) if due <= now]
 
     def _may_call(self, hook: IdleHook) -> bool:
         return self._is_open and self._is_idle(hook.kind)
 
-    async def _rest(self, pauses: list[float]) -> None:
+    async def _wait(self, pauses: list[float]) -> None:
         try:
             async with asyncio.timeout(min(pauses, default=None)):
                 await self._event.wait()
         except TimeoutError:
             return
 
-    async def _make(self, hook: IdleHook) -> None:
-        """The call has a task of its own: whatever it does, this duty can be stopped."""
+    async def _call_hook(self, hook: IdleHook) -> None:
+        """Call a hook in an asyncio task of its own, so that this duty can be stopped whatever the hook does."""
         call = self._call = IdleCall(hook, self._callbacks)
         _, late = await asyncio.wait([call.task], timeout=hook.timeout)
         if late:
-            self._logger.error("the idle hook %s did not end within %g s; it is asked to", hook.name, hook.timeout)
-            call.end("its time is over")
+            self._logger.error("the idle hook %s did not end within %g s; stopping it", hook.name, hook.timeout)
+            call.stop("its timeout has passed")
             await asyncio.wait([call.task])
         self._call = None
         if not call.task.cancelled() and (error := call.task.exception()) is not None and self._is_open:
             self._logger.error(
-                "the idle hook %s raised; it is called again in %g s at the earliest",
+                "the idle hook %s raised; the next call is in %g s at the earliest",
                 hook.name,
                 hook.every,
                 exc_info=error,

@@ -279,7 +279,7 @@ class AcceptancePoll:
         if not await self._is_free():
             return ()  # that one was reported, and this is no other failure
         self._may_wait = True
-        self._lingering = call = self._callbacks.begin(self._known_as, self._call(candidates))
+        self._lingering = call = self._callbacks.start(self._known_as, self._call(candidates))
         done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
         if not done:
             call.cancel()

@@ -1,4 +1,4 @@
-"""What the machine has that tasks can use: processors, memory, GPUs. What a container may not use does not count."""
+"""Resources of the machine that tasks can use: processors, memory, GPUs; within the limits of the container."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 from synergon.model.requirements import UNIT
 
 ASK_SECONDS: Final = 5.0
-"""How long the driver's own tool may take to list the GPUs."""
+"""Timeout of nvidia-smi."""
 
 _NO_GPU: Final = ("", "none", "void", "nodevfiles")
 
 
 @cache
 def resources() -> Mapping[str, int]:
-    """In the whole numbers of `demands`. Found out once: what a process may use does not change while it runs."""
+    """The resources in the integer units of requirements. Cached: they do not change while a process runs."""
     import psutil  # slow to import, and only nodes need it
 
     groups = list(control_groups(Path("/")))
@@ -31,7 +31,7 @@ def resources() -> Mapping[str, int]:
 
 
 def usable_processors() -> int:
-    """Those that this process may run on."""
+    """Number of processors that this process may run on."""
     if hasattr(os, "process_cpu_count"):
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -43,18 +43,18 @@ def usable_processors() -> int:
 
 
 def control_groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's control groups and of all above them: every one of them sets limits."""
+    """The folders of this process's control groups and all their parents; each may set limits."""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
             mount = root / "sys/fs/cgroup" / names if names else root / "sys/fs/cgroup"
-            place = PurePosixPath(path)
-            for part in (place, *place.parents):
-                yield mount / part.relative_to("/")
+            group = PurePosixPath(path)
+            for ancestor in (group, *group.parents):
+                yield mount / ancestor.relative_to("/")
 
 
 def memory_limits(groups: list[Path]) -> Iterator[int]:
-    """In bytes; a group without a limit says "max", or in older systems a number that no machine has."""
+    """Memory limits in bytes. A group without a limit has "max", or with cgroups v1 a number larger than any memory."""
     for group in groups:
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _text(group / name)
@@ -63,7 +63,7 @@ def memory_limits(groups: list[Path]) -> Iterator[int]:
 
 
 def processor_limits(groups: list[Path]) -> Iterator[float]:
-    """In processors: the time that may be used in each period."""
+    """CPU limits in processors: quota divided by period."""
     for group in groups:
         quota, _, period = _text(group / "cpu.max").partition(" ")
         if not quota:
@@ -83,39 +83,39 @@ def _text(path: Path) -> str:
 
 
 def gpus(environment: Mapping[str, str], root: Path) -> int:
-    """How many this process may use: what the usual variables say, else what the driver shows."""
+    """Number of GPUs that this process may use: from the usual environment variables, or else from the driver."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return _named(visible)
+        return _count_listed(visible)
     granted = environment.get("NVIDIA_VISIBLE_DEVICES")
     if granted is not None and granted.strip().lower() != "all":
-        return _named(granted)
-    return _shown_by_driver(root)
+        return _count_listed(granted)
+    return _count_by_driver(root)
 
 
-def _named(text: str) -> int:
-    """How many devices a list names; it ends at the first that cannot be one, as it does for the driver."""
+def _count_listed(text: str) -> int:
+    """Number of devices in a list; as for the driver, the list ends at the first invalid name."""
     if text.strip().lower() in _NO_GPU:
         return 0
     names: list[str] = []
-    for word in text.split(","):
-        name = word.strip()
+    for entry in text.split(","):
+        name = entry.strip()
         if not name or name.startswith("-"):
             break
         names.append(name)
     return len(set(names))
 
 
-def _shown_by_driver(root: Path) -> int:
+def _count_by_driver(root: Path) -> int:
     for folder, pattern in (("proc/driver/nvidia/gpus", "*"), ("dev", "nvidia[0-9]*")):
         with suppress(OSError):
             found = len(list((root / folder).glob(pattern)))
             if found:
                 return found
-    return _listed_by_tool()
+    return _count_by_tool()
 
 
-def _listed_by_tool() -> int:
+def _count_by_tool() -> int:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return 0

@@ -1,1 +1,1 @@
-"""Staying a member: lease, membership, watchdog, reaper, published status."""
+"""Liveness of a node: lease, membership, watchdog, reaper, published status."""

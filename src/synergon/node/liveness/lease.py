@@ -1,12 +1,12 @@
-"""The heartbeat, and what happens when it stops.
+"""Lease: renews the lease of a node, and fences the node when it cannot.
 
-Promise: as long as this node may act, its row in the store says so; and it stops acting *before* others may take over.
-The lease is renewed every sixth of its length on a path that user code cannot hold up. A node that could not renew
-until a sixth of the lease is left is fenced: it claims nothing, its bodies are asked to end, its child processes are
-killed. Bodies that have not ended when the lease is over take the process with them.
+While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
+lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
+without a renewal the node is fenced: it claims nothing, its task functions are cancelled and its child processes are
+killed. If a task function still runs when the lease expires, the process exits.
 
-A node that is told to stop has its row say so with the next renewal, which follows at once, and with every one after
-that until one has reached the store.
+When the node is told to stop, the next renewal follows at once and marks its row as stopping; later renewals repeat
+this until one has reached the store.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from synergon.options.durations import microseconds
 from synergon.stores.base import LeaseKeeper
 
 TRY_BEATS: Final = 2
-"""How long one try may take: a single stuck connection does not use up the patience for all of them."""
-ASK_SECONDS: Final = 0.01
-"""So often it is looked whether the loop has said how things are."""
-ASK_PART: Final = 50
-"""It may take this part of a beat; if it takes longer, its last word stands, and grows older for all to see."""
-LEAST_END_SECONDS: Final = 1.0
-"""A process that was stopped past its lease finds it over when it goes on; its bodies still get this long."""
+"""How many beats one renewal may take, so that a single stuck connection leaves time for further tries."""
+STATUS_CHECK_SECONDS: Final = 0.01
+"""How often to check whether the event loop has updated the status."""
+STATUS_WAIT_PART: Final = 50
+"""The wait for the status is a beat divided by this; after that the previous status stays published and ages."""
+MIN_EXIT_SECONDS: Final = 1.0
+"""Task functions get at least this long to end, even if the process was suspended until after its lease."""
 
 EXIT_CODE: Final = 75
-"""EX_TEMPFAIL: start me again."""
+"""EX_TEMPFAIL: the supervisor should start the process again."""
 
 
 class Lease:
-    """Keeps one node's lease. Runs beside the node, on a thread of its own."""
+    """Renews the lease of one node, on a thread of its own."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Lease:
         *,
         asked_at: float,
         on_lost: Callable[[str], None],
-        is_quiet: Callable[[], bool],
+        is_idle: Callable[[], bool],
         exit_process: Callable[[int], None],
-        board: StatusPublisher | None = None,
+        status: StatusPublisher | None = None,
     ) -> None:
         self._open_keeper = open_keeper
         self._node_id = node_id
@@ -61,19 +61,19 @@ class Lease:
         self._clock = clock
         self._logger = logger
         self._on_lost = on_lost
-        self._is_quiet = is_quiet
+        self._is_idle = is_idle
         self._exit_process = exit_process
-        self._board = board
+        self._status = status
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_wanted = asyncio.Event()
-        self._read = 0 if board is None else board.written
-        """Which word of the board the store has; the first one came with the node's row."""
+        self._is_renewal_wanted = asyncio.Event()
+        self._stored_version = 0 if status is None else status.version
+        """The version of the status that the store has; the first one was stored with the node's row."""
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
         self._is_stopping = False
         self.stop_announced: Future[None] = Future()
-        """Done when the row says that the node stops; any thread may wait for it."""
+        """Done when the row says that the node is stopping; any thread may wait for it."""
 
     @property
     def beat_seconds(self) -> float:
@@ -82,57 +82,57 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Whether others may have taken over; true before the loop has found out, if the process stood still."""
+        """Whether others may have taken over. True at once after a suspension of the process, before `keep` notices."""
         return self.is_lost or self._clock.monotonic() >= self._valid_until
 
     async def keep(self, end: asyncio.Event) -> None:
-        """Renew until told to end; then, or when the lease is lost, return."""
+        """Renew until `end` is set or the lease is lost."""
         keeper = await self._open_keeper()
         self._loop = asyncio.get_running_loop()
-        ending = self._loop.create_task(self._rest_no_more(end))
+        waking = self._loop.create_task(self._wake_at(end))
         try:
             while not end.is_set():
                 if not await self._renew(keeper):
                     await self._lose(end)
                     return
-                await self._rest()
+                await self._wait_for_beat()
         finally:
-            ending.cancel()
+            waking.cancel()
             await keeper.close()
 
     def renew_soon(self) -> None:
-        """There is something to publish that should not wait for the next beat; from any thread."""
+        """Renew before the next beat, to publish a new status. Thread-safe."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._is_wanted.set)
+            with contextlib.suppress(RuntimeError):  # `keep` has ended
+                self._loop.call_soon_threadsafe(self._is_renewal_wanted.set)
 
     def announce_stop(self) -> None:
-        """Have the row say that the node stops; from any thread, and from a signal handler."""
+        """Mark the row as stopping. Safe from any thread and from a signal handler."""
         self._is_stopping = True
         self.renew_soon()
 
-    async def _rest_no_more(self, end: asyncio.Event) -> None:
+    async def _wake_at(self, end: asyncio.Event) -> None:
         await end.wait()
-        self._is_wanted.set()
+        self._is_renewal_wanted.set()
 
-    async def _rest(self) -> None:
+    async def _wait_for_beat(self) -> None:
         now = self._clock.monotonic()
         next_beat = min(self._asked_at + self.beat_seconds, self._valid_until - self.beat_seconds)
         pause = max(next_beat - now, 0.01)
         try:
             async with asyncio.timeout(pause):
-                await self._is_wanted.wait()
+                await self._is_renewal_wanted.wait()
         except TimeoutError:
             return
         finally:
-            self._is_wanted.clear()
+            self._is_renewal_wanted.clear()
 
     async def _renew(self, keeper: LeaseKeeper) -> bool:
-        """False: the lease is lost, or so nearly over that it must be treated so."""
-        published = await self._published()
+        """Renew once. False if the lease is lost, or so close to its end that the node must be fenced."""
+        published = await self._new_status()
         self._asked_at = asked_at = self._clock.monotonic()
         patience = self._valid_until - self.beat_seconds - asked_at
-        if patience <= 0:  # a longer wait would be at the cost of the bodies that have to end before the lease does
+        if patience <= 0:  # the last beat belongs to the task functions, which must end before the lease does
             return False
         is_stopping = self._is_stopping
         try:
@@ -141,40 +141,40 @@ class Lease:
                     self._node_id, microseconds(self._seconds), published, is_stopping=is_stopping
                 )
         except (StoreError, TimeoutError) as error:
-            self._logger.warning("the lease could not be renewed: %s", str(error) or "the store did not answer")
+            self._logger.warning("cannot renew the lease: %s", str(error) or "the store did not answer in time")
             return self._clock.monotonic() < self._valid_until - self.beat_seconds
         if not is_known:
             return False
         if is_stopping and not self.stop_announced.done():
             self.stop_announced.set_result(None)
-        # Counted from before the question: the store cannot have counted from earlier.
+        # Counted from before the request: the store cannot have counted from an earlier time.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until
 
-    async def _published(self) -> bytes | None:
-        """What the node says of itself, as new as it can be had without waiting long for the loop; None: it has said
-        nothing since the last beat. The store notes when it was told, so an old word must not be told again."""
-        board = self._board
-        if board is None:
+    async def _new_status(self) -> bytes | None:
+        """The node's current status, or None if the event loop does not update it within a short wait. The store notes
+        when it received a status, so an old one must not be sent again."""
+        status = self._status
+        if status is None:
             return None
-        board.ask()
-        patience_ends = self._clock.monotonic() + self.beat_seconds / ASK_PART
-        await self._clock.sleep(ASK_SECONDS)
-        while board.written == self._read and self._clock.monotonic() < patience_ends:
-            await self._clock.sleep(ASK_SECONDS)
-        if board.written == self._read:
+        status.request_update()
+        patience_ends = self._clock.monotonic() + self.beat_seconds / STATUS_WAIT_PART
+        await self._clock.sleep(STATUS_CHECK_SECONDS)
+        while status.version == self._stored_version and self._clock.monotonic() < patience_ends:
+            await self._clock.sleep(STATUS_CHECK_SECONDS)
+        if status.version == self._stored_version:
             return None
-        self._read = board.written
-        return board.latest
+        self._stored_version = status.version
+        return status.latest
 
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True
         self._on_lost(self._node_id)
-        exit_at = max(self._valid_until, self._clock.monotonic() + LEAST_END_SECONDS)
+        exit_at = max(self._valid_until, self._clock.monotonic() + MIN_EXIT_SECONDS)
         while self._clock.monotonic() < exit_at and not end.is_set():
-            if self._is_quiet():
+            if self._is_idle():
                 return
             await self._clock.sleep(min(0.02, exit_at - self._clock.monotonic()))
-        if not self._is_quiet() and not end.is_set():
-            self._logger.critical("a body would not end before the lease was over; this process exits")
+        if not self._is_idle() and not end.is_set():
+            self._logger.critical("a task function did not end before the lease expired; this process exits")
             self._exit_process(EXIT_CODE)

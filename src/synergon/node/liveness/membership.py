@@ -1,6 +1,6 @@
-"""A node's place among the others: its row, its lease, and what becomes of both when the lease is lost.
+"""Membership: the node's row and lease, and rejoining after the lease was lost.
 
-Promise: who has lost the lease claims nothing and ends what runs, and only then joins again, under a new id.
+A node that has lost its lease claims nothing, stops its running attempts, and only then joins again under a new id.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from synergon.stores.base import Store
 from synergon.version import VERSION
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""How long a stop waits until the node's row says so; after that it goes on, and the lease goes on trying."""
+"""How long a stop waits until the node's row is marked as stopping; the lease goes on trying after that."""
 
 
 class Membership:
-    """Joins, and joins again; the id is the one that the node has now."""
+    """Registers the node, and registers it again after a lost lease; `id` is the node's current id."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Membership:
         *,
         runner: Runner,
         scheduler: Scheduler,
-        ending: Shutdown,
-        board: StatusPublisher,
+        shutdown: Shutdown,
+        status: StatusPublisher,
         cordon: Cordon,
         operator_actions: OperatorActions,
         signals: Signals,
     ) -> None:
         self.id = ""
         self.address: str | None = None
-        """Where its peers reach it."""
+        """The address that peers send to."""
         self.lease: Lease | None = None
         self._store = store
         self._kinds = kinds
@@ -66,33 +66,33 @@ class Membership:
         self._logger = logger
         self._runner = runner
         self._scheduler = scheduler
-        self._ending = ending
-        self._board = board
+        self._shutdown = shutdown
+        self._status = status
         self._cordon = cordon
         self._operator_actions = operator_actions
         self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._keeper: Keeper | None = None
-        self._rejoining: asyncio.Task[None] | None = None
-        self._is_ending = False
+        self._rejoin_task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     @property
     def may_start(self) -> bool:
-        """Whether what was claimed may begin."""
+        """Whether claimed attempts may start."""
         return self.lease is not None and not self.lease.is_over
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has no lease, as far as it knows."""
+        """Whether the node has no lease, as far as it knows."""
         return self.lease is None or self.lease.is_lost
 
     def renew_soon(self) -> None:
-        """Have the row say at once what the board says."""
+        """Publish the current status at once."""
         if self.lease is not None:
             self.lease.renew_soon()
 
     async def join(self) -> None:
-        """Become a node under a new id, with a lease of its own."""
+        """Register under a new id and start to renew the lease."""
         node_id = self.id = new_id(self._clock)
         settings = self._settings
         asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
@@ -108,7 +108,7 @@ class Membership:
                 version=VERSION,
                 address=self.address,
                 is_cordoned=self._cordon.is_cordoned,
-                published=self._board.write(),
+                published=self._status.update(),
             )
         )
         self._signals.joined()
@@ -121,32 +121,32 @@ class Membership:
             self._logger,
             asked_at=asked_at,
             on_lost=self._fence,
-            # What runs after the node has joined again, under another id, is not this lease's business.
-            is_quiet=lambda: self.id != node_id or not self._runner.running,
+            # Attempts that run after a rejoin belong to the new id and its lease.
+            is_idle=lambda: self.id != node_id or not self._runner.running,
             exit_process=self._executor.exit_process,
-            board=self._board,
+            status=self._status,
         )
         watchdog = Watchdog(self._loop, self._clock, self._logger, lambda: list(self._runner.running.values()))
-        self._keeper = self._executor.start_keeper(watchdog.beside(self.lease.keep))
+        self._keeper = self._executor.start_keeper(watchdog.watch_during(self.lease.keep))
 
     # ------------------------------------------------------------ the lease is lost
 
     def _fence(self, node_id: str) -> None:
-        """Called from the lease's thread, also while the loop is blocked."""
-        self._logger.error("node %s has lost its lease: it stops its work, and joins again under a new id", node_id)
-        self._scheduler.is_open = False  # the rest of `close` belongs to the loop
+        """Stop claiming and kill children. Called from the lease's thread, even while the event loop is blocked."""
+        self._logger.error("node %s has lost its lease; it stops its tasks and joins again under a new id", node_id)
+        self._scheduler.is_open = False  # the rest of `close` belongs to the event loop
         self._executor.kill_children()
-        self._loop.call_soon_threadsafe(self._leave)
+        self._loop.call_soon_threadsafe(self._stop_and_rejoin)
 
-    def _leave(self) -> None:
+    def _stop_and_rejoin(self) -> None:
         self._scheduler.close()
         self._runner.stop_all(Stop.LEASE_LOST)
-        if not self._is_ending:
-            self._rejoining = self._loop.create_task(self._rejoin())
+        if not self._is_closed:
+            self._rejoin_task = self._loop.create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
         await self._scheduler.settled()
-        await self._ending.quiet.comes()
+        await self._shutdown.quiet.comes()
         failures = 0
         while True:
             try:
@@ -157,7 +157,7 @@ class Membership:
             except StoreError as error:
                 failures += 1
                 if failures == 1:
-                    self._logger.warning("the node waits for the store to join again: %s", error)
+                    self._logger.warning("cannot join again yet; retrying until the store is available: %s", error)
                 await self._clock.sleep(pause_after(failures))
         self._logger.info("joined again as node %s", self.id)
         self._scheduler.reopen()
@@ -165,27 +165,27 @@ class Membership:
     # ------------------------------------------------------------ the end
 
     def announce_stop(self) -> None:
-        """Have the row say soon that the node stops: then its death charges nothing to what it runs. From any thread,
-        and from a signal handler."""
+        """Mark the row as stopping, so that a later death of the node counts as no crash of its tasks. Safe from any
+        thread and from a signal handler."""
         if self.lease is not None:
             self.lease.announce_stop()
 
-    async def stop_announced(self) -> None:
-        """Return when the row says so, or when the store does not answer for a while."""
+    async def wait_stop_announced(self) -> None:
+        """Return when the row is marked as stopping, or after ANNOUNCE_SECONDS."""
         if self.lease is not None and not self.lease.is_lost:
             await asyncio.wait([asyncio.wrap_future(self.lease.stop_announced)], timeout=ANNOUNCE_SECONDS)
 
     def close(self) -> None:
-        """Join no more: that would open the scheduler again."""
-        self._is_ending = True
-        if self._rejoining is not None:
-            self._rejoining.cancel()
+        """Do not join again, which would reopen the scheduler."""
+        self._is_closed = True
+        if self._rejoin_task is not None:
+            self._rejoin_task.cancel()
 
-    async def resign(self) -> None:
-        """Renew the lease no more, and drop the row."""
+    async def leave(self) -> None:
+        """Stop renewing the lease and remove the row."""
         if self._keeper is not None:
             await self._keeper.stop()
         try:
             await self._store.unregister(self.id)
         except StoreError as error:
-            self._logger.warning("the node's row could not be removed: %s", error)
+            self._logger.warning("cannot remove the row of node %s; its lease expires instead: %s", self.id, error)

@@ -1,7 +1,7 @@
-"""Gives back the work of the dead.
+"""Reaper: takes tasks back from dead nodes.
 
-Starts from running tasks and joins leases, so work whose owner left no trace is found too. A process of this host that
-is gone is seen at once, without waiting for its lease.
+The store looks for running tasks without a valid lease, so tasks whose node has left no row are found too. A dead
+process on this host is noticed at once, before its lease expires.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 BATCH: Final = 500
-LOOK_SECONDS: Final = 0.25
-"""How often the processes of this host are looked at; that asks the operating system and not the store."""
-LONGEST_BEAT_SECONDS: Final = 5.0
-FULL_LOOK_BEATS: Final = 3
-"""The dead are seen at each beat in the list of nodes; tasks whose node left no row are looked for at each third."""
+PROCESS_CHECK_SECONDS: Final = 0.25
+"""How often the processes of this host are checked; that asks the operating system, not the store."""
+MAX_BEAT_SECONDS: Final = 5.0
+FULL_REAP_BEATS: Final = 3
+"""Dead nodes are seen in the node table at every beat; tasks whose node has no row are searched at every third."""
 
 
 class Reaper:
-    """Runs on every node; any number may do so at once."""
+    """A duty of every node; reapers of several nodes may run at once."""
 
     def __init__(
         self,
@@ -41,24 +41,24 @@ class Reaper:
         self._executor = executor
         self._clock = clock
         self._logger = logger
-        self._beat_seconds = min(beat_seconds, LONGEST_BEAT_SECONDS)
+        self._beat_seconds = min(beat_seconds, MAX_BEAT_SECONDS)
         self._signals = signals
         self._nodes: list[NodeRecord] = []
         self._beats = 0
 
     async def step(self) -> None:
-        """Reap, learn who is there, then watch them until the next beat or a death."""
+        """Read the node table, reap if needed, then check local processes until the next beat or a death."""
         self._nodes = await self._store.nodes()
         self._signals.nodes_read(self._nodes)
-        if self._beats % FULL_LOOK_BEATS == 0 or self._gone() or any(node.lease_left <= 0 for node in self._nodes):
+        if self._beats % FULL_REAP_BEATS == 0 or self._gone() or any(node.lease_left <= 0 for node in self._nodes):
             await self.reap()
         self._beats += 1
         until = self._clock.monotonic() + self._beat_seconds
         while self._clock.monotonic() < until and not self._gone():
-            await self._clock.sleep(min(LOOK_SECONDS, self._beat_seconds))
+            await self._clock.sleep(min(PROCESS_CHECK_SECONDS, self._beat_seconds))
 
     async def reap(self) -> None:
-        """Take everything that belongs to nobody."""
+        """Take back all tasks without a live owner."""
         gone = self._gone()
         while True:
             reaped = await self._store.reap(gone, BATCH)

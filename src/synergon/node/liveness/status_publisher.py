@@ -1,7 +1,6 @@
-"""What a node says of itself to whoever reads its row.
+"""StatusPublisher: holds the node's status for the thread that renews the lease.
 
-The loop writes it, and the thread that renews the lease takes it along: it looks at nothing else of the node, and never
-waits for the loop.
+The event loop encodes the status; the lease's thread reads only the encoded bytes and never waits for the loop.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from synergon.model.node_status import NodeStatus, encode_status
 
 
 class StatusPublisher:
-    """The latest word. It is as old as the last time that the loop could be asked."""
+    """The latest encoded status of the node; it ages while the event loop is blocked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, describe: Callable[[], NodeStatus]) -> None:
         self._loop = loop
         self._describe = describe
         self.latest = b"{}"
-        self.written = 0
-        """How often the loop has said how things are."""
+        self.version = 0
+        """How often the status has been updated."""
 
-    def write(self) -> bytes:
-        """Say anew how things are. On the loop only."""
+    def update(self) -> bytes:
+        """Encode the current status and return it. On the event loop only."""
         self.latest = encode_status(self._describe())
-        self.written += 1
+        self.version += 1
         return self.latest
 
-    def ask(self) -> None:
-        """Have it written soon; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-            self._loop.call_soon_threadsafe(self.write)
+    def request_update(self) -> None:
+        """Have the event loop call `update` soon. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is exiting
+            self._loop.call_soon_threadsafe(self.update)

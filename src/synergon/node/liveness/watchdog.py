@@ -1,4 +1,4 @@
-"""Names the body that blocks the event loop."""
+"""Watchdog: logs which task function blocks the event loop, and where."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from synergon.model.clock import Clock
 from synergon.node.attempts.attempt import Attempt
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long the loop may be silent before somebody is named."""
+"""How long the loop may be blocked before it is logged."""
 
 
 class Watchdog:
-    """Asks the node's loop for a sign of life from another thread, and looks where it is when none comes."""
+    """Pings the node's event loop from another thread, and logs its current location when no answer comes."""
 
     def __init__(
         self,
@@ -32,65 +32,68 @@ class Watchdog:
         self._clock = clock
         self._logger = logger
         self._running = running
-        self._asked_at: float | None = None
-        self._has_named = False
+        self._pinged_at: float | None = None
+        self._has_logged = False
 
-    def beside(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Callable[[asyncio.Event], Awaitable[None]]:
-        """What keeps something, and watches as long as that goes on."""
+    def watch_during(
+        self, keep: Callable[[asyncio.Event], Awaitable[None]]
+    ) -> Callable[[asyncio.Event], Awaitable[None]]:
+        """A coroutine function that runs `keep` and watches as long as it runs."""
 
-        async def both(end: asyncio.Event) -> None:
+        async def keep_and_watch(end: asyncio.Event) -> None:
             watching = asyncio.ensure_future(self.watch(end))
             try:
                 await keep(end)
             finally:
                 watching.cancel()
 
-        return both
+        return keep_and_watch
 
     async def watch(self, end: asyncio.Event) -> None:
-        """Ask until told to end. Runs on another loop than the one it watches."""
+        """Ping until `end` is set. Runs on another event loop than the one it watches."""
         while not end.is_set():
-            self._ask()
+            self._ping()
             before = self._clock.monotonic()
             await self._clock.sleep(PATIENCE_SECONDS / 2)
-            if self._clock.monotonic() - before < PATIENCE_SECONDS:  # or else the whole process stood still
+            if self._clock.monotonic() - before < PATIENCE_SECONDS:  # otherwise the whole process was suspended
                 self._check()
 
-    def _ask(self) -> None:
-        if self._asked_at is None:
-            self._asked_at = self._clock.monotonic()
+    def _ping(self) -> None:
+        if self._pinged_at is None:
+            self._pinged_at = self._clock.monotonic()
             try:
                 self._loop.call_soon_threadsafe(self._answer)
             except RuntimeError:  # the loop is closed
-                self._asked_at = None
+                self._pinged_at = None
 
     def _answer(self) -> None:
-        if self._has_named and self._asked_at is not None:
-            self._logger.warning("the event loop goes on after %.1f s", self._clock.monotonic() - self._asked_at)
-        self._asked_at = None
-        self._has_named = False
+        if self._has_logged and self._pinged_at is not None:
+            seconds = self._clock.monotonic() - self._pinged_at
+            self._logger.warning("the event loop is running again, after %.1f s", seconds)
+        self._pinged_at = None
+        self._has_logged = False
 
     def _check(self) -> None:
-        asked_at = self._asked_at
-        if asked_at is None or self._has_named or self._clock.monotonic() - asked_at < PATIENCE_SECONDS:
+        pinged_at = self._pinged_at
+        if pinged_at is None or self._has_logged or self._clock.monotonic() - pinged_at < PATIENCE_SECONDS:
             return
-        self._has_named = True
-        attempt = self._culprit()
-        who = f"the body of task {attempt.claim.id} ({attempt.claim.kind})" if attempt is not None else "something"
+        self._has_logged = True
+        attempt = self._blocking_attempt()
+        what = f"task {attempt.claim.id} ({attempt.claim.kind})" if attempt is not None else "code outside of tasks"
         self._logger.warning(
             "%s has blocked the event loop for more than %.0f s, at %s; make it a plain function to run it in a thread",
-            who,
+            what,
             PATIENCE_SECONDS,
-            self._place(),
+            self._location(),
         )
 
-    def _culprit(self) -> Attempt | None:
+    def _blocking_attempt(self) -> Attempt | None:
         current = asyncio.current_task(self._loop)
         return next((attempt for attempt in self._running() if attempt.asyncio_task is current), None)
 
-    def _place(self) -> str:
+    def _location(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  the documented way to see another thread
         if frame is None:
-            return "an unknown place"
+            return "an unknown location"
         last = traceback.extract_stack(frame)[-1]
         return f"{last.filename}:{last.lineno} in {last.name}"

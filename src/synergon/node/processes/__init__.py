@@ -1,1 +1,1 @@
-"""Child processes, and the executor that starts them."""
+"""Child processes and the executor that starts them."""

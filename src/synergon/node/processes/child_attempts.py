@@ -1,4 +1,7 @@
-"""Attempts whose bodies run in child processes: killed at their deadline, and their death is not ours."""
+"""ChildAttempts: runs attempts in child processes.
+
+A child is killed at the deadline of its attempt, and its crash does not affect the node's own process.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,20 @@ from synergon.options.durations import microseconds
 from synergon.task import AnyTask
 
 START_SECONDS: Final = 60.0
-"""How long a child may take to import what its body needs."""
+"""How long a child may take to import the module of its task function."""
 
-CELLS: Final = 64
-"""How many bodies that have crashed before run at once, each alone in a child, where there is memory for so many."""
+MAX_ISOLATED: Final = 64
+"""How many suspect tasks may run at once, each alone in a child, if there is memory for that many."""
 
 NOT_STARTED_SECONDS: Final = 5.0
-"""How long a task waits after no child could be started for it."""
+"""How long a task is deferred after no child could be started for it."""
 
 _ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
 
 
 class ChildAttempts:
-    """Runs attempts in children."""
+    """Runs attempts in child processes, and bounds how many run at once."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class ChildAttempts:
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         url: str,
-        most: int,
+        max_children: int,
         deadlines: Deadlines,
         is_stopping: Callable[[], bool],
     ) -> None:
@@ -57,28 +60,28 @@ class ChildAttempts:
         self._logger = logger
         self._deadlines = deadlines
         self._is_stopping = is_stopping
-        self._places = asyncio.Semaphore(most)
-        self._cells = asyncio.Semaphore(max(most, executor.room_for_children(CELLS)))
+        self._slots = asyncio.Semaphore(max_children)
+        self._isolated_slots = asyncio.Semaphore(max(max_children, executor.children_that_fit(MAX_ISOLATED)))
         self._url = url
-        self._tied: set[str] = set()
+        self._kinds_with_transaction: set[str] = set()
 
-    def why_not(self, task_type: AnyTask) -> str | None:
-        """Why bodies of this kind cannot run in a child; None: they can."""
-        if task_type.kind in self._tied:
-            return "its body uses ctx.transaction()"
+    def why_not_in_child(self, task_type: AnyTask) -> str | None:
+        """Why this kind cannot run in a child process; None if it can."""
+        if task_type.kind in self._kinds_with_transaction:
+            return "it uses ctx.transaction()"
         return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
-        """From a claim to its outcome. There are never more children than places: the claim sees to that; only those
-        that are here because of a crash may have to wait.
+        """Run a claimed attempt and return its outcome.
 
-        Bodies that are here because a process died under them have places of their own, and many: where a worker with
-        a crowd of long bodies has died, all of its work is to run again soon, not a few at a time.
+        The claim never takes more tasks of process kinds than there are slots; only isolated attempts may have to wait.
+        Those have more slots, of their own: after a node with many long tasks died, all of them should run again
+        soon, not a few at a time.
         """
-        places = self._cells if attempt.is_isolated else self._places
-        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        slots = self._isolated_slots if attempt.is_isolated else self._slots
+        attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait for a slot
         try:
-            await places.acquire()
+            await slots.acquire()
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
@@ -89,12 +92,12 @@ class ChildAttempts:
         try:
             return await self._run(attempt, node_id)
         finally:
-            places.release()
+            slots.release()
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
         def on_message(message: bytes) -> Any:
-            if message == BEGINS:  # the deadline is the body's: what it takes to start a process is not its time
-                starting.cancel()
+            if message == BEGINS:  # the timeout counts from here: it does not include the start of the process
+                start_timer.cancel()
                 self._deadlines.arm(attempt)
                 return None
             if message == b"still_owned":
@@ -104,21 +107,21 @@ class ChildAttempts:
 
         is_fresh = attempt.claim.crashes > 0
         attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
-        starting = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
+        start_timer = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
         try:
             answer = _ANSWER.decode(await attempt.child.result())
         except ChildFailure as failure:
             return self._of_failure(attempt, failure, node_id)
         finally:
             attempt.child = None
-            starting.cancel()
+            start_timer.cancel()
             self._deadlines.disarm(attempt)
         if attempt.stop in (Stop.TIMEOUT, Stop.CANCEL):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
-        if attempt.stop is not None and attempt.has_seen_stop:  # it left because it was told to
+        if attempt.stop is not None and attempt.has_seen_stop:  # the function ended because it saw the stop
             return HandedBack()
         if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
-            self._tied.add(attempt.claim.kind)  # it is in a child only because of a crash; its place is here
+            self._kinds_with_transaction.add(attempt.claim.kind)  # it ran in a child only because it is suspect
             return HandedBack()
         return self._of_answer(attempt, answer, node_id)
 
@@ -129,18 +132,24 @@ class ChildAttempts:
         if attempt.stop is not None:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         match failure:
-            case ChildDied() if self._is_stopping():  # most often it was told to end together with the node
-                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+            case ChildDied() if self._is_stopping():  # most often the child got the signal that stops the node
+                self._logger.warning("task %d (%s) is handed back: %s", attempt.claim.id, attempt.claim.kind, failure)
                 return HandedBack()
             case ChildDied():
                 return Crashed(error=_error(attempt, "Crash", failure, node_id))
-            case ChildNotStarted():  # not the task's fault, and not worth trying again at once
-                self._logger.warning("task %d (%s) goes back: %s", attempt.claim.id, attempt.claim.kind, failure)
+            case ChildNotStarted():  # not the task's fault, and an immediate retry would fail too
+                self._logger.warning(
+                    "task %d (%s) is deferred by %g s: %s",
+                    attempt.claim.id,
+                    attempt.claim.kind,
+                    NOT_STARTED_SECONDS,
+                    failure,
+                )
                 return Snoozed(delay=microseconds(NOT_STARTED_SECONDS))
             case ChildError():
                 error = _error(attempt, "ChildError", failure, node_id)
                 return outcomes.of_record(attempt, error, self._clock.chance)
-            case _:  # killed, because the node may not act any more
+            case _:  # killed because the node lost its lease
                 return HandedBack()
 
     def _of_answer(self, attempt: Attempt, answer: ChildAnswer, node_id: str) -> Outcome:
@@ -148,7 +157,7 @@ class ChildAttempts:
             return outcomes.of_error(attempt, _control(answer.control), node_id, self._clock.chance)
         if answer.error is not None:
             error = msgspec.structs.replace(answer.error, node_id=node_id)
-            if answer.is_misfit:
+            if answer.is_payload_error:
                 attempt.is_own_fault = True
                 return outcomes.of_payload_record(error)
             return outcomes.of_record(attempt, error, self._clock.chance)
@@ -164,7 +173,7 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
     return msgspec.json.encode(
         ChildJob(
             module=attempt.task_type.registered_in,
-            home=attempt.task_type.function.__module__,
+            function_module=attempt.task_type.function.__module__,
             name=attempt.task_type.function.__qualname__,
             path=sys.path,
             url=url,
@@ -176,19 +185,19 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
             claim_no=claim.claim_no,
             tags=claim.tags,
             meta=claim.meta,
-            # Labels stay with the node: they need not be JSON.
+            # Labels stay in the node's process: they need not be JSON.
             server=None if attempt.server is None else replace(attempt.server, labels={}),
         )
     )
 
 
-def _control(told: ChildControl) -> Control:
-    match told.name:
+def _control(received: ChildControl) -> Control:
+    match received.name:
         case "Snooze":
-            return Snooze(told.seconds, told.message)
+            return Snooze(received.seconds, received.message)
         case "RetryAfter":
-            return RetryAfter(told.seconds, told.message)
+            return RetryAfter(received.seconds, received.message)
         case "Cancel":
-            return Cancel(told.message)
+            return Cancel(received.message)
         case _:
-            return Discard(told.message)
+            return Discard(received.message)

@@ -1,4 +1,4 @@
-"""One attempt inside a child process: what the parent sends, what the child answers."""
+"""One attempt in a child process: the job that the parent sends, its execution, and the answer."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 BEGINS: Final = b"begins"
-"""Everything is imported, and the body's time starts."""
+"""Message of the child: imports are done, the task function starts, and so does its timeout."""
 
 
 class NoTransactionHere(NotAvailable):
-    """The body asked for a transaction, and the connection is in another process."""
+    """The task function used ctx.transaction(), but the connection is in the parent process."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to be run. Module and name are the registered function's, never something from the database."""
+    """An attempt to run. Module and name are those of the registered function, never values from the database."""
 
     module: str
-    """Its import registers the kind."""
-    home: str
-    """Where the function itself stands."""
+    """Importing it registers the kind."""
+    function_module: str
+    """The module that defines the function."""
     name: str
     path: list[str]
     url: str
@@ -63,31 +63,31 @@ class ChildControl(msgspec.Struct, frozen=True):
 
 
 class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended."""
+    """The outcome of a job."""
 
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()
     error: ErrorRecord | None = None
     control: ChildControl | None = None
-    is_misfit: bool = False
-    """The payload, or the result, did not fit."""
+    is_payload_error: bool = False
+    """The payload does not fit the signature of the function."""
     wants_transaction: bool = False
-    """It failed because it can only run in the node's own process."""
+    """The function used ctx.transaction(), so it can run in the node's own process only."""
 
 
 class ChildLink(AttemptLink):
-    """The link of a body in a child: messages to the parent."""
+    """Implements the context of an attempt in a child by messages to the parent."""
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
 
     @property
     def cancel_requested(self) -> bool:
-        """A child is killed rather than asked, so while it runs nobody wants it to end."""
+        """Always False: a child is killed when its attempt is cancelled."""
         return False
 
     def report(self, progress: Progress) -> None:
-        """Pass progress on."""
+        """Send progress to the parent."""
         self._channel.send(msgspec.json.encode(progress))
 
     async def still_owned(self) -> bool:
@@ -99,14 +99,14 @@ class ChildLink(AttemptLink):
         return self._channel.request(b"still_owned") == b"yes"
 
     def transaction(self) -> OpenTransaction:
-        """The connection belongs to the parent."""
+        """Raise NoTransactionHere: the connection is in the parent process."""
         raise NoTransactionHere(
-            'ctx.transaction() is not available in a process body; use runs_in="thread" or a coroutine'
+            'ctx.transaction() is not available in a child process; use runs_in="thread" or a coroutine'
         )
 
 
 def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
-    """The entry that a child runs for each job."""
+    """Run one job; the entry function of the child."""
     job = msgspec.json.decode(job_bytes, type=ChildJob)
     for entry in job.path:
         if entry not in sys.path:
@@ -128,16 +128,16 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
     )
     try:
         task_type = _find(job)
-        _settle_in(task_type.engine, job.url)
+        _use_database_of_parent(task_type.engine, job.url)
         arguments = task_type.signature.decode(job.payload)
     except PayloadError as error:
-        return ChildAnswer(error=describe(error, job.attempt, None), is_misfit=True)
+        return ChildAnswer(error=describe(error, job.attempt, None), is_payload_error=True)
     try:
         value = _call(task_type, arguments, context, channel)
         return ChildAnswer(result=task_type.signature.encode_result(value), children=context.children)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None))
-    except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+    except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
         return ChildAnswer(
             error=describe(error, job.attempt, None),
             control=_control(find_control(error)),
@@ -145,8 +145,8 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         )
 
 
-def _settle_in(engine: Engine, url: str) -> None:
-    """Work on the database that the parent works on, whatever the settings here say."""
+def _use_database_of_parent(engine: Engine, url: str) -> None:
+    """Override the URL in the settings of this process, which may differ from the parent's."""
     engine.connection.is_in_child = True
     engine.settings = engine.settings.changed({"url": url}, "parent process")
 
@@ -155,14 +155,14 @@ def _find(job: ChildJob) -> AnyTask:
     importlib.import_module(job.module)
     found = REGISTERED.get((job.module, job.name, job.kind))
     if found is None:
-        found = _attribute(importlib.import_module(job.home), job.name)
+        found = _attribute(importlib.import_module(job.function_module), job.name)
     if not isinstance(found, TaskType):
         raise LookupError(f"importing {job.module} does not register the kind {job.kind!r} with {job.name}")
     return found
 
 
 def _attribute(found: Any, name: str) -> Any:
-    """What stands under the function's own name: the same function, if it was registered again under another kind."""
+    """Look the function up by its qualified name, for a function registered again under another kind."""
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
@@ -177,10 +177,10 @@ def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, chann
     return copy_context().run(task_type.function, *positional, **arguments)
 
 
-async def _await(engine: Engine, body: Awaitable[Any]) -> Any:
-    """The body's value. It finds its engine connected, as in the worker; a connection is made if it uses it."""
+async def _await(engine: Engine, running: Awaitable[Any]) -> Any:
+    """Await the task function with its engine open, as in the worker; the engine connects when it is first used."""
     async with engine:
-        return await body
+        return await running
 
 
 def _control(control: Control | None) -> ChildControl | None:

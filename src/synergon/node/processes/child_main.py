@@ -1,12 +1,11 @@
-"""What runs inside a child process: it does the jobs its parent sends, one at a time, until it is told to end.
+"""The main program of a child process: runs the jobs that its parent sends, one at a time, until it is told to exit.
 
-It never outlives its parent, whatever the job is doing. Where the system can, the kernel itself kills it and
-everything the job has started (in the child's own process group) the moment the parent is gone: a job that holds the
-interpreter's lock in C code, a regular expression for instance, keeps every thread from noticing. Elsewhere the thread
-that reads from the parent does it.
+A child never outlives its parent, whatever its job does. On Linux the kernel kills the child's process group, and with
+it all that the job has started, as soon as the parent is gone: no thread could do that while a job holds the
+interpreter lock in C code, for instance in a regular expression. Elsewhere the thread that reads from the parent does.
 
-Both sides talk in frames over one stream; the parent's half is in `children.py`. This module is imported before any
-job, so it imports nothing that is slow to load.
+Both sides exchange frames over one stream; the parent's side is in `child_process.py`. This module is imported before
+any job, so it imports nothing that is slow to load.
 """
 
 from __future__ import annotations
@@ -34,34 +33,34 @@ HEADER: Final = struct.Struct("!BIQ")  # kind, request number, length of what fo
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The type of a frame."""
 
     # from the parent
     JOB = 1
     NOTE = 2
     ANSWER = 3
-    REFUSAL = 4
-    """There is no answer, and the text says why."""
+    REJECTION = 4
+    """The request has no answer; the payload says why."""
     END = 5
-    """No more jobs: end as a program does that has come to its last line."""
+    """No more jobs: exit normally."""
 
     # from the child
     ACCEPTED = 11
-    """The body is about to run: from here on the child's death is the job's."""
+    """The job is about to run: from here on the child's death counts against it."""
     MESSAGE = 12
     REQUEST = 13
     RESULT = 14
     ERROR = 15
-    """The entry function raised; the text is the traceback."""
+    """The entry function raised; the payload is the traceback."""
     UNUSABLE = 16
-    """What the child should have imported could not be; the text is the traceback."""
+    """An import failed, so the child cannot run jobs; the payload is the traceback."""
 
 
 KIND_CODES: Final = frozenset(Kind)
 
 
 class Frame(NamedTuple):
-    """One piece of talk. `number` pairs an answer with its request and is 0 otherwise."""
+    """A message between parent and child. `number` pairs an answer with its request and is 0 otherwise."""
 
     kind: Kind
     number: int = 0
@@ -73,17 +72,17 @@ class Frame(NamedTuple):
 
 
 class BadFrame(ValueError):
-    """These bytes are no frame: somebody else has written into the stream."""
+    """The bytes are not a frame: something else has written to the stream."""
 
 
 class FrameReader:
-    """Cuts a stream into frames."""
+    """Splits a stream into frames."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now, and `BadFrame` only after the good ones before it."""
+        """Yield the frames that are complete now; raise BadFrame only after the valid frames before it."""
         self._unread += data
         while (frame := self._next()) is not None:
             yield frame
@@ -92,7 +91,7 @@ class FrameReader:
         if len(self._unread) < HEADER.size:
             return None
         code, number, length = HEADER.unpack_from(self._unread)
-        if code not in KIND_CODES:  # asked before the length is believed
+        if code not in KIND_CODES:  # checked before the length, which would be garbage too
             raise BadFrame(f"a frame cannot begin with {code}")
         frame_end = HEADER.size + length
         if len(self._unread) < frame_end:
@@ -103,21 +102,21 @@ class FrameReader:
         return frame
 
 
-# ---------------------------------------------------------------- what a job sees
+# ---------------------------------------------------------------- the channel of a job
 
 
 class ChannelClosed(RuntimeError):
-    """The job has ended; a thread that it left behind has nobody to talk to any more."""
+    """The job has ended; threads that it left running cannot send any more."""
 
 
-class RequestRefused(RuntimeError):
+class RequestRejected(RuntimeError):
     """The parent could not answer the request."""
 
 
 class ChildChannel:
-    """A job's line to its parent. Every thread of the job may use it until the job ends."""
+    """Exchanges messages between a job and its parent. Thread-safe; closed when the job ends."""
 
-    _request_numbers = count(1)  # of the process, so that a late answer finds no request of a later job
+    _request_numbers = count(1)  # unique in the process, so a late answer never matches a request of a later job
 
     def __init__(self, fd: int) -> None:
         self.noted = threading.Event()
@@ -130,16 +129,16 @@ class ChildChannel:
 
     @property
     def notes(self) -> tuple[bytes, ...]:
-        """What the parent has said so far, oldest first."""
+        """The notes from the parent so far, oldest first."""
         return tuple(self._notes)
 
     def send(self, message: bytes) -> None:
-        """Tell the parent something. Waits only while the parent is behind with reading."""
+        """Send a message to the parent. Blocks only while the socket's buffer is full."""
         with self._lock:
             self._write(Frame(Kind.MESSAGE, payload=message))
 
     def request(self, message: bytes) -> bytes:
-        """Ask the parent something and wait for its answer; `RequestRefused` if it has none."""
+        """Send a request to the parent and return its answer; RequestRejected if the parent has none."""
         answers: SimpleQueue[Frame | None] = SimpleQueue()
         number = next(self._request_numbers)
         with self._lock:
@@ -149,30 +148,30 @@ class ChildChannel:
             case Frame(kind=Kind.ANSWER, payload=answer):
                 return answer
             case Frame(payload=text):
-                raise RequestRefused(text.decode())
+                raise RequestRejected(text.decode())
             case None:
                 raise ChannelClosed("the job ended before the parent answered")
 
     def finish(self, last: Frame) -> None:
-        """Send the job's last frame. Nothing follows it, so the next job's talk is its own."""
+        """Send the job's last frame and close the channel, so nothing of this job mixes with the next one."""
         with self._lock:
             self._write(last)
             self._is_open = False
-            for answers in list(self._waiting.values()):  # the receiving thread may take one out meanwhile
+            for answers in list(self._waiting.values()):  # a copy: the receiving thread may remove one meanwhile
                 answers.put(None)
 
     def take_note(self, note: bytes) -> None:
-        """Called with what the parent says."""
+        """Store a note from the parent."""
         self._notes.append(note)
         self.noted.set()
 
     def take_answer(self, frame: Frame) -> None:
-        """Called with the parent's answer or refusal."""
+        """Pass an answer or rejection from the parent to the thread that waits for it."""
         if (answers := self._waiting.pop(frame.number, None)) is not None:
             answers.put(frame)
 
     def accept(self) -> None:
-        """Tell the parent that the body is about to run."""
+        """Tell the parent that the job is about to run."""
         with self._lock:
             self._write(Frame(Kind.ACCEPTED))
 
@@ -184,8 +183,8 @@ class ChildChannel:
             while data:
                 data = data[os.write(self._fd, data) :]
         except BaseException:  # noqa: BLE001
-            # Half a frame may be out, from a signal handler that raised for instance: the parent could make
-            # nothing of what followed.
+            # Half a frame may have been written, for instance if a signal handler raised; the parent could not parse
+            # what followed.
             end_at_once()
 
 
@@ -195,19 +194,19 @@ Entry = Callable[[bytes, ChildChannel], bytes]
 
 
 def main(channel_fd: int, lifeline_fd: int, entry_name: str, preload: list[str]) -> None:
-    """The whole life of a child."""
+    """Run the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in (channel_fd, lifeline_fd):
         os.set_inheritable(fd, False)
     _tie_to(lifeline_fd)
     try:
         _Child(channel_fd).work(entry_name, preload)
-    except BaseException:  # noqa: BLE001  a signal handler that a job left behind may raise anything
-        _give_up()
+    except BaseException:  # noqa: BLE001  a signal handler installed by a job may raise anything
+        _print_and_exit()
 
 
 class _Child:
-    """Takes jobs in one thread, and does them in the main thread as a script would."""
+    """Receives jobs in one thread and runs them in the main thread, as a script would."""
 
     def __init__(self, channel_fd: int) -> None:
         self._fd = channel_fd
@@ -216,21 +215,21 @@ class _Child:
         self._jobs: SimpleQueue[tuple[bytes, ChildChannel] | None] = SimpleQueue()
 
     def work(self, entry_name: str, preload: list[str]) -> None:
-        """Do jobs until there are no more."""
+        """Run jobs until the parent sends END."""
         threading.Thread(target=self._receive, name="synergon-parent", daemon=True).start()
         entry = _load(entry_name, preload)
         while (job := self._jobs.get()) is not None:
             payload, channel = job
             channel.accept()
-            channel.finish(entry if isinstance(entry, Frame) else self._do(entry, payload, channel))
+            channel.finish(entry if isinstance(entry, Frame) else self._run(entry, payload, channel))
 
-    def _do(self, entry: Entry, payload: bytes, channel: ChildChannel) -> Frame:
+    def _run(self, entry: Entry, payload: bytes, channel: ChildChannel) -> Frame:
         try:
             last = Frame(Kind.RESULT, payload=_check_answer(entry(payload, channel)))
-        except BaseException as error:  # noqa: BLE001  whatever a body raises is its outcome, and the child lives on
+        except BaseException as error:  # noqa: BLE001  whatever a job raises is its outcome; the child goes on
             last = Frame(Kind.ERROR, payload=_describe(error))
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork of the body that came back out of it: the job is not its own
+            os._exit(0)  # the job forked and the fork returned here; only the original may answer
         _flush_output()
         return last
 
@@ -239,14 +238,14 @@ class _Child:
         try:
             while data := os.read(self._fd, CHUNK_BYTES):
                 for frame in reader.feed(data):
-                    self._take(frame)
+                    self._handle(frame)
         finally:
-            end_at_once()  # the parent is gone, or cannot be understood any more
+            end_at_once()  # the parent is gone, or the stream is corrupt
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.JOB:
-                # Made here and not where the job is done, so that a note that follows the job finds its channel.
+                # Made in this thread, not where the job runs, so that a note right after the job finds its channel.
                 self._channel = ChildChannel(self._fd)
                 self._jobs.put((frame.payload, self._channel))
             case Kind.NOTE:
@@ -258,7 +257,7 @@ class _Child:
 
 
 def end_at_once() -> NoReturn:
-    """End this process and whatever its job has started."""
+    """Kill this process and all processes in its group."""
     try:
         os.killpg(os.getpid(), signal.SIGKILL)
     finally:
@@ -266,7 +265,7 @@ def end_at_once() -> NoReturn:
 
 
 def _tie_to(lifeline_fd: int) -> None:
-    """Let the kernel kill this process group when the parent's end of the lifeline closes."""
+    """Have the kernel kill this process group when the parent's end of the lifeline pipe closes."""
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -277,7 +276,7 @@ def _tie_to(lifeline_fd: int) -> None:
 
 
 def _load(entry_name: str, preload: list[str]) -> Entry | Frame:
-    """The entry function, or what to say to every job because there is none."""
+    """The entry function; if it cannot be imported, the frame that answers every job."""
     entry_module, _, function_name = entry_name.partition(":")
     try:
         for module_name in preload:
@@ -295,7 +294,7 @@ def _check_answer(answer: object) -> bytes:
 
 
 def _flush_output() -> None:
-    """Show what the job has printed: the next job may be hours away, and a kill would lose it."""
+    """Flush what the job has printed: the next flush may be hours away, and a kill would lose it."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed by the job, or gone
             stream.flush()
@@ -304,13 +303,13 @@ def _flush_output() -> None:
 def _describe(error: BaseException) -> bytes:
     try:
         text = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001  an exception may break whoever looks at it
+    except BaseException:  # noqa: BLE001  formatting calls methods of the exception, which may raise anything
         text = f"{type(error).__name__}: its traceback cannot be shown"
     return text.encode(errors="backslashreplace")
 
 
-def _give_up() -> NoReturn:
-    """Say why, and end. At once, because a thread that a job left behind would keep half a child alive."""
+def _print_and_exit() -> NoReturn:
+    """Print the traceback and exit at once: a normal exit would wait for threads that a job left running."""
     try:
         traceback.print_exc()
     finally:

@@ -1,14 +1,14 @@
-"""Child processes for bodies that need a core of their own, or that may take their process down.
+"""ChildPool: child processes for task functions that need a core of their own or may crash their process.
 
-A job given to the pool has exactly one outcome: an answer, or one of four failures that say whose fault it was. A
-child's death is held against a job only if the child had accepted it; a job that was sent to a dead child runs on
-another. Nothing a job does harms the pool, delays other children or blocks the event loop. What a job has started in
-its child's process group ends with the child, and no child outlives this process.
+A job has exactly one outcome: an answer, or one of four failures that say what caused it. A child's death counts
+against a job only if the child had accepted it; a job sent to a dead child runs in another one. A job cannot harm the
+pool, delay other children or block the event loop. Processes that a job starts in its child's process group end with
+the child, and no child outlives this process.
 
-Not done here: a limit on the number of children (whoever starts jobs has one), and any understanding of what is said.
+The pool neither limits the number of children (the caller does) nor interprets jobs and messages.
 
-Children are plain `python -c` processes at the other end of a socket pair, because `multiprocessing` runs the parent's
-script again in each child, and `pebble`, which is built on it, cannot talk to a job while it runs. POSIX only.
+Children are plain `python -c` processes connected by a socket pair: `multiprocessing` runs the parent's script again in
+each child, and `pebble`, which is built on it, cannot exchange messages with a running job. POSIX only.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from synergon.node.processes.child_process import ChildProcess, describe_end, na
 
 OnMessage = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 
-MOST_STARTS: Final = 3
-"""A job goes to a new child when one dies before it accepts, but not for ever: importing may be what kills it."""
+MAX_STARTS: Final = 3
+"""How many children are tried for a job when they die before they accept it: the import may be what kills them."""
 
 logger = logging.getLogger("synergon.node.processes.child_pool")
 
 
 class ChildFailure(SynergonError):
-    """A job has no answer."""
+    """The job ended without an answer."""
 
 
 class ChildDied(ChildFailure):
-    """The process died by itself under the job it had accepted."""
+    """The child process died by itself while it ran the job."""
 
     def __init__(self, pid: int | None, exit_code: int) -> None:
         self.pid = pid
         self.exit_code = exit_code if exit_code >= 0 else None
         self.signal_name = name_signal(-exit_code) if exit_code < 0 else None
         self.description = describe_end(exit_code)
-        super().__init__(f"child process {pid} in the middle of its job {self.description}")
+        super().__init__(f"child process {pid} {self.description} while it ran the task")
 
 
 class ChildKilled(ChildFailure):
-    """We killed the process, and it is gone."""
+    """The child process was killed by its parent, and is gone."""
 
 
 class ChildError(ChildFailure):
-    """The entry function raised or could not be imported; the child had no other trouble."""
+    """The entry function raised or could not be imported."""
 
     def __init__(self, traceback: str) -> None:
         super().__init__(traceback.strip().rpartition("\n")[2])
@@ -62,11 +62,11 @@ class ChildError(ChildFailure):
 
 
 class ChildNotStarted(ChildFailure):
-    """No child came as far as to accept the job: it has not run, and is not to blame."""
+    """No child accepted the job, so it has not run."""
 
 
 class ChildRun:
-    """One job on its way to its outcome. Belongs to the event loop."""
+    """One job, from its start to its outcome. Used on the event loop only."""
 
     def __init__(self, job: bytes, *, on_message: OnMessage | None, is_fresh: bool) -> None:
         self.is_fresh = is_fresh
@@ -81,42 +81,42 @@ class ChildRun:
 
     @property
     def pid(self) -> int | None:
-        """The process that does the job; None if it is not started yet, or the job has ended."""
+        """The process that runs the job; None before it has started and after the job has ended."""
         return self._child.pid if self._child else None
 
     async def result(self) -> bytes:
-        """The answer, or the `ChildFailure`. May be awaited often; who gives up waiting leaves the job alone."""
+        """Return the answer or raise the ChildFailure. Repeatable; cancelling the wait does not stop the job."""
         outcome = await asyncio.shield(self._outcome)
         if isinstance(outcome, ChildFailure):
             raise outcome
         return outcome
 
     def notify(self, note: bytes) -> None:
-        """Tell the job something. Without effect when it has ended."""
+        """Send a note to the job. No effect after its end."""
         frame = Frame(Kind.NOTE, payload=note)
         self._send(frame)
         if not self.is_accepted:
             self._to_send.append(frame)  # a child that dies before it accepts takes the note with it
 
     def kill(self) -> None:
-        """End the process now. Without effect when the job has ended."""
+        """Kill the process now. No effect after the end of the job."""
         self.is_kill_requested = True
         if self._child is not None:
             self._child.kill()
 
-    def give_to(self, child: ChildProcess) -> None:
-        """Send the job, and what it was told so far."""
+    def send_to(self, child: ChildProcess) -> None:
+        """Send the job and the notes so far to a child."""
         self._child = child
         self.starts += 1
         for frame in self._to_send:
             child.send(frame)
 
-    def take_message(self, frame: Frame) -> None:
-        """Pass on what the job says, and the answer back."""
+    def handle_message(self, frame: Frame) -> None:
+        """Call `on_message` and, for a request, send its answer to the job."""
         try:
             answer = self._on_message(frame.payload) if self._on_message else None
-        except Exception as error:  # noqa: BLE001  the callback is not ours, and the pool must live on
-            self._refuse(frame, error)
+        except Exception as error:  # noqa: BLE001  an error of the callback must not break the pool
+            self._reject(frame, error)
             return
         if inspect.isawaitable(answer):
             self._await_answer(frame, answer)
@@ -124,7 +124,7 @@ class ChildRun:
             self._answer(frame, answer)
 
     def finish(self, outcome: bytes | ChildFailure) -> None:
-        """The job has ended. Callbacks that are still at work may finish, but nobody waits for their answers."""
+        """Set the outcome. Callbacks that still run may finish, but their answers are dropped."""
         self._child = None
         self._to_send.clear()
         self._outcome.set_result(outcome)
@@ -134,20 +134,20 @@ class ChildRun:
             try:
                 self._answer(frame, await answer)
             except Exception as error:  # noqa: BLE001  as above
-                self._refuse(frame, error)
+                self._reject(frame, error)
 
-        callback = asyncio.ensure_future(answer_later())  # kept here, as the event loop does not
-        self._callbacks.add(callback)
+        callback = asyncio.ensure_future(answer_later())
+        self._callbacks.add(callback)  # the event loop keeps only a weak reference
         callback.add_done_callback(self._callbacks.discard)
 
     def _answer(self, request: Frame, answer: bytes | None) -> None:
         if request.kind is Kind.REQUEST:
             self._send(Frame(Kind.ANSWER, request.number, answer or b""))
 
-    def _refuse(self, request: Frame, error: Exception) -> None:
-        logger.error("a message from child process %s could not be handled", self.pid, exc_info=error)
+    def _reject(self, request: Frame, error: Exception) -> None:
+        logger.error("cannot handle a message from child process %s", self.pid, exc_info=error)
         if request.kind is Kind.REQUEST:
-            self._send(Frame(Kind.REFUSAL, request.number, f"{type(error).__name__}: {error}".encode()))
+            self._send(Frame(Kind.REJECTION, request.number, f"{type(error).__name__}: {error}".encode()))
 
     def _send(self, frame: Frame) -> None:
         if self._child is not None:
@@ -155,11 +155,11 @@ class ChildRun:
 
 
 class ChildPool:
-    """Gives each job to a child: to an idle one if there is one, else to a new one.
+    """Runs each job in an idle child if there is one, otherwise in a new one.
 
-    `entry` names what does a job, as `"module:function"`: `def entry(job: bytes, channel: ChildChannel) -> bytes`.
-    It is imported in the child, after the modules of `preload`. A child is replaced after `recycle_after` jobs, and
-    when a job leaves it with more than `memory_limit_bytes` of resident memory.
+    `entry` is the function that runs a job, as `"module:function"`: `def entry(job: bytes, channel: ChildChannel) ->
+    bytes`. The child imports it after the modules of `preload`. A child is replaced after `recycle_after` jobs, and
+    when it has more than `memory_limit_bytes` of resident memory after a job.
     """
 
     def __init__(
@@ -179,41 +179,41 @@ class ChildPool:
         self._idle: list[ChildProcess] = []
         self._working: dict[ChildProcess, ChildRun] = {}
         self._closing: asyncio.Future[None] | None = None
-        # kill_all() looks at these from other threads.
+        # kill_all() reads these from other threads.
         self._lock = threading.Lock()
         self._runs: set[ChildRun] = set()
         self._children: set[ChildProcess] = set()
 
     @property
     def idle(self) -> int:
-        """How many children wait for a job."""
+        """Number of children without a job."""
         return len(self._idle)
 
     @property
     def busy(self) -> int:
-        """How many jobs have not ended."""
+        """Number of jobs that have not ended."""
         return len(self._runs)
 
     def start(self, job: bytes, *, on_message: OnMessage | None = None, fresh: bool = False) -> ChildRun:
-        """Have the job done. `on_message` gets what it says; what that returns, or awaits, answers its requests.
+        """Start a job. `on_message` receives its messages; what it returns (or awaits) is the answer to a request.
 
-        A `fresh` job has a new process for itself alone.
+        A `fresh` job gets a new process that runs no other job.
         """
         if self._closing is not None:
-            raise NotConnected("the pool of child processes is closed: jobs can be started only before that")
+            raise NotConnected("the pool of child processes is closed; start jobs before close()")
         run = ChildRun(job, on_message=on_message, is_fresh=fresh)
         with self._lock:
             self._runs.add(run)
         if self._idle and not fresh:
-            self._give(run, self._idle.pop())
+            self._assign(run, self._idle.pop())
         else:
-            self._give_to_new_child(run)
+            self._assign_to_new_child(run)
         return run
 
     def kill_all(self, *, timeout_seconds: float = 5.0) -> bool:
-        """Kill every child, and wait until each is gone; False if one is not by then. Any thread may call this.
+        """Kill every child and wait until all are gone; False if one is not within the timeout. Thread-safe.
 
-        Nothing is needed from the event loop, which may be blocked. Jobs that are started later get new children.
+        It does not depend on the event loop, which may be blocked. Jobs started later get new children.
         """
         with self._lock:
             children = list(self._children)
@@ -225,7 +225,7 @@ class ChildPool:
         return all(child.wait(deadline - time.monotonic()) for child in children)
 
     async def close(self) -> None:
-        """Kill what runs, let the idle children end, and return when every process is gone. May be called often."""
+        """Kill running children, let idle ones exit, and return when every process is gone. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
@@ -238,28 +238,28 @@ class ChildPool:
         while self._children:
             await next(iter(self._children)).is_settled.wait()
 
-    # ------------------------------------------------------------ the way of a job
+    # ------------------------------------------------------------ jobs and children
 
-    def _give_to_new_child(self, run: ChildRun) -> None:
+    def _assign_to_new_child(self, run: ChildRun) -> None:
         try:
             child = ChildProcess(
-                entry=self._entry, preload=self._preload, on_frame=self._take, on_gone=self._replace_or_settle
+                entry=self._entry, preload=self._preload, on_frame=self._handle_frame, on_gone=self._replace_or_finish
             )
         except (OSError, RuntimeError) as error:  # no more file descriptors, or no more threads
-            self._finish(run, ChildNotStarted(f"a child process could not be started: {error}"))
+            self._finish(run, ChildNotStarted(f"cannot start a child process: {error}"))
             return
         with self._lock:
             self._children.add(child)
-        self._give(run, child)
+        self._assign(run, child)
 
-    def _give(self, run: ChildRun, child: ChildProcess) -> None:
+    def _assign(self, run: ChildRun, child: ChildProcess) -> None:
         self._working[child] = run
         if run.is_kill_requested:
-            child.kill()  # kill_all() came between, and may have looked before this child was there
+            child.kill()  # kill_all() may have listed the children before this one was added
         else:
-            run.give_to(child)
+            run.send_to(child)
 
-    def _take(self, child: ChildProcess, frame: Frame) -> None:
+    def _handle_frame(self, child: ChildProcess, frame: Frame) -> None:
         run = self._working.get(child)
         if run is None or run.is_kill_requested:
             return
@@ -267,7 +267,7 @@ class ChildPool:
             case Kind.ACCEPTED:
                 run.is_accepted = True
             case Kind.MESSAGE | Kind.REQUEST:
-                run.take_message(frame)
+                run.handle_message(frame)
             case Kind.RESULT:
                 self._release(child, is_usable=not run.is_fresh)
                 self._finish(run, frame.payload)
@@ -278,18 +278,18 @@ class ChildPool:
     def _release(self, child: ChildProcess, *, is_usable: bool) -> None:
         del self._working[child]
         child.jobs_done += 1
-        if is_usable and not self._is_worn(child):
+        if is_usable and not self._must_recycle(child):
             self._idle.append(child)
         else:
             child.retire()
 
-    def _is_worn(self, child: ChildProcess) -> bool:
+    def _must_recycle(self, child: ChildProcess) -> bool:
         if child.jobs_done >= self._recycle_after:
             return True
         return self._memory_limit_bytes is not None and child.resident_bytes() > self._memory_limit_bytes
 
-    def _replace_or_settle(self, child: ChildProcess) -> None:
-        """The child is gone. If it had a job, that is given to another, or ends here."""
+    def _replace_or_finish(self, child: ChildProcess) -> None:
+        """Remove a child that is gone; its job, if any, is assigned to another child or finished."""
         with self._lock:
             self._children.discard(child)
         if child in self._idle:
@@ -301,10 +301,10 @@ class ChildPool:
             self._finish(run, ChildKilled(f"child process {child.pid} was killed"))
         elif run.is_accepted:
             self._finish(run, ChildDied(child.pid, child.exit_code))
-        elif run.starts < MOST_STARTS:
-            self._give_to_new_child(run)
+        elif run.starts < MAX_STARTS:
+            self._assign_to_new_child(run)
         else:
-            self._finish(run, ChildNotStarted(f"no child process took the job; the last one {child.fate}"))
+            self._finish(run, ChildNotStarted(f"no child process accepted the task; the last one {child.how_it_ended}"))
 
     def _finish(self, run: ChildRun, outcome: bytes | ChildFailure) -> None:
         with self._lock:

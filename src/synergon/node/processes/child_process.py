@@ -1,7 +1,7 @@
-"""One child process, seen from its parent: from before its start until it has been waited for.
+"""ChildProcess: one child process as its parent sees it, from before its start until it has been reaped.
 
-It is gone when this says so, and not before. What it said before it died is heard first. Everything it has started in
-its process group dies with it, and it dies with this process, even if that is killed.
+`on_gone` is called when the process is really gone, and after all frames that it sent. Processes that it has started in
+its process group die with it, and it dies with this process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 
 from synergon.node.processes.child_main import CHUNK_BYTES, BadFrame, Frame, FrameReader, Kind
 
-ENDING_SECONDS: Final = 5.0
-"""How long a child may take to end by itself; a thread that a job left behind could keep it for ever."""
+EXIT_SECONDS: Final = 5.0
+"""How long a child may take to exit by itself; a thread that a job left running could keep it alive for ever."""
 BOOTSTRAP: Final = (
     "import sys; fds, entry, preload, sys.path[:] = sys.argv[1:3], sys.argv[3], sys.argv[4].split(), sys.argv[5:]; "
     "del sys.argv[1:]; from synergon.node.processes.child_main import main; main(*map(int, fds), entry, preload)"
@@ -30,7 +30,7 @@ _lifelines: set[int] = set()
 
 
 def _drop_lifelines() -> None:
-    """In a fork of this process: it must not keep alive what should die with its original."""
+    """Close the lifelines in a fork of this process: children must die with the original, not with the fork."""
     for fd in _lifelines:
         os.close(fd)
 
@@ -39,10 +39,10 @@ os.register_at_fork(after_in_child=_drop_lifelines)
 
 
 class ChildProcess:
-    """A process that does jobs, and the line to it.
+    """A process that runs jobs, and the socket to it.
 
-    The line belongs to the event loop. Life and death belong to a thread: starting takes too long for the loop, and
-    killing and waiting must work while the loop is blocked. `kill` and `wait` may be called from any thread.
+    The socket is used on the event loop. A thread starts the process and waits for its end: starting takes too long for
+    the loop, and killing and waiting must work while the loop is blocked. `kill` and `wait` are thread-safe.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._unsent = bytearray()
-        self._ending: asyncio.TimerHandle | None = None
+        self._exit_timer: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._begin()
+        self._start_thread()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         with ExitStack() as undo:
             self._socket, their_socket = socket.socketpair()
             undo.callback(self._socket.close)
@@ -80,7 +80,7 @@ class ChildProcess:
             undo.callback(os.close, their_lifeline)
             undo.callback(os.close, self._lifeline)
             self._thread = threading.Thread(
-                target=self._live, args=(their_socket, their_lifeline), name="synergon-child", daemon=True
+                target=self._run, args=(their_socket, their_lifeline), name="synergon-child", daemon=True
             )
             self._thread.start()
             undo.pop_all()
@@ -88,20 +88,20 @@ class ChildProcess:
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._read)
 
-    # ------------------------------------------------------------ talk, on the event loop
+    # ------------------------------------------------------------ frames, on the event loop
 
     def send(self, frame: Frame) -> None:
-        """Send without waiting. What a dying child does not read is lost; `on_gone` follows."""
+        """Send without waiting. A frame that a dying child does not read is lost; `on_gone` follows."""
         self._unsent += frame.encode()
         self._write()
 
     def retire(self) -> None:
-        """Let it end by itself, but not for ever."""
+        """Ask the process to exit, and kill it if it has not after EXIT_SECONDS."""
         self.send(Frame(Kind.END))
-        self._ending = self._loop.call_later(ENDING_SECONDS, self.kill)
+        self._exit_timer = self._loop.call_later(EXIT_SECONDS, self.kill)
 
     def resident_bytes(self) -> int:
-        """How much memory it has now; 0 if it is gone."""
+        """Resident memory of the process; 0 if it is gone."""
         import psutil  # slow to import, and only needed where memory is limited
 
         try:
@@ -124,7 +124,7 @@ class ChildProcess:
             self._loop.remove_writer(self._socket)
 
     def _read(self) -> bool:
-        """Hear what there is, up to one chunk, so that no child holds up the others. False: there was nothing."""
+        """Read at most one chunk, so that no child delays the others. False if there was nothing to read."""
         try:
             data = self._socket.recv(CHUNK_BYTES)
         except BlockingIOError:
@@ -132,20 +132,20 @@ class ChildProcess:
         except OSError:
             data = b""
         if not data:
-            self._break_off()
+            self._disconnect()
             return False
-        self._hear(data)
+        self._handle_data(data)
         return True
 
-    def _hear(self, data: bytes) -> None:
+    def _handle_data(self, data: bytes) -> None:
         try:
             for frame in self._reader.feed(data):
                 self._on_frame(self, frame)
         except BadFrame:
-            self._break_off()
+            self._disconnect()
 
-    def _break_off(self) -> None:
-        """It cannot be understood, or will not say anything more: most often it is dying already."""
+    def _disconnect(self) -> None:
+        """Stop reading and kill the process: its stream is corrupt or closed, and most often it is dying already."""
         self._loop.remove_reader(self._socket)
         self._kill_group()
 
@@ -157,33 +157,33 @@ class ChildProcess:
         self._socket.close()
         _lifelines.discard(self._lifeline)
         os.close(self._lifeline)
-        if self._ending is not None:
-            self._ending.cancel()
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
         self._thread.join()
         self._on_gone(self)
         self.is_settled.set()
 
-    # ------------------------------------------------------------ life and death, on any thread
+    # ------------------------------------------------------------ start and end, on any thread
 
     @property
-    def fate(self) -> str:
-        """How it ended, to follow a name."""
+    def how_it_ended(self) -> str:
+        """How the process ended, as the predicate of a sentence."""
         if self.start_error is not None:
-            return f"could not be started: {self.start_error}"
+            return f"failed to start: {self.start_error}"
         return describe_end(self.exit_code)
 
     def kill(self) -> None:
-        """End it now, or as soon as it is started."""
+        """Kill the process now, or as soon as it has started."""
         self.is_kill_requested = True
         self._kill_group()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether it is gone, at the latest after this time."""
+        """Wait until the process is gone, at most this long; return whether it is."""
         self._thread.join(max(timeout_seconds, 0))
         return not self._thread.is_alive()
 
-    def _live(self, their_socket: socket.socket, their_lifeline: int) -> None:
-        """The child's whole life, as its thread sees it."""
+    def _run(self, their_socket: socket.socket, their_lifeline: int) -> None:
+        """Start the process and wait for its end; runs in the thread."""
         try:
             process = self._start(their_socket.fileno(), their_lifeline)
         except Exception as error:  # noqa: BLE001  an odd sys.path too; the job must hear of it
@@ -192,19 +192,19 @@ class ChildProcess:
             their_socket.close()
             os.close(their_lifeline)
         if self.start_error is None:
-            self._outlive(process)
-        with suppress(RuntimeError):  # the event loop was closed before the pool: nobody wants to know
+            self._wait_for_exit(process)
+        with suppress(RuntimeError):  # the event loop was closed before the pool: `on_gone` is not needed any more
             self._loop.call_soon_threadsafe(self._settle)
 
     def _start(self, channel_fd: int, lifeline_fd: int) -> subprocess.Popen[bytes]:
-        # The flags of this interpreter (-O, -W, -X, ...), as multiprocessing hands them over.
+        # The flags of this interpreter (-O, -W, -X, ...), as multiprocessing passes them on.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", BOOTSTRAP, str(channel_fd), str(lifeline_fd), *self._arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=(channel_fd, lifeline_fd),
-            # A group of its own: what the terminal or a supervisor sends to ours is for us to act upon, and what a
-            # body starts can be killed together with it. A session, so that a body cannot stop to ask the terminal.
+            # An own process group: signals that a terminal or supervisor sends to our group do not reach the child,
+            # and processes that a job starts can be killed with it. An own session: a job has no terminal to wait for.
             start_new_session=True,
         )
         with self._lock:
@@ -213,7 +213,7 @@ class ChildProcess:
             self._kill_group()
         return process
 
-    def _outlive(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> None:
         _wait_without_reaping(process)
         self._kill_group()
         with self._lock:
@@ -227,24 +227,24 @@ class ChildProcess:
 
 
 def _wait_without_reaping(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end, but leave its pid taken, so that a kill cannot hit a process that got the same one."""
+    """Wait for the exit but keep the pid reserved, so that a kill cannot hit another process that reuses it."""
     if hasattr(os, "waitid"):
-        with suppress(ChildProcessError):  # somebody else has reaped it
+        with suppress(ChildProcessError):  # other code in this process has reaped it
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()
 
 
 def describe_end(exit_code: int) -> str:
-    """How a process ended, in words."""
+    """How a process ended, as the predicate of a sentence."""
     if exit_code >= 0:
         return f"exited with code {exit_code}"
-    hint = ", from outside or for lack of memory" if exit_code == -signal.SIGKILL else ""
-    return f"was ended by {name_signal(-exit_code)}{hint}"
+    hint = " (by another process, or out of memory)" if exit_code == -signal.SIGKILL else ""
+    return f"was killed by {name_signal(-exit_code)}{hint}"
 
 
 def name_signal(number: int) -> str:
-    """Its name, as `kill` knows it."""
+    """The name of a signal, as `kill -l` lists it."""
     try:
         return signal.Signals(number).name
     except ValueError:

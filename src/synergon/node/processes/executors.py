@@ -1,4 +1,4 @@
-"""The port to what runs code: threads, child processes, and whether another process of this host lives."""
+"""Executor: the port to threads, child processes and the operating system, and its implementation LocalExecutor."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from synergon.node.processes.child_pool import ChildPool, ChildRun
 from synergon.options.settings import Settings
 
 CHILD_BYTES: Final = 128 * 1024 * 1024
-"""What a child that has imported an application may well take."""
+"""Assumed memory of a child that has imported an application."""
 
 
 class Keeper(Protocol):
-    """A loop that runs beside everything else."""
+    """A coroutine that runs where task functions cannot block it."""
 
     async def stop(self) -> None:
-        """End it, and wait for that."""
+        """Ask it to end and wait for that."""
 
 
 class Executor(Protocol):
-    """Where bodies run that do not run on the node's loop."""
+    """Runs task functions that do not run on the node's event loop."""
 
     @property
     def identity(self) -> ProcessIdentity:
-        """This process."""
+        """The identity of this process."""
 
     def is_gone(self, process: ProcessIdentity) -> bool:
         """Whether that process is certainly dead."""
 
     async def resources(self) -> dict[str, int]:
-        """What the machine has that tasks can use (`demands`)."""
+        """The machine's resources, in the units of requirements."""
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
-        """What `function` returns; it must not raise. Commands have threads of their own."""
+        """Run `function`, which must not raise, and return its value. Commands have threads of their own."""
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""
 
-    def room_for_children(self, most: int) -> int:
-        """For how many children there is memory, up to `most`."""
+    def children_that_fit(self, limit: int) -> int:
+        """How many children fit into the free memory, at most `limit`."""
 
     def kill_children(self) -> None:
-        """Now, from any thread."""
+        """Kill all children now. Thread-safe."""
 
     def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
-        """Run `keep` where user code cannot hold it up; its event is set when it should end."""
+        """Run `keep` where task functions cannot block it; its event is set when it should end."""
 
     def exit_process(self, code: int) -> None:
-        """End this process now, whatever it does."""
+        """End this process at once."""
 
     async def close(self) -> None:
-        """End the children; threads that still run are left alone."""
+        """End the children; threads that still run are abandoned."""
 
 
 class LocalExecutor:
-    """The real one."""
+    """Runs task functions in threads and child processes of this process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._bodies: ThreadPoolExecutor | None = None
-        self._commands: ThreadPoolExecutor | None = None
+        self._task_threads: ThreadPoolExecutor | None = None
+        self._command_threads: ThreadPoolExecutor | None = None
         self._children: ChildPool | None = None
         self.identity = this_process()
 
@@ -78,31 +78,31 @@ class LocalExecutor:
         return is_gone(process)
 
     async def resources(self) -> dict[str, int]:
-        """What the machine has that tasks can use."""
+        """The machine's resources, in the units of requirements."""
         return dict(await asyncio.to_thread(machine.resources))
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
-        """What `function` returns. Commands have as many threads as places, so that a full node still obeys."""
-        pool = self._command_threads() if is_command else self._body_threads()
+        """Run `function` and return its value. Commands have threads of their own, so a full node still runs them."""
+        pool = self._threads_for_commands() if is_command else self._threads_for_tasks()
         return await asyncio.get_running_loop().run_in_executor(pool, function)
 
-    def _body_threads(self) -> ThreadPoolExecutor:
-        if self._bodies is None:
-            self._bodies = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-body")
-        return self._bodies
+    def _threads_for_tasks(self) -> ThreadPoolExecutor:
+        if self._task_threads is None:
+            self._task_threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-task")
+        return self._task_threads
 
-    def _command_threads(self) -> ThreadPoolExecutor:
-        if self._commands is None:
-            self._commands = ThreadPoolExecutor(COMMANDS_AT_ONCE, thread_name_prefix="synergon-command")
-        return self._commands
+    def _threads_for_commands(self) -> ThreadPoolExecutor:
+        if self._command_threads is None:
+            self._command_threads = ThreadPoolExecutor(COMMANDS_AT_ONCE, thread_name_prefix="synergon-command")
+        return self._command_threads
 
-    def room_for_children(self, most: int) -> int:
-        """For how many children there is memory, up to `most`."""
+    def children_that_fit(self, limit: int) -> int:
+        """How many children fit into the free memory, at most `limit`; 0 if the system does not say."""
         try:
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError):  # not every system tells
+        except (ValueError, OSError):
             return 0
-        return min(most, free // CHILD_BYTES)
+        return min(limit, free // CHILD_BYTES)
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""
@@ -115,29 +115,29 @@ class LocalExecutor:
         return self._children.start(job, on_message=on_message, fresh=fresh)
 
     def kill_children(self) -> None:
-        """Now, from any thread."""
+        """Kill all children now. Thread-safe."""
         if self._children is not None:
             self._children.kill_all()
 
     def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
-        """Run `keep` on a thread with a loop of its own."""
+        """Run `keep` on a thread with its own event loop."""
         return ThreadKeeper(keep)
 
     def exit_process(self, code: int) -> None:
-        """End this process now."""
+        """End this process at once."""
         os._exit(code)
 
     async def close(self) -> None:
-        """End the children."""
+        """End the children; threads that still run are abandoned."""
         if self._children is not None:
             await self._children.close()
-        for pool in (self._bodies, self._commands):
+        for pool in (self._task_threads, self._command_threads):
             if pool is not None:
                 pool.shutdown(wait=False)
 
 
 class ThreadKeeper:
-    """A thread with an event loop of its own."""
+    """Runs a coroutine on a thread with its own event loop."""
 
     def __init__(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         self._keep = keep
@@ -147,8 +147,8 @@ class ThreadKeeper:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End it, and wait for that."""
-        with suppress(RuntimeError):  # it has ended by itself
+        """Ask the coroutine to end and wait for the thread."""
+        with suppress(RuntimeError):  # the loop is closed: the coroutine has ended by itself
             self._loop.call_soon_threadsafe(self._end.set)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 

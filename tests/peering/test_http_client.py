@@ -1,4 +1,4 @@
-"""The client that peers are called with, against real sockets that answer well, badly, in pieces or not at all."""
+"""HttpClient against real sockets that answer correctly, wrongly, in pieces or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support import until
 
 from synergon.peering import http_client
-from synergon.peering.http_client import MOST_BYTES, Answer, HttpClient, endpoint_of
+from synergon.peering.http_client import MAX_ANSWER_BYTES, Answer, HttpClient, endpoint_of
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH
 
@@ -72,7 +72,7 @@ async def ask(caller: HttpClient, server: Server, seconds: float = SECONDS) -> A
     return await caller.post(server.address, {"X-Peer-ID": "me"}, b"{}", seconds)
 
 
-async def test_what_is_asked_arrives_as_it_was_said() -> None:
+async def test_a_request_arrives_unchanged() -> None:
     caller = HttpClient()
     async with serving(OK) as server:
         assert await caller.post(server.address + "/inside/", {"X-Peer-ID": "me"}, b"{}", SECONDS) == (200, b"{}")
@@ -99,7 +99,7 @@ async def test_a_connection_is_used_again() -> None:
         await caller.close()
 
 
-async def test_two_questions_at_once_have_a_connection_each() -> None:
+async def test_concurrent_requests_use_separate_connections() -> None:
     caller = HttpClient()
     async with serving(OK[:10], OK[10:]) as server:
         first, second = await asyncio.gather(ask(caller, server), ask(caller, server))
@@ -119,7 +119,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n
         pytest.param([b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", OK], id="after a first word"),
     ],
 )
-async def test_an_answer_is_understood_however_it_comes(caller: HttpClient, pieces: list[bytes]) -> None:
+async def test_an_answer_is_parsed_however_it_is_split(caller: HttpClient, pieces: list[bytes]) -> None:
     async with serving(*pieces) as server:
         for _ in range(2):
             assert await ask(caller, server) == (200, b"{}")
@@ -141,38 +141,38 @@ async def test_a_connection_that_ends_is_not_used_again(caller: HttpClient, answ
         assert server.connections == 2
 
 
-async def test_one_that_the_peer_closes_while_it_rests_is_forgotten(caller: HttpClient) -> None:
+async def test_an_idle_connection_that_the_peer_closes_is_dropped(caller: HttpClient) -> None:
     async with serving(OK, ends=True) as server:
         for number in (1, 2):
             assert await ask(caller, server) == (200, b"{}")
-            await until(lambda: not caller._kept)
+            await until(lambda: not caller._idle)
             assert server.connections == number
 
 
-async def test_one_that_nobody_uses_is_closed(caller: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unused_connection_is_closed(caller: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "KEEP_SECONDS", 0.05)
     async with serving(OK) as server:
         assert await ask(caller, server) == (200, b"{}")
         await until(lambda: server.open == 0)
-        assert not caller._kept
+        assert not caller._idle
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        pytest.param(b"garbage\r\n\r\n", "not HTTP", id="garbage"),
+        pytest.param(b"garbage\r\n\r\n", "not valid HTTP", id="garbage"),
         pytest.param(b"", "without an answer", id="nothing"),
         pytest.param(b"HTTP/1.1 200", "without an answer", id="half a line"),
         pytest.param(OK[:-1], "without an answer", id="half of it"),
         pytest.param(CHUNKED[:-9], "without an answer", id="some chunks of it"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MOST_BYTES, "more than", id="too much"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_ANSWER_BYTES, "more than", id="too much"),
     ],
 )
-async def test_what_is_no_answer_is_an_error(caller: HttpClient, answer: bytes, why: str) -> None:
+async def test_an_invalid_answer_is_an_error(caller: HttpClient, answer: bytes, why: str) -> None:
     async with serving(answer, ends=True) as server:
         with pytest.raises(SendError, match=why):
             await ask(caller, server)
-        assert not caller._kept
+        assert not caller._idle
 
 
 @pytest.mark.parametrize(
@@ -184,15 +184,15 @@ async def test_what_is_no_answer_is_an_error(caller: HttpClient, answer: bytes, 
         pytest.param([OK, OK[:9]], id="half of one a little later"),
     ],
 )
-async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(caller: HttpClient, pieces: list[bytes]) -> None:
+async def test_unsolicited_data_is_not_taken_for_the_next_answer(caller: HttpClient, pieces: list[bytes]) -> None:
     async with serving(*pieces) as server:
         for number in (1, 2):
             assert await ask(caller, server) == (200, b"{}")
-            await until(lambda: not caller._kept)
+            await until(lambda: not caller._idle)
             assert server.connections == number
 
 
-async def test_a_mute_address_of_a_host_does_not_hide_the_others(
+async def test_an_unresponsive_address_of_a_host_does_not_hide_the_others(
     caller: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(OK) as server:
@@ -219,10 +219,10 @@ async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(caller: H
         with pytest.raises(TimeoutError):
             await ask(caller, silent, seconds=0.05)
         await until(lambda: silent.open == 0)
-        assert not caller._kept
+        assert not caller._idle
 
 
-async def test_nobody_there_is_an_error(caller: HttpClient) -> None:
+async def test_a_refused_connection_is_an_error(caller: HttpClient) -> None:
     async with serving(OK) as server:
         pass
     with pytest.raises(OSError, match="onnect"):
@@ -240,17 +240,17 @@ async def test_nobody_there_is_an_error(caller: HttpClient) -> None:
         ("http://me:secret@proxy.example", ("proxy.example", 80, False), "Authorization: Basic bWU6c2VjcmV0"),
     ],
 )
-def test_an_address_says_where_to_go(address: str, place: tuple[str, int, bool], line: str) -> None:
+def test_an_address_is_parsed_into_an_endpoint(address: str, place: tuple[str, int, bool], line: str) -> None:
     found = endpoint_of(address)
     assert (found.host, found.port, found.is_secure) == place
     assert line in found.head.decode().split("\r\n")
 
 
 @pytest.mark.parametrize("address", ["http://host:none", "http://[::1", "http://" + "x" * 80 + ".example"])
-def test_an_address_that_makes_no_sense_is_an_error(address: str) -> None:
-    with pytest.raises(SendError, match="is no address"):
+def test_an_invalid_address_is_an_error(address: str) -> None:
+    with pytest.raises(SendError, match="is not a valid address"):
         endpoint_of(address)
 
 
-def test_a_line_break_in_an_address_begins_no_header() -> None:
+def test_a_line_break_in_an_address_cannot_inject_a_header() -> None:
     assert endpoint_of("http://host/a\r\nX-Forged: 1").head.count(b"\r\n") == 2

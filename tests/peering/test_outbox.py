@@ -1,4 +1,4 @@
-"""Outgoing hints: coalesced, one at a time, and patient with peers that fail."""
+"""Outbox: hints are coalesced, sent one request at a time, and retried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synergon.peering.wire import Message, message
 
 
 class Recorder:
-    """A peer that keeps what it hears, and can be made to fail or to dawdle."""
+    """A peer that records what it receives, and can be made to fail or to answer slowly."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
@@ -26,20 +26,20 @@ class Recorder:
         self.most_at_once = 0
         self.answer = message(free=4)
 
-    async def send(self, letter: Message) -> Message:
+    async def send(self, hints: Message) -> Message:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             await asyncio.sleep(self.seconds)
             if self.is_away:
                 raise SendError("away")
-            self.heard.append(letter)
+            self.heard.append(hints)
             return self.answer
         finally:
             self.at_once -= 1
 
     def total(self, kind: str) -> int:
-        return sum(letter.new.get(kind, 0) for letter in self.heard)
+        return sum(hints.new.get(kind, 0) for hints in self.heard)
 
 
 @pytest.fixture
@@ -61,29 +61,27 @@ def is_heard(peer: Recorder, count: int) -> Callable[[], bool]:
     return lambda: peer.total("a") == count
 
 
-async def test_the_first_hint_goes_at_once(peer: Recorder, outbox: Outbox) -> None:
+async def test_the_first_hint_is_sent_at_once(peer: Recorder, outbox: Outbox) -> None:
     outbox.add(message(new={"a": 1}))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert peer.at_once == 1 or peer.heard
-    await outbox.sent()
+    await outbox.wait_sent()
 
 
-async def test_what_comes_meanwhile_is_merged_into_few_requests_and_nothing_is_lost(
-    peer: Recorder, outbox: Outbox
-) -> None:
+async def test_later_hints_are_merged_into_few_requests_without_loss(peer: Recorder, outbox: Outbox) -> None:
     peer.seconds = 0.02
     for _ in range(100):
         for _ in range(1000):
             outbox.add(message(new={"a": 1}))
         await asyncio.sleep(0)
-    await outbox.sent()
+    await outbox.wait_sent()
     assert peer.total("a") == 100_000
     assert len(peer.heard) < 300
     assert peer.most_at_once == 1
 
 
-async def test_a_peer_that_fails_hears_everything_when_it_is_back(peer: Recorder, outbox: Outbox) -> None:
+async def test_a_failing_peer_receives_all_hints_after_it_recovers(peer: Recorder, outbox: Outbox) -> None:
     peer.is_away = True
     outbox.add(message(new={"a": 1}))
     await until(lambda: len(peer.failures) >= 2)
@@ -94,30 +92,30 @@ async def test_a_peer_that_fails_hears_everything_when_it_is_back(peer: Recorder
     assert peer.failures == list(range(1, len(peer.failures) + 1))
 
 
-async def test_what_was_not_sent_is_known_at_the_end(peer: Recorder, outbox: Outbox) -> None:
+async def test_close_returns_the_unsent_hints(peer: Recorder, outbox: Outbox) -> None:
     peer.is_away = True
     outbox.add(message(new={"a": 3}))
     await until(lambda: bool(peer.failures))
     assert outbox.close().new == {"a": 3}
-    await outbox.sent()
+    await outbox.wait_sent()
 
 
-async def test_what_was_under_way_at_the_end_counts_as_unheard(peer: Recorder, outbox: Outbox) -> None:
+async def test_close_returns_the_hints_in_flight(peer: Recorder, outbox: Outbox) -> None:
     peer.seconds = 60  # it does not answer before it is forgotten
     outbox.add(message(new={"a": 3}))
     await until(lambda: peer.at_once == 1)
     outbox.add(message(new={"a": 1, "b": 1}))
     assert outbox.close().new == {"a": 4, "b": 1}
-    await outbox.sent()
+    await outbox.wait_sent()
 
 
-async def test_what_was_heard_is_not_told_again(peer: Recorder, outbox: Outbox) -> None:
+async def test_close_does_not_return_delivered_hints(peer: Recorder, outbox: Outbox) -> None:
     outbox.add(message(new={"a": 3}))
-    await outbox.sent()
+    await outbox.wait_sent()
     assert outbox.close().new == {}
 
 
-async def test_a_failure_names_also_what_came_meanwhile(peer: Recorder) -> None:
+async def test_a_failure_reports_also_hints_added_meanwhile(peer: Recorder) -> None:
     unheard: list[Message] = []
     outbox = Outbox(
         peer.send,
@@ -133,4 +131,4 @@ async def test_a_failure_names_also_what_came_meanwhile(peer: Recorder) -> None:
     await until(lambda: bool(unheard))
     assert unheard[0].new == {"a": 1}
     outbox.close()
-    await outbox.sent()
+    await outbox.wait_sent()

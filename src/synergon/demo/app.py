@@ -1,4 +1,4 @@
-"""The app that the demo's workers run: a little of everything, each body writing down when it starts and ends."""
+"""The app that the demo's workers run: several kinds of tasks; each task function logs its start and end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import Final
 
-from synergon.cli.demo_log import logged
 from synergon.context import Context
+from synergon.demo.task_log import log_run
 from synergon.engine import Engine
 from synergon.policies import Retry
 
@@ -22,22 +22,22 @@ engine = Engine(
     os.environ.get(URL_VARIABLE, "memory://"),
     concurrency=32,
     child_processes=2,
-    # The one who enqueues is a process of its own; workers that look this often see its tasks soon.
+    # The demo's own process enqueues without peering; a short sweep makes the workers see its tasks soon.
     sweep="50ms",
 )
 
 
 @engine.task(priority=100)
 async def alert(ctx: Context, number: int) -> int:
-    """Urgent, and quick."""
-    with logged(ctx):
+    """Urgent and quick."""
+    with log_run(ctx):
         return number
 
 
 @engine.task(priority=10, retry=Retry(attempts=4, first=0.5))
 async def charge(ctx: Context, order: int) -> int:
-    """Waits for a bank that refuses every tenth customer at first."""
-    with logged(ctx):
+    """Waits for a bank; every tenth charge fails at its first attempt."""
+    with log_run(ctx):
         await asyncio.sleep(0.01)
         if order % 10 == 0 and ctx.attempt == 1:
             raise ConnectionError("the bank does not answer")
@@ -47,53 +47,53 @@ async def charge(ctx: Context, order: int) -> int:
 @engine.task
 async def mail(ctx: Context, number: int) -> int:
     """Waits for a mail server."""
-    with logged(ctx):
+    with log_run(ctx):
         await asyncio.sleep(0.02)
         return number
 
 
 @engine.task
 def thumbnail(ctx: Context, number: int) -> str:
-    """Some milliseconds of work in a thread."""
-    with logged(ctx):
+    """Computes for some milliseconds in a thread."""
+    with log_run(ctx):
         return hashlib.pbkdf2_hmac("sha256", b"picture", str(number).encode(), 4_000).hex()
 
 
 @engine.task(runs_in="process", priority=-10)
 def archive(ctx: Context, number: int) -> int:
-    """Pure Python that would block everybody else, in a child process."""
-    with logged(ctx):
+    """Pure Python that would block the event loop; runs in a child process."""
+    with log_run(ctx):
         return sum(digit * digit for digit in range(400_000)) + number
 
 
 @engine.task(priority=20)
 async def remind(ctx: Context, number: int) -> int:
-    """To be started at a given moment."""
-    with logged(ctx):
+    """Scheduled for a given time."""
+    with log_run(ctx):
         return number
 
 
 @engine.task(priority=20, max_running=ENCODERS)
 async def encode(ctx: Context, number: int) -> int:
-    """Takes long enough to be killed in the middle."""
-    with logged(ctx):
+    """Takes long enough for its worker to be killed meanwhile."""
+    with log_run(ctx):
         await asyncio.sleep(ENCODE_SECONDS)
         return number
 
 
 @engine.task(priority=20)
 async def export(ctx: Context) -> None:
-    """Takes so long that somebody will lose patience."""
-    with logged(ctx):
+    """Takes so long that it is cancelled."""
+    with log_run(ctx):
         await asyncio.sleep(600)
 
 
-def work() -> None:
-    """What a worker process does. It ends with whoever started it, even if that one was killed."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def run_worker() -> None:
+    """Run a worker process. It ends with the process that started it, even if that was killed."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     engine.run_sync()
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()  # returns when the other end is closed
+def _exit_with_parent() -> None:
+    sys.stdin.read()  # returns when the parent has closed its end, at the latest by exiting
     os._exit(1)

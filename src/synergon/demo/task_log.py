@@ -1,6 +1,6 @@
-"""The bodies' own log: one line when a body starts and one when it ends, appended by whatever process runs it.
+"""The tasks' own log: each task function appends a line when it starts and one when it ends.
 
-It knows nothing of the engine, so it can be held against what the database says.
+The log does not depend on the engine, so it can be compared with what the database says.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Final
 from synergon.context import Context
 
 FOLDER_VARIABLE: Final = "SYNERGON_DEMO_FOLDER"
-FILE_NAME: Final = "bodies.log"
+FILE_NAME: Final = "tasks.log"
 
 
 @contextmanager
-def logged(ctx: Context) -> Iterator[None]:
-    """Write that the body of this task starts, and then that it has ended, or was stopped by an error."""
+def log_run(ctx: Context) -> Iterator[None]:
+    """Log the start of the task function, and its end or error."""
     _write("start", ctx)
     try:
         yield
     except BaseException:
-        _write("stop", ctx)
+        _write("error", ctx)
         raise
     _write("end", ctx)
 
 
-def _write(word: str, ctx: Context) -> None:
+def _write(event: str, ctx: Context) -> None:
     worker = os.environ["SYNERGON_NAME"]
     # One write to a file opened for appending: lines of several processes never mix.
-    os.write(_file(), f"{word} {ctx.task_id} {ctx.claim_no} {ctx.kind} {worker} {time.time():.6f}\n".encode())
+    os.write(_file(), f"{event} {ctx.task_id} {ctx.claim_no} {ctx.kind} {worker} {time.time():.6f}\n".encode())
 
 
 @cache
@@ -45,24 +45,24 @@ def _file() -> int:
 
 @dataclass(slots=True)
 class Run:
-    """One execution of a body."""
+    """One execution of a task function."""
 
     task_id: int
     kind: str
     worker: str
     started_at: float
     ended_at: float | None = None
-    is_stopped: bool = False
-    """It ended with an error; what neither ended nor stopped was cut off."""
+    """None: it is still running, or its process died."""
+    has_error: bool = False
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its good end."""
-        return self.ended_at is not None and not self.is_stopped
+        """Whether it ended without an error."""
+        return self.ended_at is not None and not self.has_error
 
 
-class RunLog:
-    """What the bodies have written so far."""
+class TaskLog:
+    """Reads the tasks' log."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -72,7 +72,7 @@ class RunLog:
         self.by_task: dict[int, list[Run]] = {}
 
     def read(self) -> None:
-        """Take in the lines that are new."""
+        """Read the lines that were added since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -80,10 +80,10 @@ class RunLog:
             text, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(text) + len(newline)
         for line in text.decode().splitlines():
-            self._take(*line.split())
+            self._add(*line.split())
 
-    def _take(self, word: str, task_id: str, claim_no: str, kind: str, worker: str, moment: str) -> None:
-        if word == "start":
+    def _add(self, event: str, task_id: str, claim_no: str, kind: str, worker: str, moment: str) -> None:
+        if event == "start":
             run = Run(int(task_id), kind, worker, float(moment))
             self._open[task_id, claim_no] = run
             self.runs.append(run)
@@ -91,16 +91,16 @@ class RunLog:
             return
         run = self._open.pop((task_id, claim_no))
         run.ended_at = float(moment)
-        run.is_stopped = word == "stop"
+        run.has_error = event == "error"
 
     def running_on(self, worker: str) -> list[Run]:
-        """The bodies that this worker has started and that have neither ended nor stopped."""
+        """Runs that this worker has started and that have not ended."""
         return [run for run in self._open.values() if run.worker == worker]
 
-    def finished(self, worker: str | None = None) -> list[float]:
-        """When bodies have ended well, on one worker or on all."""
+    def finished_at(self, worker: str | None = None) -> list[float]:
+        """The end times of runs without an error, on one worker or on all."""
         return [
             run.ended_at
             for run in self.runs
-            if run.ended_at is not None and not run.is_stopped and worker in (None, run.worker)
+            if run.ended_at is not None and not run.has_error and worker in (None, run.worker)
         ]

@@ -1,4 +1,4 @@
-"""What the demo's story happens on: the store, the workers, and whoever watches them."""
+"""DemoCluster: the database and the worker processes of the demo, and the loop that updates its view."""
 
 from __future__ import annotations
 
@@ -8,73 +8,74 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from synergon.cli import demo_app as app
-from synergon.cli.demo_log import RunLog
-from synergon.cli.demo_summary import Summary
-from synergon.cli.demo_view import View
-from synergon.cli.demo_workers import WorkerProcess
+from synergon.demo import app
+from synergon.demo.summary import Summary
+from synergon.demo.task_log import TaskLog
+from synergon.demo.view import View
+from synergon.demo.worker_processes import WorkerProcess
 from synergon.handle import Handle
 from synergon.model.lifecycle import FINAL
 from synergon.model.task_records import TaskRecord
 from synergon.task import Call
 
-LOOK_SECONDS: Final = 0.1
+REFRESH_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.01
 PAGE: Final = 10_000
 
 
-class Stage:
-    """To be entered and left: afterwards no worker is there any more."""
+class DemoCluster:
+    """Context manager; after it no worker process is left."""
 
-    def __init__(self, folder: Path, view: View, pace: float) -> None:
+    def __init__(self, folder: Path, view: View, speed: float) -> None:
         self.view = view
-        self.log = RunLog(folder)
+        self.log = TaskLog(folder)
         self.workers: list[WorkerProcess] = []
         self.accepted: list[int] = []
         self.cancelled: list[int] = []
-        self.pace = pace
-        """How much faster than told the story is."""
+        self.speed = speed
+        """Divides the pauses of the scenario."""
         self._folder = folder
         self._url = f"sqlite:///{folder}/demo.db"
-        self._watching: asyncio.Task[None] | None = None
+        self._refresh_task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> DemoCluster:
         app.engine.settings = app.engine.settings.changed({"url": self._url}, "the demo")
         await app.engine.connect()
-        self._watching = asyncio.ensure_future(self._watch())
+        self._refresh_task = asyncio.ensure_future(self._refresh_forever())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._refresh_task is not None:
+            self._refresh_task.cancel()
         for worker in self.workers:
-            worker.end()
+            worker.close()
         await app.engine.stop()
 
-    async def _watch(self) -> None:
+    async def _refresh_forever(self) -> None:
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_SECONDS)
+            await self.refresh()
+            await asyncio.sleep(REFRESH_SECONDS)
 
-    async def look(self) -> None:
-        """See how things stand."""
+    async def refresh(self) -> None:
+        """Read the log and the counts, and update the view."""
         self.log.read()
         self.view.draw(await app.engine.store.counts(), self.log, self.workers, len(self.accepted))
 
-    async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> float:
-        """Wait until it is so; how long that took."""
-        began = time.monotonic()
+    async def wait_until(self, condition: Callable[[], bool | Awaitable[bool]]) -> float:
+        """Wait until the condition holds; return the seconds that this took."""
+        started_at = time.monotonic()
         while True:
             for worker in self.workers:
                 worker.check()
-            await self.look()
-            answer = is_so()
+            await self.refresh()
+            answer = condition()
             if answer if isinstance(answer, bool) else await answer:
-                return time.monotonic() - began
-            await asyncio.sleep(0.01)
+                return time.monotonic() - started_at
+            await asyncio.sleep(POLL_SECONDS)
 
     async def pause(self, seconds: float) -> None:
-        """Let the audience see something."""
-        await asyncio.sleep(seconds / self.pace)
+        """Give the viewer time to see something."""
+        await asyncio.sleep(seconds / self.speed)
 
     def start_worker(self, name: str) -> WorkerProcess:
         """Start a worker process."""
@@ -82,17 +83,17 @@ class Stage:
         return self.workers[-1]
 
     async def enqueue(self, calls: Iterable[Call[Any]]) -> list[Handle[Any]]:
-        """Enqueue all of these, and write down what was accepted."""
+        """Enqueue calls and keep the accepted ids for the summary."""
         handles = await app.engine.enqueue(calls)
         self.accepted += [handle.id for handle in handles]
         return handles
 
-    async def is_all_ended(self) -> bool:
-        """Whether no task is left that is not final."""
+    async def have_all_ended(self) -> bool:
+        """Whether every task is in a final state."""
         return all(state in FINAL for _, _, state in await app.engine.store.counts())
 
-    async def reckon(self) -> Summary:
-        """Gather what the three witnesses say."""
+    async def stop_and_summarise(self) -> Summary:
+        """Stop the workers and collect the accepted ids, the history and the tasks' log."""
         for worker in self.workers:
             worker.stop()
         self.log.read()

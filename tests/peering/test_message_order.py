@@ -1,4 +1,4 @@
-"""Every order in which a few messages can arrive, each of them twice: one execution of each task."""
+"""Every order in which a few messages can arrive, each of them twice: each task is executed once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Town:
 
     def __init__(self) -> None:
         self.network = PipeNetwork()
-        self.network.weather.drop = 1.0
+        self.network.faults.drop = 1.0
         url = f"memory://orders-{next(_names)}"
         self.engines = [Engine(url, sweep=RARELY, transport=self.network.transport()) for _ in range(3)]
         self.first, self.second, self.producer = self.engines
@@ -47,18 +47,18 @@ class Town:
             await stack.enter_async_context(self.producer)
             yield
 
-    async def letter(self, to: Engine, content: Message) -> tuple[str, Envelope]:
+    async def envelope_for(self, to: Engine, content: Message) -> tuple[str, Envelope]:
         """What the producer might say, and where it goes."""
         assert to.peers is not None
         assert self.producer.peers is not None
-        seal = await self.producer.peers._open()
-        return str(to.peers.address), seal.wrap(self.producer.peers.id, encode(content))
+        signer = await self.producer.peers._ensure_signer()
+        return str(to.peers.address), signer.wrap(self.producer.peers.id, encode(content))
 
 
 async def deliver(network: PipeNetwork, letters: Sequence[tuple[str, Envelope]], repeat: str, turns: int) -> None:
     """All of them in this order, and each of them again, which nobody believes."""
     for address, envelope in letters:
-        network._bring(address, envelope)
+        network._deliver(address, envelope)
         if repeat == "at once":
             assert_refused(network, address, envelope)
         for _ in range(turns):
@@ -70,11 +70,11 @@ async def deliver(network: PipeNetwork, letters: Sequence[tuple[str, Envelope]],
 
 def assert_refused(network: PipeNetwork, address: str, envelope: Envelope) -> None:
     with pytest.raises(SendError, match="received before"):
-        network._bring(address, envelope)
+        network._deliver(address, envelope)
 
 
 @pytest.mark.parametrize(("repeat", "turns"), [("at once", 5), ("backwards", 5), ("later", 0)])
-async def test_in_whatever_order_messages_arrive_each_task_runs_once(repeat: str, turns: int) -> None:
+async def test_each_task_runs_once_in_whatever_order_messages_arrive(repeat: str, turns: int) -> None:
     """`turns`: how often the loop turns between two messages; after five of them a task that was hinted at runs."""
     for order in permutations(range(4)):
         town = Town()
@@ -83,10 +83,10 @@ async def test_in_whatever_order_messages_arrive_each_task_runs_once(repeat: str
             late = calls[1].with_options(delay=0.001)
             one, other = await town.producer.enqueue([calls[0], late])
             letters = [
-                await town.letter(town.first, message(new={"body": 1})),
-                await town.letter(town.second, message(new={"body": 2}, done=(one.id, other.id))),
-                await town.letter(town.first, message(due=True)),
-                await town.letter(town.first, message(cancel=(one.id, other.id))),  # which nobody has asked for
+                await town.envelope_for(town.first, message(new={"body": 1})),
+                await town.envelope_for(town.second, message(new={"body": 2}, done=(one.id, other.id))),
+                await town.envelope_for(town.first, message(due=True)),
+                await town.envelope_for(town.first, message(cancel=(one.id, other.id))),  # which nobody has asked for
             ]
             await deliver(town.network, [letters[number] for number in order], repeat, turns)
             for handle in (one, other):
@@ -94,7 +94,7 @@ async def test_in_whatever_order_messages_arrive_each_task_runs_once(repeat: str
         assert town.runs == {0: 1, 1: 1}, f"in the order {order}"
 
 
-async def test_a_message_does_not_get_through_one_way_only() -> None:
+async def test_each_task_runs_once_when_one_direction_is_cut() -> None:
     network = PipeNetwork()
     worker, producer = (Engine("memory://one-way", sweep=RARELY, transport=network.transport()) for _ in range(2))
     ran = asyncio.Event()
@@ -125,4 +125,4 @@ def peers_of(engine: Engine) -> Peers:
 
 async def envelope_of(engine: Engine) -> Envelope:
     peers = peers_of(engine)
-    return (await peers._open()).wrap(peers.id, encode(message()))
+    return (await peers._ensure_signer()).wrap(peers.id, encode(message()))

@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, killed, stopped, and never left behind."""
+"""The demo's worker processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from synergon.cli.demo_app import URL_VARIABLE
-from synergon.cli.demo_log import FOLDER_VARIABLE
+from synergon.demo.app import URL_VARIABLE
+from synergon.demo.task_log import FOLDER_VARIABLE
 from synergon.errors import SynergonError
 
-PROGRAM: Final = "from synergon.cli.demo_app import work; work()"
+PROGRAM: Final = "from synergon.demo.app import run_worker; run_worker()"
 STOP_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
-    """One of them, from its start until `end` has made sure that it is gone."""
+    """A worker process, from its start until `close`, after which it is gone."""
 
     def __init__(self, name: str, url: str, folder: Path) -> None:
         self.name = name
@@ -31,38 +31,38 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM],
                 env={**inherited, **settings},
-                stdin=subprocess.PIPE,  # closed when this process ends, however it ends; the worker ends then too
+                stdin=subprocess.PIPE,  # closed when this process ends, however it ends; the worker then exits
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which then stops its workers
+                start_new_session=True,  # Ctrl-C reaches the demo only, which then stops its workers
             )
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def check(self) -> None:
-        """Raise if it has ended although nobody wanted that."""
+        """Raise if the process has ended unexpectedly."""
         if self.killed_at is None and self._process.poll() is not None:
             last = self._log.read_text(errors="replace").strip()[-2000:]
             raise SynergonError(f"worker {self.name} ended with code {self._process.returncode}:\n{last}")
 
     def kill(self) -> float:
-        """SIGKILL: no farewell, no clean-up. The moment at which it happened."""
+        """Send SIGKILL, so that the worker cannot clean up; return the time of the kill."""
         self.killed_at = time.time()
         self._process.kill()
         self._process.wait()
         return self.killed_at
 
     def stop(self) -> None:
-        """Stop it in order, unless that takes too long."""
+        """Ask the process to stop, and wait up to STOP_SECONDS for it."""
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
 
-    def end(self) -> None:
-        """Make sure that it is gone."""
+    def close(self) -> None:
+        """Make sure that the process is gone."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None

@@ -1,11 +1,11 @@
-"""Signatures: everything that must not be believed is refused."""
+"""Signatures: every envelope that must not be accepted is rejected."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from synergon.peering import signing as sealing
+from synergon.peering import signing
 from synergon.peering.signing import WINDOW, SignatureError, Signer
 
 SECRET = b"a secret of the cluster"
@@ -21,7 +21,7 @@ class Moment:
         return self.now
 
 
-def test_a_sealed_message_is_believed_once() -> None:
+def test_a_signed_envelope_is_accepted_once() -> None:
     moment = Moment()
     envelope = Signer(SECRET, moment).wrap("me", b"body")
     receiver = Signer(SECRET, moment)
@@ -30,51 +30,51 @@ def test_a_sealed_message_is_believed_once() -> None:
         receiver.check(envelope)
 
 
-def test_another_secret_is_refused() -> None:
+def test_a_signature_with_another_secret_is_rejected() -> None:
     moment = Moment()
     with pytest.raises(SignatureError, match="signature is wrong"):
         Signer(SECRET, moment).check(Signer(b"guessed", moment).wrap("me", b"body"))
 
 
 @pytest.mark.parametrize("field", ["peer_id", "time", "nonce", "body", "signature"])
-def test_whatever_is_changed_breaks_the_signature(field: str) -> None:
-    seal = Signer(SECRET, Moment())
-    envelope = seal.wrap("me", b"body")
+def test_changing_any_field_invalidates_the_signature(field: str) -> None:
+    signer = Signer(SECRET, Moment())
+    envelope = signer.wrap("me", b"body")
     changed = msgspec.structs.replace(envelope, **{field: b"other" if field == "body" else "1"})
     with pytest.raises(SignatureError, match="signature is wrong"):
-        seal.check(changed)
+        signer.check(changed)
 
 
 @pytest.mark.parametrize("shift", [-WINDOW - 1, WINDOW + 1])
-def test_a_message_of_another_time_is_refused(shift: int) -> None:
+def test_an_envelope_outside_the_time_window_is_rejected(shift: int) -> None:
     moment = Moment()
     receiver = Signer(SECRET, moment)
     envelope = Signer(SECRET, moment).wrap("me", b"body")
     moment.now += shift
-    with pytest.raises(SignatureError, match="too old, or of the future"):
+    with pytest.raises(SignatureError, match="too old or in the future"):
         receiver.check(envelope)
 
 
-def test_what_is_forgotten_cannot_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "NONCES_KEPT", 10)
+def test_an_envelope_whose_nonce_was_dropped_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "MAX_NONCES", 10)
     moment = Moment()
-    seal = Signer(SECRET, moment)
+    signer = Signer(SECRET, moment)
     envelopes = []
     for _ in range(30):
         moment.now += 1000
-        envelopes.append(seal.wrap("me", b"body"))
-        seal.check(envelopes[-1])
-    assert len(seal._nonces) <= 10
+        envelopes.append(signer.wrap("me", b"body"))
+        signer.check(envelopes[-1])
+    assert len(signer._nonces) <= 10
     for envelope in envelopes:
         with pytest.raises(SignatureError):
-            seal.check(envelope)
+            signer.check(envelope)
 
 
-def test_old_nonces_are_let_go() -> None:
+def test_old_nonces_are_dropped() -> None:
     moment = Moment()
-    seal = Signer(SECRET, moment)
+    signer = Signer(SECRET, moment)
     for _ in range(100):
-        seal.check(seal.wrap("me", b"body"))
+        signer.check(signer.wrap("me", b"body"))
     moment.now += 2 * WINDOW
-    seal.check(seal.wrap("me", b"body"))
-    assert len(seal._nonces) == 1
+    signer.check(signer.wrap("me", b"body"))
+    assert len(signer._nonces) == 1

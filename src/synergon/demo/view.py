@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live view on a terminal, plain lines elsewhere. Fits into 80 columns."""
+"""The demo's output while it runs: a live view on a terminal, plain lines elsewhere. Fits into 80 columns."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli.demo_app import engine
-from synergon.cli.demo_log import RunLog
-from synergon.cli.demo_workers import WorkerProcess
+from synergon.demo.app import engine
+from synergon.demo.task_log import TaskLog
+from synergon.demo.worker_processes import WorkerProcess
 from synergon.model.lifecycle import FINAL, State
 
-STORY_LINES: Final = 7
+SHOWN_LINES: Final = 7
 RATE_SECONDS: Final = 1.0
 COLUMNS: Final = {
     "ready": ({State.READY}, "bold"),
-    "later": ({State.SCHEDULED}, "yellow"),
+    "scheduled": ({State.SCHEDULED}, "yellow"),
     "running": ({State.RUNNING}, "cyan"),
-    "done": (FINAL, "green"),
+    "ended": (FINAL, "green"),
 }
 
 Counts = Mapping[tuple[str, str, State], int]
 
 
 class View:
-    """Draws what it is given. What is said is kept, and stays on the screen when the live part is gone."""
+    """Draws the state of the demo, and prints lines that stay on the screen after the live view is removed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._began = time.monotonic()
-        self._story: list[Text] = []
+        self._started_at = time.monotonic()
+        self._lines: list[Text] = []
         self._live: Live | None = None
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stderr=False)
@@ -49,19 +49,19 @@ class View:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            for line in self._story:
+            for line in self._lines:
                 self._console.print(line)
         self._console.print()
 
-    def say(self, text: str, style: str = "") -> None:
-        """Tell what happens now."""
-        line = Text.assemble((f"{time.monotonic() - self._began:5.1f} s  ", "dim"), (text, style))
-        self._story.append(line)
+    def print(self, text: str, style: str = "") -> None:
+        """Print a line with the seconds since the start."""
+        line = Text.assemble((f"{time.monotonic() - self._started_at:5.1f} s  ", "dim"), (text, style))
+        self._lines.append(line)
         if self._live is None:
             self._console.print(line)
 
-    def draw(self, counts: Counts, log: RunLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
-        """Show how things stand; without a terminal this does nothing."""
+    def draw(self, counts: Counts, log: TaskLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
+        """Update the live view; without a terminal this does nothing."""
         if self._live is None:
             return
         now = time.time()
@@ -69,17 +69,17 @@ class View:
         self._live.update(Group(*parts), refresh=True)
 
     def _last_lines(self) -> RenderableType:
-        lines = self._story[-STORY_LINES:]
-        return Group(*lines, *[Text()] * (STORY_LINES - len(lines)))
+        lines = self._lines[-SHOWN_LINES:]
+        return Group(*lines, *[Text()] * (SHOWN_LINES - len(lines)))
 
 
-def _progress(counts: Counts, log: RunLog, accepted: int, now: float) -> RenderableType:
+def _progress(counts: Counts, log: TaskLog, accepted: int, now: float) -> RenderableType:
     ended = sum(number for (_, _, state), number in counts.items() if state in FINAL)
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_row(
         ProgressBar(total=max(accepted, 1), completed=ended, width=30, complete_style="green", finished_style="green"),
         Text.assemble((f"{ended:,}", "bold green"), f" of {accepted:,} ended"),
-        Text(f"{_rate(log.finished(), now):,} a second", style="bold cyan"),
+        Text(f"{_rate(log.finished_at(), now):,} per second", style="bold cyan"),
     )
     return line
 
@@ -89,7 +89,7 @@ def _kinds(counts: Counts) -> RenderableType:
     for heading in ("\nkind", "\nruns in"):
         table.add_column(heading, width=10)
     for heading in ("\npriority", *(f"\n{name}" for name in COLUMNS)):
-        table.add_column(heading, justify="right", width=8)
+        table.add_column(heading, justify="right", width=9)
     for kind, task_type in engine.kinds.items():
         numbers = [_number(counts, kind, states, style) for states, style in COLUMNS.values()]
         table.add_row(Text(kind, style="bold"), task_type.policy.runs_in, str(task_type.policy.priority), *numbers)
@@ -97,14 +97,14 @@ def _kinds(counts: Counts) -> RenderableType:
 
 
 def _number(counts: Counts, kind: str, states: Collection[State], style: str) -> Text:
-    number = sum(found for (_, its_kind, state), found in counts.items() if its_kind == kind and state in states)
+    number = sum(count for (_, its_kind, state), count in counts.items() if its_kind == kind and state in states)
     return Text(f"{number:,}", style=style if number else "dim")
 
 
-def _workers(workers: Sequence[WorkerProcess], log: RunLog, now: float) -> RenderableType:
+def _workers(workers: Sequence[WorkerProcess], log: TaskLog, now: float) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for worker in workers:
-        finished = log.finished(worker.name)
+        finished_at = log.finished_at(worker.name)
         running = len(log.running_on(worker.name))
         is_alive = worker.killed_at is None
         table.add_row(
@@ -112,8 +112,8 @@ def _workers(workers: Sequence[WorkerProcess], log: RunLog, now: float) -> Rende
             Text(worker.name, style="bold"),
             Text(f"pid {worker.pid}", style="dim"),
             Text(f"{running} running") if is_alive else Text(f"killed with {running} running", style="bold red"),
-            f"{len(finished):,} done",
-            Text(f"{_rate(finished, now):,} a second", style="cyan") if is_alive else "",
+            f"{len(finished_at):,} finished",
+            Text(f"{_rate(finished_at, now):,} per second", style="cyan") if is_alive else "",
         )
     return Group(Text(), table, Text())
 
