@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
+import synergon.node.node  # noqa: F401  loaded before the first measurement, as in a running worker
 from benchmarks.postgres.app import CONCURRENCY, App
 from synergon import Engine
 

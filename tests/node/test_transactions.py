@@ -332,7 +332,7 @@ async def test_a_process_body_says_so_too(engine: Engine) -> None:
         record = await ended(await want_transaction.enqueue())
     assert record.reason is Reason.ERROR
     assert record.error is not None
-    assert "ctx.transaction() is not available in a process body" in record.error.message
+    assert "ctx.transaction() is not available in a child process" in record.error.message
 
 
 # ---------------------------------------------------------------- conn=

@@ -242,7 +242,7 @@ def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection
     assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority=? AND id<?)" in second
 
 
-@pytest.mark.parametrize("name", ["ready_among", "keeping", "keep", "spare", "place"])
+@pytest.mark.parametrize("name", ["ready_among", "keep", "spare", "place"])
 def test_single_tasks_are_found_by_id(planner: sqlite3.Connection, name: str) -> None:
     steps = plan(planner, name, *["[]"] * SQL[name].count("?"))
     assert steps == ["SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"]

@@ -131,7 +131,7 @@ def test_a_process_that_was_forked_off_is_told_that_the_engine_is_not_its_own(ur
 def test_a_call_that_does_not_end_is_refused_when_the_engine_closes(
     memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.portal.END_SECONDS", 0.1)
+    monkeypatch.setattr("synergon.client.sync_bridge.END_SECONDS", 0.1)
     engine = Engine(memory_url)
     has_begun, errors = threading.Event(), list[BaseException]()
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Self, Unpack
 
 import msgspec
 
+import synergon.node.node  # noqa: F401  loaded before the first measurement, as in a running worker
 from synergon import Engine, State, SynergonError, TaskType
 from synergon.cli.output import console, new_table, print_line, stderr, write_json
 from synergon.model.lifecycle import LIVE
