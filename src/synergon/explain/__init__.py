@@ -1,5 +1,5 @@
 """Why a task waits: one sentence for people, and a structure for programs.
 
-The answer is worked out by the code that decides what runs where (`stores.weighing`, `stores.allotting`,
-`node_state`), from what the store has and from what each node says of itself.
+The answer comes from the code that decides what runs where (`stores.rules.claim_plan`,
+`stores.rules.shared_capacity`), from the rows of the store and the status that each node publishes.
 """

@@ -22,7 +22,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
     is_command: bool = False
     """These go ahead of all that are not, and do not count against `ClaimRequest.limit`."""
     requirements: Requirements = NO_REQUIREMENTS
-    """What those of its tasks requirements whose rows say nothing, a child process included."""
+    """The requirements of its tasks whose rows have none of their own, a child process included."""
     rank: int = 0
     """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
     is_urgent: bool = False

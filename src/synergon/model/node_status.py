@@ -46,7 +46,7 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_process: bool = False
     """Its bodies take child processes, unless their rows say otherwise."""
     requirements: str = KIND_DEFAULT
-    """What those of its tasks requirements whose rows say nothing; empty: nothing."""
+    """The requirements of its tasks whose rows have none of their own; empty: none."""
     rank: int = 0
     is_urgent: bool = False
     is_asking: bool = False
@@ -76,7 +76,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
     """In order."""
     totals: dict[str, int] = {}
-    """What it has of each resource, and of child processes, in the whole numbers of `demands`."""
+    """What it has of each resource, and of child processes, in the whole numbers of `model.requirements`."""
     free: dict[str, int] = {}
     """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
     yielding: dict[str, int] = {}

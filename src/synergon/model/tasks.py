@@ -51,7 +51,7 @@ class NewTask(Record, frozen=True, kw_only=True):
     target: str | None = None
     """Only this server will do."""
     requirements: str = KIND_DEFAULT
-    """The text of what it demands of a node (`demands.Demand`)."""
+    """The text of what it demands of a node (`requirements.Requirements`)."""
 
 
 class Insertion(msgspec.Struct, frozen=True):

@@ -322,7 +322,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     rate: Rate | None = None
     requirements: Requirements = NO_REQUIREMENTS
-    """What its tasks requirements of a node, unless their calls say otherwise."""
+    """What its tasks require of a node, unless a call has requirements of its own."""
     downstream_of: tuple[str, ...] = ()
     """Kinds that come before it in a pipeline."""
     urgent: bool = False

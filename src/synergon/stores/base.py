@@ -189,10 +189,10 @@ class Store(Protocol):
         Takes the first tasks in order among the asked kinds and queues, without paused queues and without tasks
         whose `expires_at` has come. Returns them in that order. Raises `LeaseLost` if the node has no live lease.
 
-        Where a room names limits or a provider, a task is taken only if there is a place for it in all of them, and it
-        is given its server and slot (`stores.allotting`); all of that is counted and taken under locks, so that nothing
-        is over-admitted. A kind that has no place left does not keep others from being taken. Commands are taken before
-        all else. Starts of rated kinds are charged to their line's rate.
+        Where a kind request names limits or a provider, a task is claimed only if all of them have a permit for it, and
+        it is given its server and slot (`stores.rules.shared_capacity`). Permits are counted and taken under locks, so
+        that no limit is exceeded. A kind without a free permit does not hold up others. Commands are claimed first.
+        Starts of kinds with a rate are charged to the rate of their key queue.
 
         A task is claimed only if it fits the node, in the order of `claim_order` (`stores.node_capacity`). Ready tasks
         are indexed by kind, queue and requirements; of a ready group that does not fit only the first task is read.
@@ -343,10 +343,9 @@ class Store(Protocol):
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
-        `stop` are written down for the node that they name, whose row says at once whether it is cordoned. An order
-        that makes no sense changes nothing, and that is written down too (`outcome` says why), as is one to a node
-        that is not there or whose lease is over, and one that comes with its `refusal`; `stores.ordering` has the
-        words."""
+        `stop` are recorded for the node that they name, whose row says at once whether it is cordoned. An action that
+        makes no sense changes nothing and is recorded, too (`outcome` says why), as is one for a node that does not
+        exist or whose lease is over, and one that comes with its `refusal`. The texts: `stores.rules.action_texts`."""
 
     async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

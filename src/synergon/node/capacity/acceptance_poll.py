@@ -106,7 +106,7 @@ class AcceptancePoll:
 
     def begin(self) -> bool:
         """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
-        when it is (`on_accepted`)."""
+        when it is (`Signals.accepted`)."""
         if self.offers() or self._capacity() <= 0:
             return False
         if self._has_news or self._is_any_unfit or not self._is_at_end:

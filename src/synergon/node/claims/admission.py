@@ -126,7 +126,7 @@ class Admission:
         return self.places(kind).room
 
     def places(self, kind: str) -> FreeSlots:
-        """The same, by what there are slots for (`node_state.places_on` says it of nodes elsewhere)."""
+        """The same, by what there are slots for (`node_status.free_slots_on` says it of nodes elsewhere)."""
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
         room = ledger.commands_free if task_type.is_command else ledger.free

@@ -25,7 +25,7 @@ class ReadyTasks:
         self._commands: Final[dict[str, dict[tuple[str, str, str | None], CommandLane]]] = {}
         """By kind, then by queue, requirements and server."""
         self._demanding: Final[Counter[str]] = Counter()
-        """How many lanes of the kind say what their tasks requirements."""
+        """How many ready groups of the kind have requirements of their own."""
 
     def join(self, row: Row) -> None:
         """A task has become ready."""

@@ -84,7 +84,7 @@ def in_order(rooms: Iterable[KindRequest], taken: Iterable[Any], reserved_task: 
     """The rows that a claim has taken, as others get them."""
     of_kind = {room.kind: room for room in rooms}
     if reserved_task is None and not any(room.is_command or room.is_urgent for room in of_kind.values()):
-        # `place` comes to the same, and takes three times as long.
+        # `claim_order` comes to the same, and takes three times as long.
         in_turn = sorted(taken, key=lambda row: (-row["priority"], of_kind[row["kind"]].rank, row["id"]))
     else:
         in_turn = sorted(

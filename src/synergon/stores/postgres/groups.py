@@ -1,4 +1,4 @@
-"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `consequences`."""
+"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `follow_ups`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ async def act(session: Session, new: NewAction) -> AuditRecord:
 
 
 async def _carry_out(session: Session, new: NewAction) -> str | None:
-    """What came of it; None: the node will say. Raises `Senseless` before anything is changed."""
+    """What came of it; None: the node will say. Raises `Rejected` before anything is changed."""
     action_texts.check(new)
     match new.verb:
         case "pause":

@@ -43,7 +43,7 @@ class Terms(NamedTuple):
 class Session:
     """What a piece of work may use.
 
-    Whoever moves a task writes down which line and group it touched (`touch`); `consequences.draw` puts these in order
+    Whoever moves a task writes down which line and group it touched (`touch`); `follow_ups.draw` puts these in order
     once, at the end of the work. `terms` are those of the kinds whose lines are locked, `locked_groups` the groups.
     """
 

@@ -1,6 +1,6 @@
-"""What a node can carry: the decision that every store makes in its claim, from what the node says of itself.
+"""Whether a task fits a node: every store decides this in its claim, from the capacity in the claim request.
 
-It is the node's own word, not a row's: nobody else runs anything there. `Allotment` decides about what all nodes share.
+Only the node itself uses its capacity, so no row holds it. What all nodes share is in `shared_capacity`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The claim where more than slots decides: what tasks requirements of the node, limits, servers, rates, commands.
+"""The claim where more than slots decides: requirements, limits, servers, rates, commands.
 
 The write lock is held, so what is counted here stays true until the commit. What a task holds is written into its row
 when it is taken, and nowhere else: usage is the number of running rows that name it.

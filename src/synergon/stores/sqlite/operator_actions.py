@@ -34,7 +34,7 @@ def _json(new: NewAction) -> bytes:
 
 
 def _carry_out(transaction: Transaction, new: NewAction) -> str | None:
-    """What came of it; None: the node will say. Raises `Senseless` before anything is changed."""
+    """What came of it; None: the node will say. Raises `Rejected` before anything is changed."""
     action_texts.check(new)
     match new.verb:
         case "pause":

@@ -95,7 +95,7 @@ class Lanes:
 
 
 def order_of(lanes: Sequence[Lane]) -> Order:
-    """The order of kinds that have nothing but a slot of the node to share: `weighing.place`, said shorter."""
+    """`node_capacity.claim_order` for kinds that share nothing but slots: priority, rank, age."""
     ranks = {lane.room.kind: lane.room.rank for lane in lanes}
     if len(set(ranks.values())) == 1:
         return _by_age

@@ -47,7 +47,7 @@ class Transaction:
 
     New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
     commit share statements too. What is written down in `lines` and `groups` is put in order by
-    `consequences.draw` before the work returns.
+    `follow_ups.draw` before the work returns.
     """
 
     __slots__ = (
