@@ -38,27 +38,27 @@ class Room:
 
 async def measure(subject: str, url: str, rounds: int, measured: Measured) -> None:
     """Of a limit by name, and of a line's; each is raised by an engine that is not the node's."""
-    room = Room()
+    kind_request = Room()
     engine, operator = Engine(url), Engine(url)
     engine.limit("raised", LOW)
-    by_name = engine.task(name="by_name", limits=["raised"])(room.body)
-    in_line = engine.task(name="in_line_raised", limit_by=lambda number: "one", limit=LOW)(room.body)  # noqa: ARG005
+    by_name = engine.task(name="by_name", limits=["raised"])(kind_request.body)
+    in_line = engine.task(name="in_line_raised", limit_by=lambda number: "one", limit=LOW)(kind_request.body)  # noqa: ARG005
     async with engine, operator, engine.worker(), asyncio.timeout(PATIENCE_SECONDS):
         for limit, task in (("raised", by_name), ("key:in_line_raised", in_line)):
             label = "raised_line" if task is in_line else "raised_limit"
-            delays = [await _round(room, operator, limit, task) for _ in range(rounds)]
+            delays = [await _round(kind_request, operator, limit, task) for _ in range(rounds)]
             measured.add_percentiles(f"{subject}.{label}", Percentiles.of(delays))
 
 
-async def _round(room: Room, operator: Engine, limit: str, task: Any) -> float:
+async def _round(kind_request: Room, operator: Engine, limit: str, task: Any) -> float:
     await operator.set_limit(limit, LOW)
     handles = await task.enqueue_many((number,) for number in range(HIGH))
-    await room.are_in[LOW].wait()
+    await kind_request.are_in[LOW].wait()
     asked = perf_counter()
     await operator.set_limit(limit, HIGH)
-    await room.are_in[HIGH].wait()
+    await kind_request.are_in[HIGH].wait()
     delay = perf_counter() - asked
-    room.door.set()
+    kind_request.door.set()
     await asyncio.gather(*(handle.result() for handle in handles))
-    room.close()
+    kind_request.close()
     return delay

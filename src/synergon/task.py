@@ -26,7 +26,7 @@ from synergon.options.durations import Duration
 from synergon.options.idle_hook import WhenIdle, registrar
 from synergon.options.key_template import KeyTemplate
 from synergon.options.middleware_checks import Middleware, check_middleware
-from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, place
+from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, make_placement
 from synergon.options.payload import Signature, encode
 from synergon.options.requirement_options import requirements_text
 from synergon.policies import DEFAULT_QUEUE, ONCE
@@ -74,7 +74,7 @@ class Call(Generic[Value]):
 
     def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
         """The same call under these options, which replace any it had."""
-        placement = place(options, f"with_options of {self.kind!r}")
+        placement = make_placement(options, f"with_options of {self.kind!r}")
         if self.task_type is not None:
             self.task_type.check_placement(placement)
         return Call(self.kind, self.payload, placement, self.task_type, self.limit_key)
@@ -150,9 +150,9 @@ class Enqueueable(Generic[Parameters, Value]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
         task_type = self._task_type
         payload, arguments = task_type.signature.bind(args, kwargs)
-        if task_type.line is None:
+        if task_type.key_template is None:
             return Call(task_type.kind, payload, self._placement, task_type)
-        limit_key = task_type.line.key(task_type.signature.as_dict(arguments))
+        limit_key = task_type.key_template.key(task_type.signature.as_dict(arguments))
         return Call(task_type.kind, payload, self._placement, task_type, limit_key)
 
     @coroutine_function
@@ -193,7 +193,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
         """The same task under other options, for the calls made through what this returns."""
-        return Configured(self._task_type, place(options, f"with_options of {self._task_type.kind!r}"))
+        return Configured(self._task_type, make_placement(options, f"with_options of {self._task_type.kind!r}"))
 
     def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
         untyped = cast("Enqueueable[..., Value]", self)
@@ -260,10 +260,12 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise ConfigurationError(
                 f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
             )
-        self.line = KeyTemplate(self.policy.limit_by, function, self.kind) if self.policy.has_lines else None
+        self.key_template = (
+            KeyTemplate(self.policy.limit_by, function, self.kind) if self.policy.has_key_queues else None
+        )
         self.limits = self._limits()
         """The limits in which a task of this kind takes a place while it runs."""
-        self.is_limited = bool(self.limits) or provider is not None or self.line is not None
+        self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
         """Whether more than this node decides how many may run."""
         self.requirements = self.policy.requirements
         self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text

@@ -28,5 +28,5 @@ class HalfFull:
         await self._hold.enqueue()
         await self.gate.until_reached()
         handle: Handle[Any] = await big.enqueue(*arguments)
-        await until(lambda: node_of(self._engine).reservation.kept is not None)
+        await until(lambda: node_of(self._engine).reservation.reserved is not None)
         return handle

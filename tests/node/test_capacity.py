@@ -224,14 +224,14 @@ async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
     async def note() -> None:
         """Nothing to do."""
 
-    lanes = [
+    ready_groups = [
         ("note", "default", make_requirements({"ram": 10 + number}, frozenset(), frozenset()).text)
         for number in range(2000)
     ]
     async with engine.worker(concurrency=3):
         neighbours = node_of(engine).hints
         profile = Profile()
-        profile.runcall(neighbours.offer, dict.fromkeys(lanes, 1), is_open=True)
-        assert neighbours._expected == dict.fromkeys(lanes[:3], 1), "what it cannot take is not remembered"
+        profile.runcall(neighbours.offer, dict.fromkeys(ready_groups, 1), is_open=True)
+        assert neighbours._expected == dict.fromkeys(ready_groups[:3], 1), "what it cannot take is not remembered"
     calls = {name: found[0] for (_, _, name), found in Stats(profile).stats.items()}  # type: ignore[attr-defined]
     assert (calls["total"], calls["_take"]) == (2, 2000)

@@ -78,10 +78,10 @@ async def test_ended_bodies_are_forgotten_long_before_their_deadlines() -> None:
         attempt = body(1800)
         deadlines.arm(attempt)
         deadlines.disarm(attempt)
-    assert [list(line) for line in deadlines._lines.values()] == [[running], []]
+    assert [list(line) for line in deadlines._queues.values()] == [[running], []]
     deadlines.disarm(running)
     deadlines.disarm(running)
-    assert not any(deadlines._lines.values())
+    assert not any(deadlines._queues.values())
 
 
 async def test_lengths_of_time_that_nobody_has_any_more_are_forgotten_and_their_timers_with_them() -> None:
@@ -92,6 +92,6 @@ async def test_lengths_of_time_that_nobody_has_any_more_are_forgotten_and_their_
         attempt = body(1800 + number)
         deadlines.arm(attempt)
         deadlines.disarm(attempt)
-    assert deadlines._lines.keys() == deadlines._timers.keys()
-    assert len(deadlines._lines) <= SLACK + 2
-    assert running in deadlines._lines[3600]
+    assert deadlines._queues.keys() == deadlines._timers.keys()
+    assert len(deadlines._queues) <= SLACK + 2
+    assert running in deadlines._queues[3600]

@@ -178,7 +178,7 @@ class Stand:
         self.running: dict[int, Attempt] = {}
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
         self.reservation = Reservation(
-            self.kinds, self.running, self._timeouts, lambda: NOW, keep_seconds=3600, signals=Signals()
+            self.kinds, self.running, self._timeouts, lambda: NOW, reserve_seconds=3600, signals=Signals()
         )
         self.reservation.patience_seconds = 0
         self.admission = Admission(
@@ -217,9 +217,9 @@ class Stand:
             request = replace(request, limit=most)
         claims = await self.engine.store.claim(request)
         self.admission.note(claims)
-        rooms = {room.kind: room for room in request.kinds}
+        kind_requests = {kind_request.kind: kind_request for kind_request in request.kinds}
         for claim in claims:
-            self._start(claim, rooms[claim.kind])
+            self._start(claim, kind_requests[claim.kind])
         return {claim.id for claim in claims}
 
     async def live_on(self) -> None:
@@ -230,9 +230,9 @@ class Stand:
         for attempt in list(self.running.values())[: self.plan.ends]:
             await self._end(attempt)
 
-    def _start(self, claim: Claim, room: KindRequest) -> None:
+    def _start(self, claim: Claim, kind_request: KindRequest) -> None:
         attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
-        attempt.cost = requirements_of(room, claim.requirements).cost
+        attempt.cost = requirements_of(kind_request, claim.requirements).cost
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         self.ledger.take(claim.kind, **self._places_of(attempt))
 
@@ -441,7 +441,7 @@ def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
     )
 
     async def check(engine: Engine, stands: list[Stand], chosen: Stand, ids: list[int]) -> None:
-        assert chosen.reservation.kept is not None
+        assert chosen.reservation.reserved is not None
         assert [bool((await engine.explain(task_id)).can_start_on) for task_id in ids] == [True, False, False]
         await agree(engine, stands, chosen, ids)
 

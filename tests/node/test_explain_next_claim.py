@@ -63,7 +63,7 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         who = "node-0" if count == 1 else "one of node-0, node-1, node-2"
         full = crew.each("hold", r"is full \(cpu 3 of 4 used by task \d+, and it needs 4\)")
         explanation = await crew.said(big, rf"{full}; {who} is about to keep room for it")
-        assert [node.will_keep_room for node in explanation.nodes] == [True] * count
+        assert [node.will_reserve for node in explanation.nodes] == [True] * count
         assert explanation.reserved_by is None
         explanation = await crew.said(small, crew.each("quick", f"is about to keep room for task {big.id}"))
         assert {(cause.why, cause.subject) for node in explanation.nodes for cause in node.causes} == {
@@ -71,7 +71,7 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         }
         claims.go_on()
         explanation = await crew.said(big, rf"{full}; node-\d keeps room for it")
-        assert not any(node.will_keep_room for node in explanation.nodes)
+        assert not any(node.will_reserve for node in explanation.nodes)
         crew.gate.open()
         await until_state(big, State.SUCCEEDED)
         await until_state(small, State.SUCCEEDED)
@@ -87,7 +87,7 @@ async def test_the_next_of_a_backlog_of_equals_is_not_said_to_be_kept_room_for(c
         next_one = await crew.enqueue("hold", cost=Resources(cpu=3))
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
         full = crew.each("hold", r"is full \(cpu 3 of 4 used by task \d+, and it needs 3\)")
-        assert not any(node.will_keep_room for node in (await crew.said(next_one, full)).nodes)
+        assert not any(node.will_reserve for node in (await crew.said(next_one, full)).nodes)
         names = ", ".join(f"node-{number}" for number in range(count))
         await crew.said(small, rf"ready, due for \d+ s; it can start on {names}")
         claims.go_on()

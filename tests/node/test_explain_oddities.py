@@ -465,8 +465,8 @@ def test_a_command_for_a_server_that_is_gone_says_so() -> None:
         is_command=True,
         target="http://two",
     )
-    room = KindRequest(kind="obey", count=1, provider="pool", is_command=True)
-    (cause,) = SharedState([], servers, [], now).causes(task, room)
+    kind_request = KindRequest(kind="obey", count=1, provider="pool", is_command=True)
+    (cause,) = SharedState([], servers, [], now).causes(task, kind_request)
     assert (cause.why, clause(cause, now)) == (Why.REMOVED, "server http://two was removed")
 
 

@@ -60,7 +60,7 @@ async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
         await hold.enqueue()
         await gate.until_reached()
         handles = [await big.enqueue()]
-        await until(lambda: node.reservation.kept is not None)
+        await until(lambda: node.reservation.reserved is not None)
         handles.append(await small.enqueue())
         await asked.wait()
         before = stores[-1].calls["claim"]
@@ -79,7 +79,7 @@ class Half(HalfFull):
         for _ in range(20):
             node_of(self._engine).scheduler.wake_all()
             await asyncio.sleep(0.005)
-            assert node_of(self._engine).reservation.kept is not None
+            assert node_of(self._engine).reservation.reserved is not None
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
@@ -128,14 +128,14 @@ async def test_others_of_its_kind_have_the_other_places(new_engine: NewEngine, u
         await job.enqueue("light")
         await gate.until_reached()
         heavy = await job.with_options(cost=Resources(cpu=8)).enqueue("heavy")
-        await until(lambda: node.reservation.kept is not None)
+        await until(lambda: node.reservation.reserved is not None)
         await job.with_options(cost=Resources(cpu=0)).enqueue_many([("light",), ("late",)])
         await until(lambda: len(node.runner.running) == 2)
         last = await small.enqueue()
         for _ in range(20):
             node.scheduler.wake_all()
             await asyncio.sleep(0.005)
-        assert (len(node.runner.running), node.reservation.kept is not None) == (2, True)
+        assert (len(node.runner.running), node.reservation.reserved is not None) == (2, True)
         gate.open()
         await heavy.result(timeout=WITHIN_A_LEASE)
         await last.result(timeout=WITHIN_A_LEASE)

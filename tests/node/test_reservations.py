@@ -100,7 +100,7 @@ async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: st
 
             def keepers() -> list[int]:
                 # A full node may have kept room for a small one before, until another took that.
-                kept = [node.reservation.kept for node in nodes]
+                kept = [node.reservation.reserved for node in nodes]
                 return [number for number, its in enumerate(kept) if its is not None and its.id == handle.id]
 
             await until(lambda: bool(keepers()))
@@ -128,7 +128,7 @@ async def test_room_is_kept_for_none_of_a_backlog_of_equals(new_engine: NewEngin
 
     @engine.task(cost=Resources(cpu=1))
     async def work() -> None:
-        kept.append(node_of(engine).reservation.kept)
+        kept.append(node_of(engine).reservation.reserved)
 
     async with engine:
         handles = await work.enqueue_many([()] * 60)
@@ -182,7 +182,7 @@ async def test_others_fill_the_gap_only_if_they_end_in_time(new_engine: NewEngin
         filled.gate.open()
         for handle in (big, *late):
             await handle.result(timeout=WITHIN_A_LEASE)
-        await until(lambda: node_of(engine).reservation.kept is None)
+        await until(lambda: node_of(engine).reservation.reserved is None)
     assert ran[2:] == ["long", "long, says the call"]
 
 
@@ -204,10 +204,10 @@ async def test_a_small_one_may_use_what_the_big_one_leaves(new_engine: NewEngine
         await gate.until_reached()
         waiting = await hold.with_options(cost=Resources(cpu=6)).enqueue()
         node = node_of(engine)
-        await until(lambda: node.reservation.kept is not None)
+        await until(lambda: node.reservation.reserved is not None)
         await (await small.enqueue()).result(timeout=WITHIN_A_LEASE)
-        assert node.reservation.kept is not None
-        assert node.reservation.kept.id == waiting.id
+        assert node.reservation.reserved is not None
+        assert node.reservation.reserved.id == waiting.id
         gate.open()
         await waiting.result(timeout=WITHIN_A_LEASE)
 
@@ -226,7 +226,7 @@ async def test_nothing_is_held_for_a_task_that_is_gone(new_engine: NewEngine, ur
         await asyncio.sleep(0)
         await big.cancel()
         await waits.result(timeout=WITHIN_A_LEASE)
-        assert node_of(engine).reservation.kept is None
+        assert node_of(engine).reservation.reserved is None
         filled.gate.open()
 
 
@@ -257,7 +257,7 @@ class Kept(HalfFull):
     async def let_others_start(self, big: Handle[Any]) -> None:
         """Neither the node nor the row says any more that there is room kept."""
         await (await self._small.enqueue()).result(timeout=WITHIN_A_LEASE)
-        assert node_of(self._engine).reservation.kept is None
+        assert node_of(self._engine).reservation.reserved is None
         (record,) = await self._engine.store.get([big.id])
         assert record is not None
         assert (record.state, record.reserved_by) == (State.READY, None)

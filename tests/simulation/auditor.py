@@ -211,12 +211,12 @@ class Auditor:
         return [task_id for task_id in ready if self.is_open(self.row(task_id))]
 
     def _first_of(self, eligible: list[int], request: ClaimRequest) -> list[int]:
-        rooms = {room.kind: room.count for room in request.kinds}
+        kind_requests = {kind_request.kind: kind_request.count for kind_request in request.kinds}
         taken: list[int] = []
         for task_id in eligible:
             kind = self.row(task_id).task.kind
-            if rooms.get(kind, 0) > 0 and len(taken) < request.limit:
-                rooms[kind] -= 1
+            if kind_requests.get(kind, 0) > 0 and len(taken) < request.limit:
+                kind_requests[kind] -= 1
                 taken.append(task_id)
         return taken
 
@@ -224,10 +224,10 @@ class Auditor:
         """A node that had no room for more of a kind must come back for them."""
         owed = self.owed.setdefault(process, {})
         kinds = {self.row(task_id).task.kind for task_id in left}
-        for room in request.kinds:
-            owed.pop(room.kind, None)
-            if room.kind in kinds:
-                owed[room.kind] = self._world.loop.time()
+        for kind_request in request.kinds:
+            owed.pop(kind_request.kind, None)
+            if kind_request.kind in kinds:
+                owed[kind_request.kind] = self._world.loop.time()
 
     def _check_finish(
         self,

@@ -11,7 +11,7 @@ from synergon.model.claims import ClaimRequest, Claims
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.node.attempts.completer import Completer
 from synergon.stores.memory import MemoryStore, attempts, key_queues
-from synergon.stores.memory.key_queues import Line, LineName
+from synergon.stores.memory.key_queues import KeyQueue, KeyQueueName
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules.shared_capacity import UNLIMITED, SharedCapacity
 
@@ -29,7 +29,7 @@ def line_not_counted_again_after_an_end(patch: Patch) -> None:
         finally:
             is_finishing = False
 
-    def balance_otherwise(self: Tables, name: LineName | None, now: int) -> None:
+    def balance_otherwise(self: Tables, name: KeyQueueName | None, now: int) -> None:
         if not is_finishing:
             balance(self, name, now)
 
@@ -39,17 +39,17 @@ def line_not_counted_again_after_an_end(patch: Patch) -> None:
 
 def limit_of_a_line_ignored(patch: Patch) -> None:
     """Whoever is next in a line is let in, full or not."""
-    give_places = key_queues._give_places
+    give_places = key_queues._give_permits
 
-    def give_one_more(tables: Tables, line: Line, places: int) -> None:
-        give_places(tables, line, places + 1)
+    def give_one_more(tables: Tables, key_queue: KeyQueue, permits: int) -> None:
+        give_places(tables, key_queue, permits + 1)
 
-    patch.setattr(key_queues, "_give_places", give_one_more)
+    patch.setattr(key_queues, "_give_permits", give_one_more)
 
 
 def shared_limit_ignored(patch: Patch) -> None:
     """A claim takes tasks that have no license."""
-    patch.setattr(SharedCapacity, "_left", lambda self, name: UNLIMITED)
+    patch.setattr(SharedCapacity, "_remaining", lambda self, name: UNLIMITED)
 
 
 def exchanged_outcomes_dropped_in_outages(patch: Patch) -> None:
@@ -87,7 +87,7 @@ def exchange_without_lease(patch: Patch) -> None:
 
 def exchange_without_limits(patch: Patch) -> None:
     """The claim of an exchange does not count what others hold of a limit."""
-    left, exchange = SharedCapacity._left, MemoryStore.exchange
+    left, exchange = SharedCapacity._remaining, MemoryStore.exchange
     is_exchanging = False
 
     def left_unless_exchanging(self: SharedCapacity, name: str) -> int:
@@ -103,7 +103,7 @@ def exchange_without_limits(patch: Patch) -> None:
         finally:
             is_exchanging = False
 
-    patch.setattr(SharedCapacity, "_left", left_unless_exchanging)
+    patch.setattr(SharedCapacity, "_remaining", left_unless_exchanging)
     patch.setattr(MemoryStore, "exchange", exchange_freely)
 
 

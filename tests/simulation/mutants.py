@@ -23,7 +23,7 @@ from synergon.node.liveness.membership import Membership
 from synergon.node.liveness.reaper import Reaper
 from synergon.stores.base import LeaseKeeper
 from synergon.stores.memory import attempts, upkeep
-from synergon.stores.memory.ready_groups import Lane
+from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -102,10 +102,10 @@ def slot_freed_at_timeout(patch: Patch) -> None:
 def claim_from_paused_queues(patch: Patch) -> None:
     """Pausing a queue has no effect."""
 
-    def all_lanes(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[Lane]:
-        yield from tables.ready.lanes(kind)
+    def all_ready_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
+        yield from tables.ready.ready_groups(kind)
 
-    patch.setattr(attempts, "open_lanes", all_lanes)
+    patch.setattr(attempts, "open_ready_groups", all_ready_groups)
 
 
 def attempt_charged_at_hand_back(patch: Patch) -> None:
@@ -173,7 +173,7 @@ def stop_not_announced(patch: Patch) -> None:
 
 def max_running_ignored(patch: Patch) -> None:
     """A node claims as many of a kind as it has slots."""
-    patch.setattr(Admission, "room", lambda self, kind: self._ledger.free)
+    patch.setattr(Admission, "kind_request", lambda self, kind: self._ledger.free)
 
 
 def leftovers_forgotten(patch: Patch) -> None:
@@ -203,13 +203,13 @@ def closed_after_joining_again(patch: Patch) -> None:
 def youngest_first(patch: Patch) -> None:
     """Among equals the last one in is the first one out."""
 
-    def pop_last(self: Lane, head: tuple[int, int]) -> Row:
-        if len(self._line) > 1 and self._counts(self._line[-1], self._line_priority) and not self._heap:
-            return self._line.pop()
+    def pop_last(self: ReadyGroup, head: tuple[int, int]) -> Row:
+        if len(self._fifo) > 1 and self._counts(self._fifo[-1], self._fifo_priority) and not self._heap:
+            return self._fifo.pop()
         return pop(self, head)
 
-    pop = Lane.pop
-    patch.setattr(Lane, "pop", pop_last)
+    pop = ReadyGroup.pop
+    patch.setattr(ReadyGroup, "pop", pop_last)
 
 
 def due_made_ready_late(patch: Patch) -> None:

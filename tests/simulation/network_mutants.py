@@ -26,7 +26,11 @@ def foreign_kinds_not_told(patch: Patch) -> None:
     offer = HintSender.offer
 
     def offer_own(self: HintSender, work: Mapping[ReadyGroupName, int], *, is_open: bool) -> None:
-        own = {lane: count for lane, count in work.items() if self._admission.serves(lane[0], lane[1])}
+        own = {
+            ready_group: count
+            for ready_group, count in work.items()
+            if self._admission.serves(ready_group[0], ready_group[1])
+        }
         offer(self, own, is_open=is_open)
 
     patch.setattr(HintSender, "offer", offer_own)
@@ -104,8 +108,15 @@ def hinted_work_is_taken(patch: Patch) -> None:
     heard = Node.handle_hints
 
     async def take(self: Node, hints: Message) -> None:
-        rooms = tuple(KindRequest(kind=kind, count=count) for kind, count in hints.new.items() if kind in self._kinds)
-        request = ClaimRequest(node_id=self.id, kinds=rooms, limit=sum(room.count for room in rooms), queues=None)
+        kind_requests = tuple(
+            KindRequest(kind=kind, count=count) for kind, count in hints.new.items() if kind in self._kinds
+        )
+        request = ClaimRequest(
+            node_id=self.id,
+            kinds=kind_requests,
+            limit=sum(kind_request.count for kind_request in kind_requests),
+            queues=None,
+        )
         self.signals.claimed(await self.store.claim(request))
 
     def obey(self: Node, hints: Message) -> None:

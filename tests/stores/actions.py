@@ -89,16 +89,18 @@ class Worker:
         await keeper.close()
 
     async def claim(
-        self, *kinds: str, limit: int = 1000, room: int = 1000, queues: Iterable[str] | None = None
+        self, *kinds: str, limit: int = 1000, kind_request: int = 1000, queues: Iterable[str] | None = None
     ) -> Claims:
         """Take what there is of these kinds."""
-        rooms = tuple(KindRequest(kind=kind, count=room) for kind in kinds or (KIND,))
+        kind_requests = tuple(KindRequest(kind=kind, count=kind_request) for kind in kinds or (KIND,))
         wanted = None if queues is None else frozenset(queues)
-        return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=rooms, limit=limit, queues=wanted))
+        return await self.store.claim(
+            ClaimRequest(node_id=self.node_id, kinds=kind_requests, limit=limit, queues=wanted)
+        )
 
-    async def claim_rooms(self, *rooms: KindRequest, limit: int = 1000, **more: Any) -> Claims:
+    async def claim_rooms(self, *kind_requests: KindRequest, limit: int = 1000, **more: Any) -> Claims:
         """Take what there is for these rooms, by what else the request says of the node."""
-        return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=rooms, limit=limit, **more))
+        return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=kind_requests, limit=limit, **more))
 
     async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:
         """The ids of what it could take."""
@@ -290,7 +292,7 @@ def _compare_lines(contents: Contents, found: Sequence[LimitRecord]) -> None:
 
 
 def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: set[str]) -> None:
-    def place(record: TaskRecord) -> tuple[int, int]:
+    def position(record: TaskRecord) -> tuple[int, int]:
         return -record.priority, record.id
 
     by_state: dict[State, list[TaskRecord]] = {state: [] for state in State}
@@ -301,14 +303,14 @@ def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: se
         assert not waiting, "a line without end keeps somebody waiting"
         return
     in_order = [record for record in waiting if record.queue not in paused]
-    room = len(members) if limit.value is None else max(limit.value - running, 0)
-    assert len(ready) <= room, "more are ready than there are places"
+    kind_request = len(members) if limit.value is None else max(limit.value - running, 0)
+    assert len(ready) <= kind_request, "more are ready than there are places"
     assert not any(record.queue in paused for record in ready), "a paused queue takes places from others"
     if in_order and ready:
-        assert max(map(place, ready)) < min(map(place, in_order)), "somebody is ready before his turn"
+        assert max(map(position, ready)) < min(map(position, in_order)), "somebody is ready before his turn"
     if in_order and limit.rate is None:
-        assert len(ready) == room, "somebody waits although there is a place"
-    if in_order and limit.rate is not None and room and not ready:
+        assert len(ready) == kind_request, "somebody waits although there is a place"
+    if in_order and limit.rate is not None and kind_request and not ready:
         assert by_state[State.SCHEDULED], "the line has nobody who would ever move on"
 
 

@@ -21,8 +21,8 @@ from synergon.model.outcomes import FencedOutcome, Progress, Report, Succeeded
 from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.claim_limited import claim_seats
-from synergon.stores.postgres.ready_groups import find_lanes
+from synergon.stores.postgres.claim_limited import claim_with_permits
+from synergon.stores.postgres.ready_groups import find_ready_groups
 
 SUCCEEDED: Final = OUTCOMES["succeeded"]
 EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, audit=-HOUR)
@@ -185,18 +185,27 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
     worker = await Worker.start(store, "carrier")
     big = await add(store, kind="big", requirements=demands(cpu=8))
     small = await add(store, kind="big", requirements=demands(cpu=1))
-    room, totals = KindRequest(kind="big", count=9), amounts(cpu=8)
-    assert [record.id for record in await store.look(CandidateQuery(room=room, totals=totals))] == [big, small]
+    kind_request, totals = KindRequest(kind="big", count=9), amounts(cpu=8)
+    assert [record.id for record in await store.look(CandidateQuery(kind_request=kind_request, totals=totals))] == [
+        big,
+        small,
+    ]
     assert await store.ahead(small, 10) == 1
-    assert (await worker.claim_rooms(room, totals=totals, patience=0, shares=(amounts(cpu=1),))).kept is not None
+    assert (
+        await worker.claim_rooms(kind_request, totals=totals, patience=0, shares=(amounts(cpu=1),))
+    ).reserved is not None
     named = KindRequest(kind="big", count=9, only=(small,))
     claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), reserved_task=big)
     assert [claim.id for claim in claims] == [small]
-    assert (await worker.claim_rooms(room, totals=totals, reserved_task=big, reserve_microseconds=0)).kept is None
+    assert (
+        await worker.claim_rooms(kind_request, totals=totals, reserved_task=big, reserve_microseconds=0)
+    ).reserved is None
     assert await store.next_start("rated", "nobody") is None
     await do_waits(store)
     await do_claim_of_a_held_row(store, worker, big)
-    await do_cordon_beside_a_claim(store, ClaimRequest(node_id="carrier", kinds=(room,), limit=1, totals=totals))
+    await do_cordon_beside_a_claim(
+        store, ClaimRequest(node_id="carrier", kinds=(kind_request,), limit=1, totals=totals)
+    )
 
 
 async def do_waits(store: PostgresStore) -> None:
@@ -212,17 +221,17 @@ async def do_claim_of_a_held_row(store: PostgresStore, worker: Worker, task_id: 
     connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
     async with connection.transaction():
         await connection.execute(f"SELECT 1 FROM {store.address.schema}.task WHERE id = $1 FOR UPDATE", task_id)
-        room = KindRequest(kind="big", count=9)
-        assert await worker.claim_rooms(room, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
+        kind_request = KindRequest(kind="big", count=9)
+        assert await worker.claim_rooms(kind_request, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
     await connection.close()
 
 
 async def do_cordon_beside_a_claim(store: PostgresStore, request: ClaimRequest) -> None:
     """The order comes after the look and before the claim."""
     request = replace(request, free=request.totals)
-    lanes = await store._statement(find_lanes, request)
-    assert lanes is not None
+    ready_groups = await store._statement(find_ready_groups, request)
+    assert ready_groups is not None
     await store.act(NewAction(verb="cordon", subject=request.node_id, who="ada"))
-    claims = await claim_seats(store._write, store._statement, request, lanes, {})
+    claims = await claim_with_permits(store._write, store._statement, request, ready_groups, {})
     assert (claims, claims.is_cordoned) == ([], True)
     await store.act(NewAction(verb="uncordon", subject=request.node_id, who="ada"))

@@ -273,19 +273,28 @@ class Model:
                 return None
             if reserved_task not in self.claimable(request.queues) or not may_keep(reserved_task.id):
                 return None
-            rooms = [room for room in request.kinds if room.kind == reserved_task.task.kind]
-            return next((room for room in rooms if all(self._places(name) > 0 for name in room.limits)), None)
+            kind_requests = [
+                kind_request for kind_request in request.kinds if kind_request.kind == reserved_task.task.kind
+            ]
+            return next(
+                (
+                    kind_request
+                    for kind_request in kind_requests
+                    if all(self._places(name) > 0 for name in kind_request.limits)
+                ),
+                None,
+            )
 
-        room = room_for_kept()
-        left_to_kept = frozenset[str]() if room is None else frozenset(room.limits)
+        kind_request = room_for_kept()
+        left_to_kept = frozenset[str]() if kind_request is None else frozenset(kind_request.limits)
         claim = ModelClaim(request, self._places, may_keep, left_to_kept)
         claim.choose(self.claimable(request.queues), start)
         if reserved_task is not None and reserved_task.reserved_by == request.node_id:
             reserved_task.reserved_by = None
         if reserved_task is not None and room_for_kept() is not None:
-            claim.claims.kept = reserved_task.id
-        if claim.claims.kept is not None:
-            self.tasks[claim.claims.kept].reserved_by = request.node_id
+            claim.claims.reserved = reserved_task.id
+        if claim.claims.reserved is not None:
+            self.tasks[claim.claims.reserved].reserved_by = request.node_id
         return claim.claims
 
     def claimable(self, queues: frozenset[str] | None) -> list[ModelTask]:
@@ -417,10 +426,10 @@ class Model:
         task.crash()
         return task.id, node_id, task.state, task.crashes
 
-    def prune(self, states: set[State], kept: set[int], number: int, limit: int) -> None:
+    def prune(self, states: set[State], reserved: set[int], number: int, limit: int) -> None:
         """Drop the ended tasks that the store has not kept, which were to be `number` under its limit."""
         candidates = {task.id for task in self.tasks.values() if task.state in states}
-        gone = self.tasks.keys() - kept
+        gone = self.tasks.keys() - reserved
         assert len(gone) == number == min(limit, len(candidates))
         assert gone <= candidates
         for task_id in gone:

@@ -13,7 +13,7 @@ from synergon.stores.rules.node_capacity import requirements_of
 if TYPE_CHECKING:
     from tests.stores.model import ModelTask
 
-Place = tuple[bool, int, int, int]
+Position = tuple[bool, int, int, int]
 
 
 @dataclass
@@ -21,13 +21,13 @@ class ModelClaims:
     """What a node is told."""
 
     taken: list[ModelTask] = field(default_factory=list)
-    kept: int | None = None
+    reserved: int | None = None
     is_cordoned: bool = False
 
 
-def place(room: KindRequest, task: ModelTask) -> Place:
+def position(kind_request: KindRequest, task: ModelTask) -> Position:
     """Smaller goes first."""
-    return not room.is_urgent, -task.priority, room.rank, task.id
+    return not kind_request.is_urgent, -task.priority, kind_request.rank, task.id
 
 
 def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
@@ -45,9 +45,9 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
             task
             for task in tasks
             if (task.task.queue, task.task.requirements) not in look.without
-            and suits(requirements_of(look.room, task.task.requirements), look.labels, look.totals)
+            and suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals)
         ),
-        key=lambda task: place(look.room, task),
+        key=lambda task: position(look.kind_request, task),
     )
     after = None if look.after is None else (-look.after[0], look.after[1])
     behind = [task.id for task in found if after is None or (-task.priority, task.id) > after]
@@ -60,55 +60,63 @@ class ModelClaim:
     def __init__(
         self,
         request: ClaimRequest,
-        places: Callable[[str], float],
+        positions: Callable[[str], float],
         may_keep: Callable[[int], bool],
         left_to_kept: frozenset[str],
     ) -> None:
         self.request = request
-        self.rooms = {room.kind: room for room in request.kinds}
+        self.kind_requests = {kind_request.kind: kind_request for kind_request in request.kinds}
         self.claims = ModelClaims()
-        self._places = places
+        self._places = positions
         self._may_keep = may_keep
-        self._left = {room.kind: room.count for room in request.kinds}
+        self._left = {kind_request.kind: kind_request.count for kind_request in request.kinds}
         self._slots = request.limit
         self._free = dict(request.free)
         self._held = dict(request.held)
         self._shares = list(request.shares)
         self._is_patient = request.patience == 0 and request.reserved_task is None
-        self._lanes: set[tuple[str, str, str]] = set()
+        self._ready_groups: set[tuple[str, str, str]] = set()
         """Those of which something did not fit."""
         self._left_to_kept = left_to_kept
         """In each of these limits one place is the kept task's, unless something urgent takes one of them."""
 
     def choose(self, tasks: Iterable[ModelTask], start: Callable[[ModelTask, frozenset[str]], None]) -> None:
         """Of tasks that may be claimed, in order."""
-        asked = [task for task in tasks if task.task.kind in self.rooms]
-        for task in sorted(asked, key=self._place):
-            if self.claims.kept is None and self._takes(task):
+        asked = [task for task in tasks if task.task.kind in self.kind_requests]
+        for task in sorted(asked, key=self._position):
+            if self.claims.reserved is None and self._takes(task):
                 self.claims.taken.append(task)
-                start(task, frozenset(self.rooms[task.task.kind].limits))
+                start(task, frozenset(self.kind_requests[task.task.kind].limits))
                 if task.id == self.request.reserved_task or any(self._places(name) < 1 for name in self._left_to_kept):
                     self._left_to_kept = frozenset()
 
-    def _place(self, task: ModelTask) -> tuple[bool, bool, Place]:
+    def _position(self, task: ModelTask) -> tuple[bool, bool, Position]:
         """The one that room is kept for goes first, but for what is urgent."""
-        room = self.rooms[task.task.kind]
-        return not room.is_urgent, task.id != self.request.reserved_task, place(room, task)
+        kind_request = self.kind_requests[task.task.kind]
+        return not kind_request.is_urgent, task.id != self.request.reserved_task, position(kind_request, task)
 
     def _takes(self, task: ModelTask) -> bool:
-        room = self.rooms[task.task.kind]
-        requirements = requirements_of(room, task.task.requirements)
-        if self._left[room.kind] <= 0 or (room.only is not None and task.id not in room.only):
+        kind_request = self.kind_requests[task.task.kind]
+        requirements = requirements_of(kind_request, task.task.requirements)
+        if self._left[kind_request.kind] <= 0 or (kind_request.only is not None and task.id not in kind_request.only):
             return False
-        if not suits(requirements, self.request.labels, self.request.totals) or not self._has_places(room, task.id):
+        if not suits(requirements, self.request.labels, self.request.totals) or not self._has_places(
+            kind_request, task.id
+        ):
             return False
-        lacking = {name for name, amount in requirements.cost.items() if amount > self._available(name, room, task.id)}
+        lacking = {
+            name for name, amount in requirements.cost.items() if amount > self._available(name, kind_request, task.id)
+        }
         if lacking:
             self._pass_over(task, requirements, lacking)
             return False
-        if self._slots + (self.request.yielding.get(SLOT, 0) if room.is_urgent and not room.is_resting else 0) <= 0:
+        if (
+            self._slots
+            + (self.request.yielding.get(SLOT, 0) if kind_request.is_urgent and not kind_request.is_resting else 0)
+            <= 0
+        ):
             return False
-        self._left[room.kind] -= 1
+        self._left[kind_request.kind] -= 1
         self._slots -= 1
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
@@ -117,28 +125,31 @@ class ModelClaim:
             self._held = {}
         return True
 
-    def _has_places(self, room: KindRequest, task_id: int) -> bool:
-        is_first = room.is_urgent or task_id == self.request.reserved_task
-        return all(self._places(name) > (name in self._left_to_kept and not is_first) for name in room.limits)
+    def _has_places(self, kind_request: KindRequest, task_id: int) -> bool:
+        is_first = kind_request.is_urgent or task_id == self.request.reserved_task
+        return all(self._places(name) > (name in self._left_to_kept and not is_first) for name in kind_request.limits)
 
-    def _available(self, name: str, room: KindRequest, task_id: int) -> int:
+    def _available(self, name: str, kind_request: KindRequest, task_id: int) -> int:
         free = self._free.get(name, 0)
-        if room.is_urgent:
-            return free + (0 if room.is_resting else self.request.yielding.get(name, 0))
-        is_exempt = room.is_brief or task_id == self.request.reserved_task
+        if kind_request.is_urgent:
+            return free + (0 if kind_request.is_resting else self.request.yielding.get(name, 0))
+        is_exempt = kind_request.is_brief or task_id == self.request.reserved_task
         return free if is_exempt else free - self._held.get(name, 0)
 
     def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
         """Only the first of those that have the same requirements may have room kept for it, if it has a child process;
         and of those for which that might be, the first, if others may get what it waits for."""
-        lane, room = (task.task.kind, task.task.queue, task.task.requirements), self.rooms[task.task.kind]
-        is_first = PROCESS not in lacking and lane not in self._lanes
+        ready_group, kind_request = (
+            (task.task.kind, task.task.queue, task.task.requirements),
+            self.kind_requests[task.task.kind],
+        )
+        is_first = PROCESS not in lacking and ready_group not in self._ready_groups
         if is_first and self._is_patient and self._may_keep(task.id):
             holders = [share for share in self._shares if lacking & share.keys()]
-            if room.limits or not all(_covers(share, requirements.cost) for share in holders):
-                self.claims.kept = task.id
+            if kind_request.limits or not all(_covers(share, requirements.cost) for share in holders):
+                self.claims.reserved = task.id
             self._is_patient = False
-        self._lanes.add(lane)
+        self._ready_groups.add(ready_group)
 
 
 def _covers(share: Mapping[str, int], cost: Mapping[str, int]) -> bool:

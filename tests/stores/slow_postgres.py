@@ -64,15 +64,19 @@ class SlowStore(PostgresStore):
 
 def settled(claim: Claim) -> FencedOutcome:
     """A success, of its server too."""
-    (provider,) = (room.provider for room in ROOMS if room.kind == claim.kind)
+    (provider,) = (kind_request.provider for kind_request in ROOMS if kind_request.kind == claim.kind)
     server = (provider, claim.server) if provider is not None and claim.server is not None else None
     return settlement_of(claim, Succeeded(), server=server, slot=claim.slot)
 
 
 def alike(kind: str) -> list[KindRequest]:
     """The kinds that need the same permits."""
-    (one,) = (room for room in ROOMS if room.kind == kind)
-    return [room for room in ROOMS if (room.limits, room.provider) == (one.limits, one.provider)]
+    (one,) = (kind_request for kind_request in ROOMS if kind_request.kind == kind)
+    return [
+        kind_request
+        for kind_request in ROOMS
+        if (kind_request.limits, kind_request.provider) == (one.limits, one.provider)
+    ]
 
 
 async def is_done(store: PostgresStore) -> bool:
@@ -87,21 +91,21 @@ async def drain(url: str, node_id: str) -> None:
     worker = await Worker.start(store, node_id)
     while not await is_done(store):
         # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
-        rooms = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
-        claims = await worker.claim_rooms(*rooms, limit=8)
+        kind_requests = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
+        claims = await worker.claim_rooms(*kind_requests, limit=8)
         if claims:
             await worker.store.finish([settled(claim) for claim in claims[4:]])
-            await exchange(worker, claims[:4], rooms)
+            await exchange(worker, claims[:4], kind_requests)
     await store.close()
 
 
 def _a_few(kind: str) -> list[KindRequest]:
-    return [room for room in ROOMS if room.kind == kind or random.random() < 0.1]
+    return [kind_request for kind_request in ROOMS if kind_request.kind == kind or random.random() < 0.1]
 
 
-async def exchange(worker: Worker, claims: Sequence[Claim], rooms: Sequence[KindRequest]) -> None:
+async def exchange(worker: Worker, claims: Sequence[Claim], kind_requests: Sequence[KindRequest]) -> None:
     """From one to the next, until nothing follows here."""
-    request = ClaimRequest(node_id=worker.node_id, kinds=tuple(rooms), limit=random.randint(1, 8))
+    request = ClaimRequest(node_id=worker.node_id, kinds=tuple(kind_requests), limit=random.randint(1, 8))
     while claims:
         _, claims = await worker.store.exchange([settled(claim) for claim in claims], request)
 

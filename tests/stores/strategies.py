@@ -139,13 +139,18 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 def _requests(draw: st.DrawFn) -> ClaimRequest:
     holds = draw(st.sampled_from([{}, {"a": ("kind:a", "both"), "b": ("both",)}]))
     counts = draw(st.dictionaries(kinds, limits, min_size=1))
-    rooms = [
+    kind_requests = [
         KindRequest(kind=kind, count=count, limits=holds.get(kind, ()), **draw(details))
         for kind, count in counts.items()
     ]
     wanted = draw(st.sampled_from([None, None, frozenset({"x"}), frozenset({"x", "y"}), frozenset[str]()]))
     return ClaimRequest(
-        node_id="", kinds=tuple(rooms), limit=draw(limits), queues=wanted, reserve_microseconds=LATER, **draw(machines)
+        node_id="",
+        kinds=tuple(kind_requests),
+        limit=draw(limits),
+        queues=wanted,
+        reserve_microseconds=LATER,
+        **draw(machines),
     )
 
 

@@ -37,7 +37,7 @@ def machine(labels: str = "", **numbers: float) -> dict[str, Any]:
     return {"labels": frozenset(labels.split()), "totals": amounts(**numbers), "free": amounts(**numbers)}
 
 
-def room(kind: str = "work", requirements: str = "", **more: Any) -> KindRequest:
+def kind_request(kind: str = "work", requirements: str = "", **more: Any) -> KindRequest:
     """For many tasks of the kind, which requirements this if their rows say nothing."""
     return KindRequest(
         kind=kind,
@@ -125,9 +125,9 @@ async def test_the_room_says_what_silent_tasks_demand(store: Store, worker: Work
     silent = await add_many(store, 3)
     modest = await add(store, requirements=demands())
     greedy = await add(store, requirements=demands(cpu=9))
-    claims = await worker.claim_rooms(room(requirements=demands("a", cpu=2)), **machine("a", cpu=5))
+    claims = await worker.claim_rooms(kind_request(requirements=demands("a", cpu=2)), **machine("a", cpu=5))
     assert ids_of(claims) == [*silent[:2], modest]
-    assert await worker.claim_rooms(room(requirements=demands("b")), **machine("a", cpu=5)) == []
+    assert await worker.claim_rooms(kind_request(requirements=demands("b")), **machine("a", cpu=5)) == []
     assert ids_of(await worker.claim_rooms(WORK, **machine(cpu=9))) == [silent[2], greedy]
 
 
@@ -163,9 +163,9 @@ async def test_kinds_queues_and_demands_share_one_machine_in_one_order(store: St
     big = await add(store, kind="b", queue="y", requirements=demands(cpu=5), priority=1)
     silent = await add(store, kind="b", queue="x")
     late = await add(store, kind="a", queue="y", requirements=demands(cpu=1))
-    rooms = (room("a"), room("b", demands(cpu=1)))
-    assert ids_of(await worker.claim_rooms(*rooms, **machine(cpu=7))) == [big, small, silent]
-    assert ids_of(await worker.claim_rooms(*rooms, **machine(cpu=7))) == [late]
+    kind_requests = (kind_request("a"), kind_request("b", demands(cpu=1)))
+    assert ids_of(await worker.claim_rooms(*kind_requests, **machine(cpu=7))) == [big, small, silent]
+    assert ids_of(await worker.claim_rooms(*kind_requests, **machine(cpu=7))) == [late]
 
 
 async def test_a_node_in_debt_gets_only_what_costs_nothing_of_it(store: Store, worker: Worker) -> None:
@@ -226,11 +226,11 @@ async def test_limits_and_the_machine_must_both_have_room(store: Store, worker: 
     await declare_limit(store, "license", 3)
     big = await add_many(store, 2, requirements=demands(cpu=3))
     small = await add_many(store, 4, requirements=demands(cpu=1))
-    claims = await worker.claim_rooms(room(limits=("license",)), **machine(cpu=5))
+    claims = await worker.claim_rooms(kind_request(limits=("license",)), **machine(cpu=5))
     assert ids_of(claims) == [big[0], *small[:2]]
-    assert await worker.claim_rooms(room(limits=("license",)), **machine(cpu=5)) == []
+    assert await worker.claim_rooms(kind_request(limits=("license",)), **machine(cpu=5)) == []
     await worker.finish(claims[1], Succeeded())
-    assert ids_of(await worker.claim_rooms(room(limits=("license",)), **machine(cpu=5))) == [big[1]]
+    assert ids_of(await worker.claim_rooms(kind_request(limits=("license",)), **machine(cpu=5))) == [big[1]]
     (limit,) = await store.limits()
     assert limit.in_use == 3
 
@@ -240,11 +240,11 @@ async def test_what_does_not_fit_takes_no_place_of_a_limit_and_no_server(store: 
     await declare_pool(store, a=1, b=1)
     await add_many(store, 3, requirements=demands(cpu=9), priority=1)
     ids = await add_many(store, 3, requirements=demands(cpu=1))
-    claims = await worker.claim_rooms(room(limits=("license",), provider="gpu"), **machine(cpu=5))
+    claims = await worker.claim_rooms(kind_request(limits=("license",), provider="gpu"), **machine(cpu=5))
     assert ids_of(claims) == ids[:1]
     assert claims[0].server in ("a", "b")
     await store.set_limit("license", None)
-    claims += await worker.claim_rooms(room(limits=("license",), provider="gpu"), **machine(cpu=5))
+    claims += await worker.claim_rooms(kind_request(limits=("license",), provider="gpu"), **machine(cpu=5))
     assert {claim.server for claim in claims} == {"a", "b"}
 
 
@@ -252,5 +252,5 @@ async def test_a_full_kind_leaves_the_machine_to_others(store: Store, worker: Wo
     await declare_limit(store, "kind:full", 1)
     full = await add_many(store, 3, kind="full", requirements=demands(cpu=1), priority=1)
     free = await add_many(store, 3, kind="free", requirements=demands(cpu=1))
-    rooms = (room("full", limits=("kind:full",)), room("free"))
-    assert ids_of(await worker.claim_rooms(*rooms, **machine(cpu=3))) == [full[0], *free[:2]]
+    kind_requests = (kind_request("full", limits=("kind:full",)), kind_request("free"))
+    assert ids_of(await worker.claim_rooms(*kind_requests, **machine(cpu=3))) == [full[0], *free[:2]]

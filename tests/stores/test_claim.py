@@ -217,8 +217,12 @@ async def test_a_limit_of_nothing_takes_nothing(store: Store, worker: Worker) ->
 async def test_no_kind_gets_more_than_its_room(store: Store, worker: Worker) -> None:
     many = await add_many(store, 5, kind="many")
     few = await add_many(store, 5, kind="few")
-    rooms = (KindRequest(kind="many", count=2), KindRequest(kind="few", count=3), KindRequest(kind="none", count=9))
-    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=rooms, limit=100))
+    kind_requests = (
+        KindRequest(kind="many", count=2),
+        KindRequest(kind="few", count=3),
+        KindRequest(kind="none", count=9),
+    )
+    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=kind_requests, limit=100))
     assert [claim.id for claim in claims] == many[:2] + few[:3]
 
 
@@ -231,15 +235,15 @@ async def test_the_limit_holds_over_all_kinds_in_order(store: Store, worker: Wor
 
 async def test_the_room_of_a_kind_is_shared_by_its_queues(store: Store, worker: Worker) -> None:
     ids = [await add(store, queue=queue) for queue in ("x", "y", "z", "x", "y", "z")]
-    assert await worker.claim_ids(room=2) == ids[:2]
-    assert await worker.claim_ids(room=3) == ids[2:5]
+    assert await worker.claim_ids(kind_request=2) == ids[:2]
+    assert await worker.claim_ids(kind_request=3) == ids[2:5]
 
 
 async def test_a_full_kind_does_not_hold_up_another(store: Store, worker: Worker) -> None:
     await add_many(store, 3, kind="full", priority=9)
     other = await add(store, kind="other")
-    rooms = (KindRequest(kind="full", count=0), KindRequest(kind="other", count=1))
-    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=rooms, limit=100))
+    kind_requests = (KindRequest(kind="full", count=0), KindRequest(kind="other", count=1))
+    claims = await store.claim(ClaimRequest(node_id=worker.node_id, kinds=kind_requests, limit=100))
     assert [claim.id for claim in claims] == [other]
 
 
@@ -302,7 +306,7 @@ async def test_an_expired_task_takes_no_room(store: Store, worker: Worker, prior
     first = await add(store)
     await add_many(store, 3, expires_in=0, priority=priority)
     second = await add(store)
-    assert await worker.claim_ids(limit=2, room=2) == [first, second]
+    assert await worker.claim_ids(limit=2, kind_request=2) == [first, second]
     assert await worker.claim_ids() == []
 
 

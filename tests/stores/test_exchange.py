@@ -217,8 +217,8 @@ async def test_capacity_is_reserved_by_the_claim_of_an_exchange(store: Store) ->
         reserve_microseconds=HOUR,
         shares=(amounts(cpu=1),),
     )
-    assert claims.kept is not None
-    assert (claims.kept.id, (await read(store, old)).state) == (old, State.READY)
+    assert claims.reserved is not None
+    assert (claims.reserved.id, (await read(store, old)).state) == (old, State.READY)
 
 
 # ---------------------------------------------------------------- kinds

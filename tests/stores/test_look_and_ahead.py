@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.stores.actions import HOUR, Worker, add, add_in_state, add_many, amounts, declare_limit, demands, states
-from tests.stores.test_capacity import room
+from tests.stores.test_capacity import kind_request
 
 from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
@@ -13,7 +13,10 @@ from synergon.stores.base import Store
 
 
 async def look(store: Store, requirements: str = "", **more: Any) -> list[int]:
-    return [record.id for record in await store.look(CandidateQuery(room=room(requirements=requirements), **more))]
+    return [
+        record.id
+        for record in await store.look(CandidateQuery(kind_request=kind_request(requirements=requirements), **more))
+    ]
 
 
 async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_taken(store: Store, worker: Worker) -> None:
@@ -28,9 +31,9 @@ async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_take
     assert await look(store, totals=amounts(cpu=2)) == expected
     assert await states(store, expected) == [State.READY] * 5
     assert await look(store, totals=amounts(cpu=2), limit=3) == expected[:3]
-    records = await store.look(CandidateQuery(room=room(), totals=amounts(cpu=2)))
+    records = await store.look(CandidateQuery(kind_request=kind_request(), totals=amounts(cpu=2)))
     assert records == await store.get(expected)
-    claims = await worker.claim_rooms(room(), totals=amounts(cpu=9), free=amounts(cpu=9))
+    claims = await worker.claim_rooms(kind_request(), totals=amounts(cpu=9), free=amounts(cpu=9))
     assert [claim.id for claim in claims] == expected
 
 
@@ -39,14 +42,14 @@ async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
         await add(
             store, priority=number % 3, queue=f"queue-{number % 2}", requirements=("", demands())[number % 5 == 0]
         )
-    everything = await store.look(CandidateQuery(room=room()))
+    everything = await store.look(CandidateQuery(kind_request=kind_request()))
     assert [(-record.priority, record.id) for record in everything] == sorted(
         (-record.priority, record.id) for record in everything
     )
     assert len(everything) == 30
     seen: list[int] = []
     after: tuple[int, int] | None = None
-    while page := await store.look(CandidateQuery(room=room(), after=after, limit=7)):
+    while page := await store.look(CandidateQuery(kind_request=kind_request(), after=after, limit=7)):
         seen += [record.id for record in page]
         after = (page[-1].priority, page[-1].id)
     assert seen == [record.id for record in everything]
@@ -57,7 +60,7 @@ async def test_a_look_passes_over_lanes_that_it_is_not_to_see(store: Store) -> N
     ids = {(queue, text): await add(store, queue=queue, requirements=text) for queue in "xy" for text in ("", one, two)}
     everything = frozenset(ids)
     for passed in (frozenset({("x", "")}), frozenset({("x", one), ("y", two)}), everything - {("y", one)}, everything):
-        expected = [task_id for lane, task_id in ids.items() if lane not in passed]
+        expected = [task_id for ready_group, task_id in ids.items() if ready_group not in passed]
         assert await look(store, totals=amounts(cpu=2), without=passed) == expected
 
 

@@ -241,7 +241,7 @@ def _entries(store: MemoryStore) -> int:
     """Everything that the indexes hold, outdated or not."""
     tables = store._tables
     assert tables is not None
-    in_lanes = sum(len(lane._line) + len(lane._heap) for lane in tables.ready.all_lanes())
+    in_lanes = sum(len(ready_group._fifo) + len(ready_group._heap) for ready_group in tables.ready.all_ready_groups())
     return in_lanes + len(tables.due._entries) + len(tables.expiry._entries)
 
 
@@ -280,7 +280,7 @@ async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> Non
         tasks = [NewTask(kind=KIND, key=str(number), requirements=demands(cpu=1 + number)) for number in range(500)]
         ids = [insertion.id for insertion in await store.insert(tasks)]
         assert store._tables is not None
-        assert len(store._tables.ready.all_lanes()) == 500
+        assert len(store._tables.ready.all_ready_groups()) == 500
         match leave:
             case "claim":
                 numbers = amounts(cpu=10**6)
@@ -294,7 +294,7 @@ async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> Non
                 await store.reschedule([Rescheduling(id=task_id, delay=HOUR) for task_id in ids])
             case _:
                 await store.insert([NewTask(kind=KIND, key=task.key, on_conflict="replace") for task in tasks])
-        assert len(store._tables.ready.all_lanes()) == (leave == "replace")
+        assert len(store._tables.ready.all_ready_groups()) == (leave == "replace")
         assert not store._tables.ready.has_requirements(KIND)
 
 

@@ -74,7 +74,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.settled: dict[Fence, FencedOutcome] = {}
         self.keys: dict[Fence, str | None] = {}
         """The line of each claim, as the store told it."""
-        self.kept: dict[str, int | None] = {}
+        self.reserved: dict[str, int | None] = {}
         """What each node keeps room for, as it was told."""
         self.run(self.store.open())
 
@@ -173,18 +173,20 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def claim(self, pick: Pick, request: ClaimRequest, only: list[Pick] | None, remembers: bool) -> None:
         node_id = self.pick_node(pick)
-        reserved_task = self.kept.get(node_id) if remembers else None
-        rooms = request.kinds
+        reserved_task = self.reserved.get(node_id) if remembers else None
+        kind_requests = request.kinds
         if only is not None:  # the node has looked at the tasks of one kind
-            rooms = (replace(rooms[0], only=tuple(self.pick_ids(only))), *rooms[1:])
+            kind_requests = (replace(kind_requests[0], only=tuple(self.pick_ids(only))), *kind_requests[1:])
         held = request.held if reserved_task is None else self.demanded(reserved_task, request)
-        self.claim_both(replace(request, node_id=node_id, kinds=rooms, reserved_task=reserved_task, held=held))
+        self.claim_both(replace(request, node_id=node_id, kinds=kind_requests, reserved_task=reserved_task, held=held))
 
     def demanded(self, reserved_task: int, request: ClaimRequest) -> dict[str, int]:
         """No node holds more than the task could use that it holds it for."""
         task = self.model.tasks.get(reserved_task)
-        room = next((room for room in request.kinds if task and room.kind == task.task.kind), None)
-        cost = requirements_of(room, task.task.requirements).cost if room and task else {}
+        kind_request = next(
+            (kind_request for kind_request in request.kinds if task and kind_request.kind == task.task.kind), None
+        )
+        cost = requirements_of(kind_request, task.task.requirements).cost if kind_request and task else {}
         return {name: min(amount, cost.get(name, 0)) for name, amount in request.held.items()}
 
     @precondition(lambda self: self.model.tasks)
@@ -196,10 +198,12 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def work(self, pick: Pick, drawn: list[Outcome], cancels: bool, cpu: int) -> None:
         """Claim whatever there is and settle some of it; somebody may want the first cancelled."""
-        rooms = (KindRequest(kind="a", count=100), KindRequest(kind="b", count=100))
+        kind_requests = (KindRequest(kind="a", count=100), KindRequest(kind="b", count=100))
         first = len(self.claims)
         state = amounts(cpu=cpu, gpu=cpu)
-        self.claim_both(ClaimRequest(node_id=self.pick_node(pick), kinds=rooms, limit=100, totals=state, free=state))
+        self.claim_both(
+            ClaimRequest(node_id=self.pick_node(pick), kinds=kind_requests, limit=100, totals=state, free=state)
+        )
         if cancels:
             self.cancel([task_id for task_id, _ in self.claims[first : first + 1]], why=None)
         for (task_id, claim_no), outcome in zip(self.claims[first:], drawn, strict=False):
@@ -228,8 +232,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert [(claim.id, claim.claim_no, claim.attempts, claim.crashes) for claim in claims] == [
             (task.id, task.claim_no, task.attempts, task.crashes) for task in expected.taken
         ]
-        assert (claims.kept and claims.kept.id, claims.is_cordoned) == (expected.kept, expected.is_cordoned)
-        self.kept[request.node_id] = expected.kept
+        assert (claims.reserved and claims.reserved.id, claims.is_cordoned) == (expected.reserved, expected.is_cordoned)
+        self.reserved[request.node_id] = expected.reserved
         for claim in claims:
             self.check_claim(claim)
             self.claims.append((claim.id, claim.claim_no))
@@ -255,9 +259,9 @@ class StoreMachine(RuleBasedStateMachine):
         cursor = self.model.tasks.get(first)
         after = None if cursor is None else (cursor.priority, cursor.id)
         for behind in (None, after):
-            room = KindRequest(kind=kind, count=1, **more)
+            kind_request = KindRequest(kind=kind, count=1, **more)
             look = CandidateQuery(
-                room=room, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit
+                kind_request=kind_request, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit
             )
             mine = [task for task in self.model.claimable(None) if task.task.kind == kind]
             assert [record.id for record in self.run(self.store.look(look))] == looked_at(look, mine)

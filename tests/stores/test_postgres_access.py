@@ -49,7 +49,7 @@ def test_our_parameters_are_taken_from_the_url_and_the_rest_goes_to_the_driver()
     assert address.dsn == "postgresql://me:secret@host:1/db?sslmode=require"
     assert (address.schema, address.pool, address.call_seconds, address.channel) == ("jobs", 3, 2.5, "jobs_wake")
     assert address.listens
-    assert address.place == "postgresql://me@host:1/db"
+    assert address.location == "postgresql://me@host:1/db"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ async def use_limits(store: PostgresStore) -> None:
     """What a producer may do with limits, and what only a worker does."""
     await declare_all(store)
     worker = Worker(store, "node-1")
-    room = KindRequest(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
-    (claim,) = await worker.claim_rooms(room)
+    kind_request = KindRequest(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
+    (claim,) = await worker.claim_rooms(kind_request)
     assert claim.server == "a"
     await store.finish([settlement_of(claim, SUCCEEDED, server=("gpu", "a"), is_server_well=False)])
     await store.set_limit("license", 2)

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from tests.postgres_server import administer, distributed_url, server_url, store_url
 from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, amounts, demands
-from tests.stores.test_capacity import ids_of, room
+from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
@@ -83,9 +83,9 @@ async def test_a_claim_reads_what_it_may_take_and_one_of_what_does_not_fit(
     """Each index entry is one that could be taken, the first of a lane that could not, or one of a jump."""
     shards = 1 if store.address.profile is STANDARD else SHARDS
     kinds = [f"kind-{number}" for number in range(KINDS)]
-    lanes = KINDS * QUEUES * shards
-    found = await read(store, backlog, "lanes", "node", kinds, [False] * KINDS, None)
-    assert found == lanes * len(DEMANDS)
+    ready_groups = KINDS * QUEUES * shards
+    found = await read(store, backlog, "ready_groups", "node", kinds, [False] * KINDS, None)
+    assert found == ready_groups * len(DEMANDS)
     for count in (1, 5):
         asked: tuple[Any, ...] = (kinds[:1], DEMANDS[1:2], [count], None, [], 0, "node", count, False)
         assert await read(store, backlog, "ready", *asked) == QUEUES * shards * count
@@ -99,9 +99,9 @@ async def finds_its_own(store: PostgresStore) -> None:
     """Among many that are for others, a node gets what is for it."""
     worker = await Worker.start(store)
     wanted = await add(store, kind="kind-7", priority=9, requirements=demands("here", cpu=1))
-    rooms = tuple(room(f"kind-{number}") for number in range(KINDS))
+    kind_requests = tuple(kind_request(f"kind-{number}") for number in range(KINDS))
     state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=1), "free": amounts(cpu=1)}
-    claims = await worker.claim_rooms(*rooms, limit=4, **state)
+    claims = await worker.claim_rooms(*kind_requests, limit=4, **state)
     assert claims[0].id == wanted
     assert [claim.requirements for claim in claims[1:]] == [""] * 3
 
@@ -119,14 +119,14 @@ async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> Non
         "patience": 0,
         "shares": (amounts(cpu=1),),
     }
-    found = await asyncio.gather(*(worker.claim_rooms(room(), limit=2, **state) for worker in workers))
-    assert [claims.kept.id for claims in found if claims.kept is not None] == [big]
+    found = await asyncio.gather(*(worker.claim_rooms(kind_request(), limit=2, **state) for worker in workers))
+    assert [claims.reserved.id for claims in found if claims.reserved is not None] == [big]
     taken = [task_id for claims in found for task_id in ids_of(claims)]
     assert sorted(taken) == small[: len(taken)]
     for worker, claims in zip(workers, found, strict=True):
-        lacking = 0 if claims.kept is not None else 2 - len(claims)
+        lacking = 0 if claims.reserved is not None else 2 - len(claims)
         if lacking:  # others were quicker each time that it looked, and it has given up for now
-            taken += ids_of(await worker.claim_rooms(room(), limit=lacking, **state))
+            taken += ids_of(await worker.claim_rooms(kind_request(), limit=lacking, **state))
     assert sorted(taken) == small[:14]
 
 
@@ -139,7 +139,7 @@ async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: Pos
     async with connection.transaction():
         await connection.fetch(sql["lock_node"], worker.node_id)
         await connection.execute(sql["cordon"], worker.node_id)
-        claiming = asyncio.create_task(worker.claim_rooms(room()))
+        claiming = asyncio.create_task(worker.claim_rooms(kind_request()))
         await _is_waited_for(connection)
         assert not claiming.done()
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -71,8 +71,8 @@ async def store() -> AsyncIterator[PostgresStore]:
 
 
 def request(node_id: str, limit: int, *kinds: str) -> ClaimRequest:
-    rooms = tuple(KindRequest(kind=kind, count=limit) for kind in kinds or (KIND,))
-    return ClaimRequest(node_id=node_id, kinds=rooms, limit=limit)
+    kind_requests = tuple(KindRequest(kind=kind, count=limit) for kind in kinds or (KIND,))
+    return ClaimRequest(node_id=node_id, kinds=kind_requests, limit=limit)
 
 
 # ---------------------------------------------------------------- the URL and the schema
@@ -186,7 +186,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
         *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
-        *("demote", "keep", "let_go", "line_up", "prune", "prune_rates", "prune_succeeded", "take_seats"),
+        *("demote", "reserve", "let_go", "join_key_queue", "prune", "prune_rates", "prune_succeeded", "take_permits"),
         *("snapshot", "endings"),
     }
 
@@ -270,8 +270,8 @@ async def test_a_claimer_that_lost_a_part_fills_up_and_keeps_to_its_rooms(store:
     async def others_are_quicker() -> None:
         assert await quick.claim_ids(limit=3) == ids[:3]
 
-    rooms = (KindRequest(kind=KIND, count=5), KindRequest(kind="other", count=2))
-    wanted = ClaimRequest(node_id=slow.node_id, kinds=rooms, limit=100)
+    kind_requests = (KindRequest(kind=KIND, count=5), KindRequest(kind="other", count=2))
+    wanted = ClaimRequest(node_id=slow.node_id, kinds=kind_requests, limit=100)
     claims, _ = await claim.claim_by_contest(interrupted(store, others_are_quicker), wanted)
     assert [claim.id for claim in claims] == ids[3:8] + others[:2]
 

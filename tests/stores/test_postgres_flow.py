@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add_many, amounts, demands
-from tests.stores.test_capacity import ids_of, room
+from tests.stores.test_capacity import ids_of, kind_request
 from tests.stores.test_postgres_round_trips import WEIGHED, said, written_down
 
 from synergon.errors import LeaseLost
@@ -47,7 +47,7 @@ class Flow:
         """What it gets, and what was asked."""
         await written_down()
         self._said.clear()
-        claims = await self._worker.claim_rooms(*map(room, kinds or ("work",)), limit=limit, **STATE, **more)
+        claims = await self._worker.claim_rooms(*map(kind_request, kinds or ("work",)), limit=limit, **STATE, **more)
         await written_down()
         return claims, list(self._said)
 
@@ -90,8 +90,8 @@ async def test_one_that_asks_for_few_or_for_few_of_a_kind_goes_the_usual_way(
     claims, asked = await flow.claim("work", "other", limit=MANY - 1)
     assert (ids_of(claims), asked) == (ids[: MANY - 1], ["claim"])
     said.clear()
-    few = room("other")
-    claims = await worker.claim_rooms(room(), type(few)(kind="other", count=1), limit=MANY, **STATE)
+    few = kind_request("other")
+    claims = await worker.claim_rooms(kind_request(), type(few)(kind="other", count=1), limit=MANY, **STATE)
     await written_down()
     assert (len(claims), said) == (MANY, ["claim"])
 
@@ -105,7 +105,7 @@ async def test_one_kind_is_asked_for_shortly_however_few_there_are(
     claims, asked = await flow.claim(limit=1)
     assert (ids_of(claims), asked) == ([first], ["claim_kind"])
     assert {(claim.claim_no, claim.attempts, claim.protected_for) for claim in claims} == {(1, 1, 0)}
-    claims = await worker.claim_rooms(type(room())(kind="work", count=2), limit=9, **STATE)
+    claims = await worker.claim_rooms(type(kind_request())(kind="work", count=2), limit=9, **STATE)
     assert ids_of(claims) == [second, third]
     claims, asked = await flow.claim(limit=9)
     assert (ids_of(claims), asked) == (late, ["claim_kind"])
@@ -134,7 +134,7 @@ async def test_a_task_that_demands_something_is_weighed(
     plain = await add_many(store, 3)
     (first,) = await add_many(store, 1, requirements=demands(cpu=1), priority=1)
     claims, asked = await flow.claim(*kinds)
-    assert (ids_of(claims), asked) == ([first, *plain], [shorter(kinds), "claim", "lanes", *WEIGHED])
+    assert (ids_of(claims), asked) == ([first, *plain], [shorter(kinds), "claim", "ready_groups", *WEIGHED])
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -28,17 +28,17 @@ BOOLEANS: Final = ["false"]
 
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
-    "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_line"}),
-    "first_waiting": ("text, text, bigint", ("'lined'", "'key-7'", "50"), {"task_line"}),
-    "misplaced": ("text, text, bigint", ("'lined'", "'key-7'", "2"), {"task_line"}),
+    "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_key_queue"}),
+    "first_waiting": ("text, text, bigint", ("'lined'", "'key-7'", "50"), {"task_key_queue"}),
+    "misplaced": ("text, text, bigint", ("'lined'", "'key-7'", "2"), {"task_key_queue"}),
     "promote": ("bigint[]", (IDS,), {"task_pkey"}),
     "demote": ("bigint[]", (IDS,), {"task_pkey"}),
-    "promote_lines": ("text[], text[]", (KINDS, KEYS), {"task_line", "task_pkey"}),
-    "lines_of_kind": ("text", ("'lined'",), {"task_line"}),
-    "rates": ("text[], text[]", (KINDS, KEYS), {"task_turn"}),
-    "line_up": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_turn", "task_pkey"}),
+    "promote_key_queues": ("text[], text[]", (KINDS, KEYS), {"task_key_queue", "task_pkey"}),
+    "key_queues_of_kind": ("text", ("'lined'",), {"task_key_queue"}),
+    "rates": ("text[], text[]", (KINDS, KEYS), {"task_deferred"}),
+    "join_key_queue": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_deferred", "task_pkey"}),
     "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
-    "lanes": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
+    "ready_groups": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
     "ready": (
         "text[], text[], integer[], text[], bigint[], bigint, text, integer, boolean",
         (KINDS, DEMANDS, IDS, "NULL", "'{7}'", "0", "'node'", "50", "true"),
@@ -54,28 +54,28 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'", "0", "'node'"),
         {"task_command"},
     ),
-    "take_seats": (
+    "take_permits": (
         "text, bigint[], text[], text[], text[], integer[], text[]",
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
-    "keep": (
+    "reserve": (
         "bigint, text, bigint, text, text[], text[]",
         ("7", "'node'", "1", "NULL", KINDS, "NULL"),
         {"task_pkey"},
     ),
     "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
-    "first_in_lanes": (
+    "first_in_ready_groups": (
         "text, text[], text[], bigint, bigint, integer, text[], text[]",
         ("'lined'", DEMANDS, "NULL", "1", "7", "100", TEXTS, TEXTS),
         {"task_ready", "task_pkey"},
     ),
     "place_of": ("bigint", ("7",), {"task_pkey"}),
     "ahead_ready": ("text, bigint, bigint, bigint", ("'lined'", "1", "7", "1000"), {"task_ready"}),
-    "ahead_in_line": (
+    "ahead_in_key_queue": (
         "text, text, text, bigint, bigint, bigint",
         ("'lined'", "'key-7'", "'waiting'", "1", "7", "1000"),
-        {"task_line"},
+        {"task_key_queue"},
     ),
     "ahead_after_groups": (
         "text, text, bigint, bigint, bigint",

@@ -298,7 +298,7 @@ async def test_more_lines_than_fit_into_one_statement_are_put_in_order(store: Po
     inserted = await store.insert(tasks)
     assert [entry.state for entry in inserted] == [State.READY] * 1400 + [State.WAITING] * 700
     worker = await Worker.start(store)
-    claims = await worker.claim("lined", limit=2000, room=2000)
+    claims = await worker.claim("lined", limit=2000, kind_request=2000)
     assert len(claims) == 1400
     await store.finish([settled(claim) for claim in claims])
     assert await states(store, [entry.id for entry in inserted[1400:]]) == [State.READY] * 700

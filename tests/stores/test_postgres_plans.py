@@ -90,9 +90,11 @@ class Planner:
     async def candidates(self, mode: str) -> set[str]:
         """How a claim that has to look first finds what to take."""
         kinds = array(*(f"'kind-{number}'" for number in range(KINDS)))
-        rooms = array(*[100] * KINDS)
+        kind_requests = array(*[100] * KINDS)
         ranks = array(*range(KINDS))
-        return await self._scans(mode, "candidates", "'node'", kinds, rooms, "500", "NULL", "100", "'{7}'", ranks)
+        return await self._scans(
+            mode, "candidates", "'node'", kinds, kind_requests, "500", "NULL", "100", "'{7}'", ranks
+        )
 
     async def take(self, mode: str, size: int) -> set[str]:
         """How it takes them."""

@@ -9,14 +9,14 @@ import asyncpg
 import pytest
 from tests.postgres_server import SCHEMA, store_url
 from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, declare_pool, demands, settlement_of
-from tests.stores.test_capacity import ids_of, room
+from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.outcomes import Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
-WEIGHED: Final = ("BEGIN", "ready", "take_seats", "COMMIT")
+WEIGHED: Final = ("BEGIN", "ready", "take_permits", "COMMIT")
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
     async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
         await written_down()
         said.clear()
-        claims = await worker.claim_rooms(room(), limit=limit, **state)
+        claims = await worker.claim_rooms(kind_request(), limit=limit, **state)
         await written_down()
         return ids_of(claims), list(said)
 
     assert await claim() == (plain[:1], ["claim_kind"])
     first, second = await add_many(store, 2, requirements=demands(cpu=1), priority=1)
-    assert await claim() == ([first], ["claim_kind", "claim", "lanes", *WEIGHED])
-    assert await claim() == ([second], ["lanes", *WEIGHED])
-    assert await claim(9) == (plain[1:], ["lanes", "claim_kind"])
+    assert await claim() == ([first], ["claim_kind", "claim", "ready_groups", *WEIGHED])
+    assert await claim() == ([second], ["ready_groups", *WEIGHED])
+    assert await claim(9) == (plain[1:], ["ready_groups", "claim_kind"])
     await store.close()
 
 
@@ -74,8 +74,8 @@ ROOMS: Final = {
 }
 SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
-    "a limit": ["succeed", "lanes", "BEGIN", "lock_limits", "ready", "take_seats", "COMMIT"],
-    "a server": ["succeed", "lanes", "BEGIN", "lock_pools", "ready", "take_seats", "COMMIT"],
+    "a limit": ["succeed", "ready_groups", "BEGIN", "lock_limits", "ready", "take_permits", "COMMIT"],
+    "a server": ["succeed", "ready_groups", "BEGIN", "lock_pools", "ready", "take_permits", "COMMIT"],
     "a key queue": [
         *("BEGIN", "running_bonds", "lock_limits", "lock_running", "end", "survey", "promote", "tally", "COMMIT"),
         "claim_kind",
@@ -109,15 +109,15 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
 
 
 EXCHANGED: Final = {
-    "a limit": ["BEGIN", "lock_limits", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
-    "a server": ["BEGIN", "lock_pools", "succeed", "lanes", "ready", "take_seats", "COMMIT"],
+    "a limit": ["BEGIN", "lock_limits", "succeed", "ready_groups", "ready", "take_permits", "COMMIT"],
+    "a server": ["BEGIN", "lock_pools", "succeed", "ready_groups", "ready", "take_permits", "COMMIT"],
     "a key queue": [
         *("BEGIN", "lock_limits", "running_bonds", "lock_running", "end", "survey", "promote"),
         *("claim_kind", "tally", "COMMIT"),
     ],
     "a key queue and a server": [
         *("BEGIN", "lock_limits", "lock_pools", "running_bonds", "ailing", "lock_running", "end", "survey", "promote"),
-        *("lanes", "ready", "take_seats", "tally", "COMMIT"),
+        *("ready_groups", "ready", "take_permits", "tally", "COMMIT"),
     ],
 }
 

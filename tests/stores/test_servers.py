@@ -115,8 +115,8 @@ async def test_kinds_share_the_servers_of_a_provider(store: Store, worker: Worke
     await declare_pool(store, a=2, b=1)
     await add_many(store, 5, kind="one")
     await add_many(store, 5, kind="two", priority=1)
-    rooms = [KindRequest(kind=kind, count=10, provider="gpu") for kind in ("one", "two")]
-    assert [claim.kind for claim in await worker.claim_rooms(*rooms)] == ["two"] * 3
+    kind_requests = [KindRequest(kind=kind, count=10, provider="gpu") for kind in ("one", "two")]
+    assert [claim.kind for claim in await worker.claim_rooms(*kind_requests)] == ["two"] * 3
 
 
 async def test_unlimited_and_closed_servers(store: Store, worker: Worker) -> None:
@@ -173,9 +173,9 @@ async def test_a_name_that_is_held_and_covers_the_server_too_counts_once(store: 
     await declare_limit(store, "a", 2)
     await declare_pool(store, a=9)
     await add_many(store, 5)
-    room = KindRequest(kind="work", count=9, limits=("a",), provider="gpu")
-    assert len(await worker.claim_rooms(room)) == 2
-    assert await worker.claim_rooms(room) == []
+    kind_request = KindRequest(kind="work", count=9, limits=("a",), provider="gpu")
+    assert len(await worker.claim_rooms(kind_request)) == 2
+    assert await worker.claim_rooms(kind_request) == []
     (limit,) = await store.limits()
     assert limit.in_use == 2
 
@@ -184,11 +184,11 @@ async def test_a_limit_of_the_kind_and_the_servers_hold_together(store: Store, w
     await declare_limit(store, "kind:work", 3)
     await declare_pool(store, a=2, b=2)
     await add_many(store, 9)
-    room = KindRequest(kind="work", count=9, limits=("kind:work",), provider="gpu")
-    claims = await worker.claim_rooms(room)
+    kind_request = KindRequest(kind="work", count=9, limits=("kind:work",), provider="gpu")
+    claims = await worker.claim_rooms(kind_request)
     assert len(claims) == 3
     await worker.finish(claims[0], HandedBack())
-    assert len(await worker.claim_rooms(room)) == 1
+    assert len(await worker.claim_rooms(kind_request)) == 1
 
 
 async def test_a_retry_goes_to_another_server_if_there_is_one(store: Store, worker: Worker) -> None:
@@ -280,8 +280,8 @@ async def test_two_providers_may_name_the_same_address_without_sharing_it(store:
     await store.declare([], [NewProvider(name=name, servers=pool(a=1)) for name in ("gpu", "other")])
     await add_many(store, 3)
     await add_many(store, 3, kind="other")
-    rooms = [ROOM, KindRequest(kind="other", count=9, provider="other")]
-    assert Counter(claim.kind for claim in await worker.claim_rooms(*rooms)) == {"work": 1, "other": 1}
+    kind_requests = [ROOM, KindRequest(kind="other", count=9, provider="other")]
+    assert Counter(claim.kind for claim in await worker.claim_rooms(*kind_requests)) == {"work": 1, "other": 1}
     assert [(one.provider, one.in_use) for one in await store.servers()] == [("gpu", 1), ("other", 1)]
 
 

@@ -120,9 +120,9 @@ def measure(connection: sqlite3.Connection, work: Callable[[Transaction], Any]) 
     return Measured(answer, steps, len(texts))
 
 
-def claims(connection: sqlite3.Connection, *rooms: KindRequest, **more: Any) -> Measured:
+def claims(connection: sqlite3.Connection, *kind_requests: KindRequest, **more: Any) -> Measured:
     """A claim of the node."""
-    request = ClaimRequest(kinds=rooms, **{**NODE, **more})
+    request = ClaimRequest(kinds=kind_requests, **{**NODE, **more})
     return measure(connection, lambda transaction: claim(transaction, request))
 
 
@@ -141,13 +141,13 @@ def test_a_node_that_can_run_one_of_many_demands_looks_at_nothing_else(
     if patience is None:
         assert [one.requirements for one in beside_many.answer] == [FIT, FIT]
     else:
-        assert beside_many.answer.kept.requirements == parse_requirements(UNFIT[2])
+        assert beside_many.answer.reserved.requirements == parse_requirements(UNFIT[2])
     assert beside_many.statements == beside_few.statements
     assert beside_many.steps <= beside_few.steps * 1.1
 
 
 def test_a_look_passes_over_what_could_never_run_here(crowd: sqlite3.Connection, few: sqlite3.Connection) -> None:
-    later = CandidateQuery(room=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
+    later = CandidateQuery(kind_request=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
     beside_many, beside_few = (measure(one, partial(candidates.look, look=later)) for one in (crowd, few))
     assert [record.requirements for record in beside_many.answer] == [FIT] * 3
     assert beside_many.steps <= beside_few.steps * 1.1
@@ -156,7 +156,9 @@ def test_a_look_passes_over_what_could_never_run_here(crowd: sqlite3.Connection,
 def test_ten_thousand_that_were_looked_at_do_not_slow_the_look_at_the_next(crowd: sqlite3.Connection) -> None:
     (first,) = crowd.execute("SELECT min(id) FROM synergon_task WHERE requirements = ?", (UNFIT[2],)).fetchone()
     looks = [
-        CandidateQuery(room=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, first + seen), limit=10)
+        CandidateQuery(
+            kind_request=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, first + seen), limit=10
+        )
         for seen in (10, 10_000)
     ]
     early, late = (measure(crowd, partial(candidates.look, look=one)) for one in looks)
@@ -186,8 +188,8 @@ def kinds() -> Iterator[sqlite3.Connection]:
 def test_two_hundred_kinds_of_which_one_has_tasks_cost_as_much_as_one(
     kinds: sqlite3.Connection, more: dict[str, Any]
 ) -> None:
-    rooms = [KindRequest(kind=f"kind-{number}", count=2, **more) for number in range(200)]
-    of_all, of_one = claims(kinds, *rooms), claims(kinds, rooms[77])
+    kind_requests = [KindRequest(kind=f"kind-{number}", count=2, **more) for number in range(200)]
+    of_all, of_one = claims(kinds, *kind_requests), claims(kinds, kind_requests[77])
     assert kinds_of(of_all.answer) == kinds_of(of_one.answer) == ["kind-77"] * 2
     assert of_all.statements <= of_one.statements + 2
     assert of_all.steps <= of_one.steps * 1.2
@@ -220,7 +222,7 @@ def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: A
 
 
 def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "lanes_of_kind", kind="work")
+    steps = plan(planner, "ready_groups_of_kind", kind="work")
     assert len(steps) == 4
     assert all("SEARCH synergon_task USING INDEX synergon_task_ready (kind=?" in step for step in steps)
     (step,) = plan(planner, "next_kind", "work")
@@ -233,16 +235,18 @@ def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
 
 
 def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection) -> None:
-    place = {"kind": "work", "priority": 0, "id": 1, "limit": 1000}
-    first, second = plan(planner, "ahead_in_lane", queue="default", requirements=FIT, **place)
+    position = {"kind": "work", "priority": 0, "id": 1, "limit": 1000}
+    first, second = plan(planner, "ahead_in_ready_group", queue="default", requirements=FIT, **position)
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority>?)" in first
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND id<?)" in second
-    first, second = plan(planner, "ahead_in_line", state="waiting", limit_key="key", **place)
-    assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority>?)" in first
-    assert "COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=? AND priority=? AND id<?)" in second
+    first, second = plan(planner, "ahead_in_key_queue", state="waiting", limit_key="key", **position)
+    assert "COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=? AND priority>?)" in first
+    assert (
+        "COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=? AND priority=? AND id<?)" in second
+    )
 
 
-@pytest.mark.parametrize("name", ["ready_among", "keep", "spare", "place"])
+@pytest.mark.parametrize("name", ["ready_among", "reserve", "spare", "position"])
 def test_single_tasks_are_found_by_id(planner: sqlite3.Connection, name: str) -> None:
     steps = plan(planner, name, *["[]"] * SQL[name].count("?"))
     assert steps == ["SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"]

@@ -37,13 +37,13 @@ async def store() -> AsyncIterator[SqliteStore]:
         await opened.close()
 
 
-async def _drain(url: str, node_id: str, room: KindRequest) -> None:
+async def _drain(url: str, node_id: str, kind_request: KindRequest) -> None:
     """Take what there is and finish it one by one, until nothing is left."""
     store = SqliteStore(url)
     await store.open()
     worker = await Worker.start(store, node_id)
     while await _live(store):
-        for claim in await worker.claim_rooms(room):
+        for claim in await worker.claim_rooms(kind_request):
             await worker.finish(claim, Succeeded())
     await store.close()
 
@@ -71,9 +71,9 @@ def largest_crowd(store: SqliteStore) -> int:
     return int(size)
 
 
-def drain(url: str, node_id: str, room: KindRequest) -> None:
+def drain(url: str, node_id: str, kind_request: KindRequest) -> None:
     """A process of its own."""
-    asyncio.run(_drain(url, node_id, room))
+    asyncio.run(_drain(url, node_id, kind_request))
 
 
 @pytest.mark.parametrize("limit", ["license", "key:work"])
@@ -84,10 +84,12 @@ async def test_processes_that_share_a_file_never_take_more_than_there_is_room_fo
     await declare_limit(store, limit, PLACES)
     watch(store)
     await add_many(store, TASKS, limit_key="ada" if is_line else None)
-    room = KindRequest(kind="work", count=50, limits=() if is_line else (limit,))
+    kind_request = KindRequest(kind="work", count=50, limits=() if is_line else (limit,))
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-        draining = [loop.run_in_executor(pool, drain, store.url, f"node-{number}", room) for number in range(PROCESSES)]
+        draining = [
+            loop.run_in_executor(pool, drain, store.url, f"node-{number}", kind_request) for number in range(PROCESSES)
+        ]
         await asyncio.gather(*draining)
     assert largest_crowd(store) == PLACES
     assert await store.counts() == {("default", "work", State.SUCCEEDED): TASKS}

@@ -20,7 +20,7 @@ ROWS: Final = 100_000
 LINES: Final = 500
 NOW: Final = 1_700_000_000_000_000
 
-LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_line (kind=? AND state=? AND limit_key=?)"
+LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=?)"
 BY_ID: Final = "SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"
 
 
@@ -57,7 +57,7 @@ def planner(request: pytest.FixtureRequest, backlog: sqlite3.Connection) -> sqli
 
 def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: Any) -> list[str]:
     """How the rows of tasks are found, and what is sorted."""
-    sql = SQL[name].replace("{lines}", "(:first), (:second)")
+    sql = SQL[name].replace("{keys}", "(:first), (:second)")
     steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters or named)]
     return [step for step in steps if "task" in step or "TEMP B-TREE" in step]
 
@@ -72,7 +72,7 @@ def test_a_survey_of_lines_reads_the_index_alone(planner: sqlite3.Connection) ->
 
 
 def test_the_first_of_a_line_are_found_without_sorting_the_line(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "first_of_line", kind="work", limit_key="key-1", limit=2)
+    steps = plan(planner, "first_of_key_queue", kind="work", limit_key="key-1", limit=2)
     assert [step for step in steps if "SEARCH" in step] == [LINE.replace("task USING", "synergon_task USING")] * 2
     assert not [step for step in steps if "SCAN" in step]
 
@@ -83,14 +83,16 @@ def test_moves_within_a_line_go_by_id(planner: sqlite3.Connection, name: str) ->
 
 
 def test_a_line_without_end_is_emptied_by_its_index(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "promote_lines", kind="work", first="key-1", second="key-2")
+    steps = plan(planner, "promote_key_queues", kind="work", first="key-1", second="key-2")
     assert steps == [LINE.replace("task USING COVERING", "synergon_task USING COVERING")]
 
 
 def test_the_lines_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -> None:
-    steps = [step for step in plan(planner, "lines_of_kind", kind="work") if "TEMP B-TREE FOR DISTINCT" not in step]
+    steps = [
+        step for step in plan(planner, "key_queues_of_kind", kind="work") if "TEMP B-TREE FOR DISTINCT" not in step
+    ]
     assert len(steps) == 2
-    assert all(step.startswith("SEARCH") and "synergon_task_line" in step for step in steps)
+    assert all(step.startswith("SEARCH") and "synergon_task_key_queue" in step for step in steps)
 
 
 def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Connection) -> None:
@@ -101,7 +103,7 @@ def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Co
 def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(planner: sqlite3.Connection) -> None:
     (step,) = plan(planner, "ready", "work", "default", "", NOW, 500)
     assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=? AND requirements=?)"
-    assert plan(planner, "take_seats", "node", NOW, "[]") == [BY_ID]
+    assert plan(planner, "take_permits", "node", NOW, "[]") == [BY_ID]
 
 
 def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Connection) -> None:
@@ -114,7 +116,7 @@ def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Co
 
 def test_a_turn_that_was_given_is_found_by_its_moment(planner: sqlite3.Connection) -> None:
     (step,) = plan(planner, "has_turn", "work", "key-1", NOW)
-    assert "synergon_task_turn (kind=? AND limit_key=? AND run_at<?)" in step
+    assert "synergon_task_deferred (kind=? AND limit_key=? AND run_at<?)" in step
 
 
 def test_whether_a_group_has_live_tasks_is_one_probe(planner: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ def gpu(address: str, capacity: int | None, *, resting: bool = False, trial: boo
     return ServerCapacity("gpu", address, capacity, is_resting=resting, is_on_trial=trial)
 
 
-def room(count: int = 100, *limits: str, provider: str | None = "gpu") -> KindRequest:
+def kind_request(count: int = 100, *limits: str, provider: str | None = "gpu") -> KindRequest:
     return KindRequest(kind="infer", count=count, limits=limits, provider=provider)
 
 
@@ -29,16 +29,16 @@ def taken(allotment: SharedCapacity, count: int, where: KindRequest) -> list[str
 
 def test_servers_are_filled_evenly_by_their_capacity_and_no_further() -> None:
     allotment = SharedCapacity({}, [gpu("a", 4), gpu("b", 2)], [])
-    assert allotment.most(room()) == 6
-    servers = taken(allotment, 3, room())
+    assert allotment.most(kind_request()) == 6
+    servers = taken(allotment, 3, kind_request())
     assert Counter(servers) == {"a": 2, "b": 1}
-    assert Counter(taken(allotment, 50, room())) == {"a": 2, "b": 1}
-    assert allotment.most(room()) == 0
+    assert Counter(taken(allotment, 50, kind_request())) == {"a": 2, "b": 1}
+    assert allotment.most(kind_request()) == 0
 
 
 def test_equals_take_turns() -> None:
     def first(number: int) -> str | None:
-        seat = SharedCapacity({}, [gpu("a", 1), gpu("b", 1), gpu("c", 1)], []).take(room(), task(number))
+        seat = SharedCapacity({}, [gpu("a", 1), gpu("b", 1), gpu("c", 1)], []).take(kind_request(), task(number))
         return seat.server if seat else None
 
     assert Counter(first(number) for number in range(300)) == {"a": 100, "b": 100, "c": 100}
@@ -47,17 +47,17 @@ def test_equals_take_turns() -> None:
 def test_what_runs_counts_and_keeps_its_slot() -> None:
     holdings = [HeldPermits((), "gpu", "a", 1), HeldPermits((), "gpu", "b", 0), HeldPermits((), "other", "a", 0)]
     allotment = SharedCapacity({}, [gpu("a", 2), gpu("b", 1)], holdings)
-    assert allotment.most(room()) == 1
-    seat = allotment.take(room(), task(1))
+    assert allotment.most(kind_request()) == 1
+    seat = allotment.take(kind_request(), task(1))
     assert seat is not None
     assert (seat.server, seat.slot) == ("a", 0)
-    assert allotment.take(room(), task(2)) is None
+    assert allotment.take(kind_request(), task(2)) is None
 
 
 def test_a_prefix_holds_over_all_servers_below_it_and_beside_their_own_capacity() -> None:
     servers = [gpu("https://api.example.com/v1", 8), gpu("https://api.example.com/v2", 1), gpu("https://other", 1)]
     allotment = SharedCapacity({"https://api.example.com": 3}, servers, [])
-    assert Counter(taken(allotment, 50, room())) == {
+    assert Counter(taken(allotment, 50, kind_request())) == {
         "https://api.example.com/v1": 2,
         "https://api.example.com/v2": 1,
         "https://other": 1,
@@ -67,40 +67,40 @@ def test_a_prefix_holds_over_all_servers_below_it_and_beside_their_own_capacity(
 def test_work_of_a_removed_server_still_counts_under_the_prefix() -> None:
     holdings = [HeldPermits((), "gpu", "https://api/old", 0)]
     allotment = SharedCapacity({"https://api": 2}, [gpu("https://api/new", 5)], holdings)
-    assert len(taken(allotment, 9, room())) == 1
+    assert len(taken(allotment, 9, kind_request())) == 1
 
 
 def test_named_limits_hold_together_and_none_is_unlimited() -> None:
     allotment = SharedCapacity(
         {"license": 2, "kind:infer": 5, "free": None}, [], [HeldPermits(("license",), None, None, None)]
     )
-    where = room(100, "license", "kind:infer", "free", provider=None)
+    where = kind_request(100, "license", "kind:infer", "free", provider=None)
     assert allotment.most(where) == 1
     assert allotment.take(where, task(1)) is not None
     assert allotment.take(where, task(2)) is None
-    assert allotment.take(room(1, "kind:infer", provider=None), task(3)) is not None
+    assert allotment.take(kind_request(1, "kind:infer", provider=None), task(3)) is not None
 
 
 def test_a_closed_limit_and_an_empty_pool_give_nothing() -> None:
-    assert SharedCapacity({"license": 0}, [], []).most(room(1, "license", provider=None)) == 0
-    assert SharedCapacity({}, [], []).most(room()) == 0
-    assert SharedCapacity({}, [gpu("a", 0)], []).take(room(), task(1)) is None
+    assert SharedCapacity({"license": 0}, [], []).most(kind_request(1, "license", provider=None)) == 0
+    assert SharedCapacity({}, [], []).most(kind_request()) == 0
+    assert SharedCapacity({}, [gpu("a", 0)], []).take(kind_request(), task(1)) is None
 
 
 def test_a_server_that_failed_a_task_is_avoided_while_there_is_another() -> None:
     allotment = SharedCapacity({}, [gpu("a", 9), gpu("b", 1)], [])
-    seats = [allotment.take(room(), task(number, avoid="a")) for number in range(2)]
+    seats = [allotment.take(kind_request(), task(number, avoid="a")) for number in range(2)]
     assert [seat.server for seat in seats if seat] == ["b", "a"]
 
 
 def test_a_resting_server_gets_nothing_and_one_on_trial_one_at_a_time() -> None:
     allotment = SharedCapacity({}, [gpu("a", 9, resting=True), gpu("b", 9, trial=True)], [])
-    assert taken(allotment, 5, room()) == ["b"]
+    assert taken(allotment, 5, kind_request()) == ["b"]
 
 
 def test_a_target_is_the_only_server_that_will_do() -> None:
     allotment = SharedCapacity({}, [gpu("a", 1), gpu("b", 1)], [])
-    seat = allotment.take(room(), task(1, target="b"))
+    seat = allotment.take(kind_request(), task(1, target="b"))
     assert seat is not None
     assert seat.server == "b"
-    assert allotment.take(room(), task(2, target="b")) is None
+    assert allotment.take(kind_request(), task(2, target="b")) is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from synergon import OptionError, Retry
 from synergon.options.durations import LONGEST_SECONDS
-from synergon.options.options import Overrides, place
+from synergon.options.options import Overrides, make_placement
 
 seconds = st.floats(min_value=0, max_value=LONGEST_SECONDS)
 policies = st.builds(
@@ -106,7 +106,7 @@ def test_a_wait_function_is_given_the_number_of_the_attempt() -> None:
 
 @given(policies)
 def test_a_policy_of_a_call_survives_the_store_exactly(policy: Retry) -> None:
-    placement = place({"retry": policy}, "a test")
+    placement = make_placement({"retry": policy}, "a test")
     assert placement.overrides is not None
     stored = msgspec.json.decode(placement.overrides, type=Overrides)
     assert stored.retry == policy

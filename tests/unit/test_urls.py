@@ -32,7 +32,7 @@ def test_a_url_is_shown_without_its_passwords(url: str) -> None:
 @pytest.mark.parametrize("url", [url for url in SHOWN if url.startswith("postgresql") and "s3" in url])
 def test_neither_an_engine_nor_its_store_tells_a_password(url: str) -> None:
     try:
-        said = f"{Engine(url)!r} {Address.parse(url).place}"
+        said = f"{Engine(url)!r} {Address.parse(url).location}"
     except ConfigurationError as error:
         said = str(error)
     assert "s3" not in said

@@ -38,7 +38,7 @@ LABELS = frozenset({"east", "a100"})
 amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 12))
 labels = st.frozensets(st.sampled_from(sorted(LABELS)))
 all_demands = st.builds(make_requirements, amounts, labels, labels)
-rooms = st.builds(
+kind_requests = st.builds(
     KindRequest,
     kind=st.just("work"),
     count=st.just(9),
@@ -60,19 +60,19 @@ requests = st.builds(
 )
 
 
-@given(request=requests, tasks=st.lists(st.tuples(rooms, all_demands), max_size=12))
+@given(request=requests, tasks=st.lists(st.tuples(kind_requests, all_demands), max_size=12))
 def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others_yield(
     request: ClaimRequest, tasks: list[tuple[KindRequest, Requirements]]
 ) -> None:
     scales = NodeCapacity(request)
     used = dict.fromkeys(NAMES, 0)
-    for task_id, (room, wanted) in enumerate(tasks):
-        if scales.fit(room, wanted, task_id) is not Fit.NOW:
+    for task_id, (kind_request, wanted) in enumerate(tasks):
+        if scales.fit(kind_request, wanted, task_id) is not Fit.NOW:
             continue
-        scales.take(room, wanted, task_id)
+        scales.take(kind_request, wanted, task_id)
         for name, amount in wanted.cost.items():
             used[name] += amount
-            more = request.yielding.get(name, 0) if room.is_urgent and not room.is_resting else 0
+            more = request.yielding.get(name, 0) if kind_request.is_urgent and not kind_request.is_resting else 0
             assert used[name] <= request.free.get(name, 0) + more
 
 
@@ -88,30 +88,30 @@ def test_others_leave_alone_what_is_held(request: ClaimRequest, tasks: list[Requ
                 assert left[name] >= request.held.get(name, 0)
 
 
-@given(request=requests, room=rooms, wanted=all_demands)
+@given(request=requests, kind_request=kind_requests, wanted=all_demands)
 def test_as_many_fit_as_is_said_and_not_one_more(
-    request: ClaimRequest, room: KindRequest, wanted: Requirements
+    request: ClaimRequest, kind_request: KindRequest, wanted: Requirements
 ) -> None:
     scales = NodeCapacity(request)
-    most = scales.most(room, wanted)
+    most = scales.most(kind_request, wanted)
     if most == ANY_NUMBER:
         assert not wanted.cost
-        assert scales.fit(room, wanted) is Fit.NOW
+        assert scales.fit(kind_request, wanted) is Fit.NOW
         return
     for _ in range(most):
-        assert scales.fit(room, wanted) is Fit.NOW
-        scales.take(room, wanted)
-    assert scales.fit(room, wanted) is not Fit.NOW
-    assert scales.most(room, wanted) == 0
+        assert scales.fit(kind_request, wanted) is Fit.NOW
+        scales.take(kind_request, wanted)
+    assert scales.fit(kind_request, wanted) is not Fit.NOW
+    assert scales.most(kind_request, wanted) == 0
 
 
-@given(request=requests, room=rooms, wanted=all_demands)
+@given(request=requests, kind_request=kind_requests, wanted=all_demands)
 def test_what_never_fits_is_what_the_whole_node_is_too_small_or_wrong_for(
-    request: ClaimRequest, room: KindRequest, wanted: Requirements
+    request: ClaimRequest, kind_request: KindRequest, wanted: Requirements
 ) -> None:
     is_right = set(wanted.needs) <= request.labels and not set(wanted.forbids) & request.labels
     is_large = all(request.totals.get(name, 0) >= amount for name, amount in wanted.cost.items())
-    assert (NodeCapacity(request).fit(room, wanted) is not Fit.NEVER) == (is_right and is_large)
+    assert (NodeCapacity(request).fit(kind_request, wanted) is not Fit.NEVER) == (is_right and is_large)
 
 
 def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None:
@@ -119,15 +119,15 @@ def test_what_was_held_for_a_task_is_held_from_nobody_once_it_is_taken() -> None
     request = ClaimRequest(
         node_id="node", kinds=(), limit=9, totals=numbers, free=numbers, held={"cpu": 6}, reserved_task=7
     )
-    room = KindRequest(kind="work", count=9)
+    kind_request = KindRequest(kind="work", count=9)
     big, small = (make_requirements({"cpu": amount}, frozenset(), frozenset()) for amount in (6, 2))
     scales = NodeCapacity(request)
-    assert scales.fit(room, big, 1) is Fit.LATER
-    assert scales.fit(room, big, 7) is Fit.NOW
-    scales.take(room, big, 7)
-    assert scales.fit(room, small, 8) is Fit.NOW
-    scales.take(room, small, 8)
-    assert scales.fit(room, small, 9) is Fit.LATER
+    assert scales.fit(kind_request, big, 1) is Fit.LATER
+    assert scales.fit(kind_request, big, 7) is Fit.NOW
+    scales.take(kind_request, big, 7)
+    assert scales.fit(kind_request, small, 8) is Fit.NOW
+    scales.take(kind_request, small, 8)
+    assert scales.fit(kind_request, small, 9) is Fit.LATER
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(-2, 2), st.integers(0, 2)), min_size=2, max_size=2))
@@ -171,7 +171,9 @@ def test_child_processes_are_weighed_only_if_several_kinds_share_some(kinds: str
     assert needs_only_slots(request, [*of_kinds, plain]) is expected
     assert not needs_only_slots(request, [*of_kinds, plain, KindRequest(kind="urgent", count=9, is_urgent=True)])
     assert not needs_only_slots(request_of(free=free, reserved_task=1), [*of_kinds, plain])
-    assert [most_without_requirements(request, room) for room in of_kinds] == [max(free, 0)] * len(of_kinds)
+    assert [most_without_requirements(request, kind_request) for kind_request in of_kinds] == [max(free, 0)] * len(
+        of_kinds
+    )
     assert most_without_requirements(request, plain) == 9
 
 
@@ -180,20 +182,20 @@ def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
     command = KindRequest(kind="command", count=9, is_command=True)
     scales = NodeCapacity(request_of(free=0, yielding={SLOT: 2}))
     scales.take(command, NO_REQUIREMENTS)
-    assert [scales.slots(room) for room in (plain, urgent, command)] == [3, 5, ANY_NUMBER]
+    assert [scales.slots(kind_request) for kind_request in (plain, urgent, command)] == [3, 5, ANY_NUMBER]
     for _ in range(4):
         scales.take(urgent, NO_REQUIREMENTS)
-    assert [scales.slots(room) for room in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
+    assert [scales.slots(kind_request) for kind_request in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
 
 
 @pytest.mark.parametrize(("free", "expected"), [(0, Fit.IN_TURN), (1, Fit.LATER)])
 def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
-    room, numbers = KindRequest(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
+    kind_request, numbers = KindRequest(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
     left = {PROCESS: free * UNIT, "cpu": 1}
     scales = NodeCapacity(ClaimRequest(node_id="node", kinds=(), limit=9, totals=numbers, free=left))
-    assert scales.fit(room, Requirements(cost=numbers), 1) is expected
-    assert scales.fit(room, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
-    assert scales.fit(room, Requirements(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
+    assert scales.fit(kind_request, Requirements(cost=numbers), 1) is expected
+    assert scales.fit(kind_request, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
+    assert scales.fit(kind_request, Requirements(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
 
 
 @pytest.mark.parametrize("is_process", [True, False])
@@ -201,13 +203,13 @@ def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> N
 def test_a_row_says_whether_it_takes_a_child_process_or_leaves_it_to_its_kind(
     of_kind: Requirements, is_process: bool
 ) -> None:
-    room = KindRequest(kind="work", count=1, requirements=with_process(of_kind, is_process=is_process))
+    kind_request = KindRequest(kind="work", count=1, requirements=with_process(of_kind, is_process=is_process))
     left = Requirements(left_to_kind=("cost", "needs", "forbids"))
-    assert requirements_of(room, left.text) == room.requirements
-    assert requirements_of(room, of_kind.text) == room.requirements
+    assert requirements_of(kind_request, left.text) == kind_request.requirements
+    assert requirements_of(kind_request, of_kind.text) == kind_request.requirements
     for said in (True, False):
         for text in (left, of_kind):
-            found = requirements_of(room, replace(text, is_process=said).text)
+            found = requirements_of(kind_request, replace(text, is_process=said).text)
             assert (PROCESS in found.cost, found.needs) == (said, of_kind.needs)
             assert found.cost.get("cpu") == of_kind.cost.get("cpu")
 
@@ -231,10 +233,12 @@ def test_equal_demands_have_equal_texts_however_they_were_written(
 
 
 def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
-    room = KindRequest(kind="work", count=1, requirements=make_requirements({"cpu": UNIT}, frozenset(), frozenset()))
+    kind_request = KindRequest(
+        kind="work", count=1, requirements=make_requirements({"cpu": UNIT}, frozenset(), frozenset())
+    )
     assert json.loads(NO_REQUIREMENTS.text) == {}
-    assert requirements_of(room, NO_REQUIREMENTS.text).cost == {}
-    assert requirements_of(room, "") == room.requirements
+    assert requirements_of(kind_request, NO_REQUIREMENTS.text).cost == {}
+    assert requirements_of(kind_request, "") == kind_request.requirements
 
 
 @pytest.mark.parametrize(

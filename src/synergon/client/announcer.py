@@ -92,7 +92,7 @@ class Announcer:
     def _has_key_queues(self, kind: str) -> bool:
         """Whether tasks of the kind may stand in key queues; a kind that is registered elsewhere may have them."""
         known = self._kinds.get(kind)
-        return known is None or known.line is not None
+        return known is None or known.key_template is not None
 
     # ------------------------------------------------------------ what they come down to
 

@@ -23,9 +23,9 @@ def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
         return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
     if not node.state.is_said:
         return [Cause(why=Why.UNSAID)]
-    room = node.room(task.kind)
-    requirements = requirements_of(room, task.requirements)
-    full = [*_free_slots(node, task), *_scarce(node, task, room, requirements)]
+    kind_request = node.kind_request(task.kind)
+    requirements = requirements_of(kind_request, task.requirements)
+    full = [*_free_slots(node, task), *_scarce(node, task, kind_request, requirements)]
     causes = [
         *_closed(node),
         *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
@@ -57,26 +57,26 @@ def _unsuitable(node: NodeView, requirements: Requirements) -> Iterator[Cause]:
 
 def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
     kind, state = task.kind, node.state
-    places, said = free_slots_on(state, kind), state.kind(kind)
-    if places.slots <= 0:
+    free_slots, said = free_slots_on(state, kind), state.kind(kind)
+    if free_slots.slots <= 0:
         most = COMMANDS_AT_ONCE if said.is_command else node.record.concurrency
-        yield Cause(why=Why.SLOTS, in_use=most - max(places.slots, 0), of=most)
-    if places.of_kind is not None and places.of_kind <= 0:
+        yield Cause(why=Why.SLOTS, in_use=most - max(free_slots.slots, 0), of=most)
+    if free_slots.of_kind is not None and free_slots.of_kind <= 0:
         yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=state.running.get(kind, 0), of=said.max_running)
-    if places.of_kind == 1 and state.reserved_kind == kind and state.reserved_task != task.id:
+    if free_slots.of_kind == 1 and state.reserved_kind == kind and state.reserved_task != task.id:
         yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
 
 
-def _scarce(node: NodeView, task: TaskRecord, room: KindRequest, requirements: Requirements) -> Iterator[Cause]:
+def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
     """Resources of which there is enough in all, and not now; and child processes."""
     scales, state = NodeCapacity(node.request([task.kind])), node.state
-    if scales.fit(room, requirements, task.id) is Fit.NEVER:
+    if scales.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
-    left = scales.left(room)
-    is_kept_from_it = False
-    for name in scales.short_of(room, requirements, task.id):
+    left = scales.left(kind_request)
+    is_held_back = False
+    for name in scales.short_of(kind_request, requirements, task.id):
         if requirements.cost[name] <= left[name]:
-            is_kept_from_it = True
+            is_held_back = True
             continue
         total = state.totals[name]
         yield Cause(
@@ -87,7 +87,7 @@ def _scarce(node: NodeView, task: TaskRecord, room: KindRequest, requirements: R
             needed=natural(name, requirements.cost[name]),
             tasks=state.holders.get(name, ()),
         )
-    if is_kept_from_it:
+    if is_held_back:
         yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
 
 

@@ -37,18 +37,18 @@ class DryRun(NamedTuple):
     """What comes of a task in a claim."""
 
     is_taken: bool
-    kept: int | None = None
+    reserved: int | None = None
     """The claim ends at this task, which has waited for long and does not fit: capacity is reserved for it."""
 
 
 async def dry_run(store: Store, node: NodeView, task: TaskRecord, shared: SharedState) -> DryRun:
     """Whether the next claim of the node, for all kinds of which something is ready, takes this task."""
     request = node.request(_wanted(node, task, await store.counts()))
-    if all(room.kind != task.kind for room in request.kinds):
+    if all(kind_request.kind != task.kind for kind_request in request.kinds):
         return DryRun(False)
     claim = _DryClaim(store, request, shared)
     if node.state.reserved_task is not None and node.state.reserved_kind is not None:
-        await claim.hold_reserved(node.state.reserved_task, node.room(node.state.reserved_kind))
+        await claim.hold_reserved(node.state.reserved_task, node.kind_request(node.state.reserved_kind))
     return await claim.result_for(task)
 
 
@@ -73,23 +73,23 @@ class _DryClaim:
         self._reserved: TaskRecord | None = None
         """The task that the node has reserved capacity for already, if it may be taken."""
 
-    async def hold_reserved(self, task_id: int, room: KindRequest) -> None:
+    async def hold_reserved(self, task_id: int, kind_request: KindRequest) -> None:
         """Hold the permits of the reserved task, as the claim does. It may be taken if a look just before its own
         position finds it."""
         queues = self._request.queues
         (task,) = await self._store.get([task_id])
         if task is None or not (queues is None or task.queue in queues):
             return
-        look = self._look(room, (task.priority, task.id - 1), 1)
+        look = self._look(kind_request, (task.priority, task.id - 1), 1)
         look = replace(look, queues=frozenset({task.queue}), totals=self._request.totals)
         if any(found.id == task.id for found in await self._store.look(look)):
             self._reserved = task
-            self._plan.shared.hold(room, ready_task(task))
+            self._plan.shared.hold(kind_request, ready_task(task))
 
     async def result_for(self, task: TaskRecord) -> DryRun:
         """What the claim does with this task."""
         async for first in self._in_order():
-            may_reserve = self._shared.may_be_kept(first, self._request)
+            may_reserve = self._shared.may_be_reserved(first, self._request)
             grant = self._plan.offer(ready_task(first, may_reserve=may_reserve))
             reserved = None if self._plan.reserved is None else self._plan.reserved.id
             if first.id == task.id or reserved is not None:
@@ -98,8 +98,12 @@ class _DryClaim:
 
     async def _in_order(self) -> AsyncIterator[TaskRecord]:
         """The tasks that may be taken, of all kinds, in claim order."""
-        rooms = self._request.kinds
-        streams = [stream for room in rooms for stream in (self._candidates(room), self._reserved_of(room))]
+        kind_requests = self._request.kinds
+        streams = [
+            stream
+            for kind_request in kind_requests
+            for stream in (self._candidates(kind_request), self._reserved_of(kind_request))
+        ]
         heads = [(stream, await anext(stream, None)) for stream in streams]
         while waiting := [(stream, first) for stream, first in heads if first is not None]:
             stream, first = min(waiting, key=lambda head: self._plan.order(ready_task(head[1])))
@@ -107,37 +111,39 @@ class _DryClaim:
             waiting.remove((stream, first))
             heads = [*waiting, (stream, await anext(stream, None))]
 
-    async def _candidates(self, room: KindRequest) -> AsyncIterator[TaskRecord]:
+    async def _candidates(self, kind_request: KindRequest) -> AsyncIterator[TaskRecord]:
         """The tasks of a kind in order, without the reserved one."""
-        if room.is_command:
-            for command in await self._commands(room.kind):
+        if kind_request.is_command:
+            for command in await self._commands(kind_request.kind):
                 yield command
             return
         after: tuple[int, int] | None = None
         for _ in range(LOOKS):
-            limit = self._plan.left(room.kind)
-            if limit <= 0 or not (found := await self._store.look(self._look(room, after, limit))):
+            limit = self._plan.left(kind_request.kind)
+            if limit <= 0 or not (found := await self._store.look(self._look(kind_request, after, limit))):
                 return
             for task in found:
-                if task.id != self._request.reserved_task and (room.only is None or task.id in room.only):
+                if task.id != self._request.reserved_task and (
+                    kind_request.only is None or task.id in kind_request.only
+                ):
                     yield task
             after = found[-1].priority, found[-1].id
 
-    def _look(self, room: KindRequest, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
+    def _look(self, kind_request: KindRequest, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
         """Tasks that fit later are read only as long as capacity may be reserved for one of them."""
         request, may_reserve = self._request, self._plan.node.may_reserve
         return CandidateQuery(
-            room=room,
+            kind_request=kind_request,
             queues=request.queues,
             labels=request.labels,
-            totals=request.totals if may_reserve else self._plan.node.left(room),
+            totals=request.totals if may_reserve else self._plan.node.left(kind_request),
             after=after,
-            without=self._plan.closed_groups(room.kind),
+            without=self._plan.closed_groups(kind_request.kind),
             limit=max(limit, FIRST) if may_reserve else limit,
         )
 
-    async def _reserved_of(self, room: KindRequest) -> AsyncIterator[TaskRecord]:
-        if self._reserved is not None and self._reserved.kind == room.kind:
+    async def _reserved_of(self, kind_request: KindRequest) -> AsyncIterator[TaskRecord]:
+        if self._reserved is not None and self._reserved.kind == kind_request.kind:
             yield self._reserved
 
     async def _commands(self, kind: str) -> list[TaskRecord]:

@@ -60,10 +60,10 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
     if task.is_command or task.state is State.SCHEDULED:
         return []
     if task.state is State.READY:
-        room = KindRequest(kind=task.kind, count=1)
-        requirements = requirements_of(room, task.requirements)
+        kind_request = KindRequest(kind=task.kind, count=1)
+        requirements = requirements_of(kind_request, task.requirements)
         look = CandidateQuery(
-            room=room,
+            kind_request=kind_request,
             queues=frozenset({task.queue}),
             labels=frozenset(requirements.needs),
             totals=requirements.cost,
@@ -167,14 +167,14 @@ class _View:
         causes = self._common(outlooks, pause)
         sentence = (
             f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}"
-            f"{self._kept_words(outlooks)}"
+            f"{self._reserved_text(outlooks)}"
         )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
 
     def _outlook(self, node: NodeView, pause: list[Cause]) -> NodeOutlook:
         own = causes_on(node, self._task, self._now)
         is_heard = not node.is_silent and node.state.is_said
-        shared = self._shared.causes(self._task, node.room(self._task.kind)) if is_heard else []
+        shared = self._shared.causes(self._task, node.kind_request(self._task.kind)) if is_heard else []
         causes = (*self._expiry(), *pause, *shared, *own)
         return NodeOutlook(
             id=node.record.id, name=node.record.name, can_start=not causes, causes=causes, age=round(node.age, 3)
@@ -183,16 +183,16 @@ class _View:
     async def _rehearsed(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
         """What comes of it in the node's next claim, if it is looked at there."""
         is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
-        if not outlook.can_start and not (is_short and self._shared.may_be_kept(self._task, node.request([]))):
+        if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
             return outlook
         found = await dry_run(self._store, node, self._task, self._shared)
         if is_short:
-            return replace(outlook, will_keep_room=found.kept == self._task.id)
+            return replace(outlook, will_reserve=found.reserved == self._task.id)
         if found.is_taken:
             return outlook
         behind = Cause(why=Why.BEHIND)
-        if found.kept is not None:
-            behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.kept))
+        if found.reserved is not None:
+            behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.reserved))
         return replace(outlook, can_start=False, causes=(behind,))
 
     def _expiry(self) -> list[Cause]:
@@ -232,11 +232,11 @@ class _View:
         told = some([on_node(called[outlook.id], outlook, self._now) for outlook in outlooks])
         return f"{plural(count, 'node')} {verb} `{self._task.kind}`: {told}"
 
-    def _kept_words(self, outlooks: list[NodeOutlook]) -> str:
+    def _reserved_text(self, outlooks: list[NodeOutlook]) -> str:
         keeper, called = self._keeper(), names(outlooks)
         if keeper is not None:
             return f"; {keeper.name} keeps room for it"
-        willing = [called[outlook.id] for outlook in outlooks if outlook.will_keep_room]
+        willing = [called[outlook.id] for outlook in outlooks if outlook.will_reserve]
         if not willing:
             return ""
         who = willing[0] if len(willing) == 1 else f"one of {some(willing)}"

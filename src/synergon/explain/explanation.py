@@ -64,7 +64,7 @@ class Why(StrEnum):
     """The same of a resource."""
     KEEPS_ROOM = "keeps_room"
     """What is free is kept for the task `subject`."""
-    WILL_KEEP_ROOM = "will_keep_room"
+    WILL_KEEP_ROOM = "will_reserve"
     """From the next claim on it is."""
     UNYIELDING = "unyielding"
     """Running tasks did not yield to one of the kind `subject`; nobody is asked to before `until`."""
@@ -108,7 +108,7 @@ class NodeOutlook(Record, frozen=True, kw_only=True):
     """Nothing stands in the way: its next claim takes the task."""
     causes: tuple[Cause, ...] = ()
     """What does, those things included that all nodes share."""
-    will_keep_room: bool = False
+    will_reserve: bool = False
     """It does not fit, and the next claim begins to keep room for it; of several such nodes, the first that claims."""
     age: float = 0.0
     """How many seconds ago it said what this is known from; 0 for the node of this process, which was asked now."""

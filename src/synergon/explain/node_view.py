@@ -42,12 +42,12 @@ class NodeView(NamedTuple):
         queues = self.record.queues
         return queues is None or queue in queues or self.state.kind(kind).is_command
 
-    def room(self, kind: str) -> KindRequest:
+    def kind_request(self, kind: str) -> KindRequest:
         """What it would ask for."""
         said = self.state.kind(kind)
         return KindRequest(
             kind=kind,
-            count=max(free_slots_on(self.state, kind).room, 0),
+            count=max(free_slots_on(self.state, kind).free, 0),
             limits=said.limits,
             provider=said.provider,
             is_command=said.is_command,
@@ -62,11 +62,11 @@ class NodeView(NamedTuple):
         """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
         asking = ClaimRequestBuilder(
-            {kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state), self.room
+            {kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state), self.kind_request
         )
         return ClaimRequest(
             node_id=self.record.id,
-            kinds=tuple(map(self._spared, asking.rooms(wanted))),
+            kinds=tuple(map(self._spared, asking.kind_requests(wanted))),
             limit=asking.limit,
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
@@ -79,11 +79,11 @@ class NodeView(NamedTuple):
             shares=state.shares,
         )
 
-    def _spared(self, room: KindRequest) -> KindRequest:
+    def _spared(self, kind_request: KindRequest) -> KindRequest:
         state = self.state
-        if state.reserved_task is None or room.kind != state.reserved_kind:
-            return room
-        return sparing_one(room, free_slots_on(state, room.kind).of_kind, state.reserved_task)
+        if state.reserved_task is None or kind_request.kind != state.reserved_kind:
+            return kind_request
+        return sparing_one(kind_request, free_slots_on(state, kind_request.kind).of_kind, state.reserved_task)
 
 
 class _PublishedSlots:

@@ -58,7 +58,7 @@ class SharedState:
         """Whether nobody may start it any more."""
         return task.expires_at is not None and task.expires_at <= self._now
 
-    def may_be_kept(self, task: TaskRecord, request: ClaimRequest) -> bool:
+    def may_be_reserved(self, task: TaskRecord, request: ClaimRequest) -> bool:
         """Whether the node that would ask this may choose the task, which does not fit, to keep room for it: that has
         waited for long enough, and no other node does."""
         if request.reserved_task is not None or request.patience is None:
@@ -67,13 +67,13 @@ class SharedState:
             return False
         return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._keepers
 
-    def causes(self, task: TaskRecord, room: KindRequest) -> list[Cause]:
+    def causes(self, task: TaskRecord, kind_request: KindRequest) -> list[Cause]:
         """Why there is no place for the task where its kind needs what the room says; none, if there is one."""
         allotment = self.allotment()
-        if allotment.take(room, ready_task(task)) is not None:
+        if allotment.take(kind_request, ready_task(task)) is not None:
             return []
-        full = [self._full(name) for name in allotment.full(room.limits)]
-        return full or list(self._server_causes(task, room.provider or "", allotment))
+        full = [self._full(name) for name in allotment.full(kind_request.limits)]
+        return full or list(self._server_causes(task, kind_request.provider or "", allotment))
 
     def _full(self, name: str) -> Cause:
         limit = self._limits[name]

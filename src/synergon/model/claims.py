@@ -60,7 +60,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """What a node asks for: at most `limit` tasks in all, and at most `rooms[i].count` of each kind."""
+    """What a node asks for: at most `limit` tasks in all, and at most `kind_requests[i].count` of each kind."""
 
     node_id: str
     kinds: tuple[KindRequest, ...]
@@ -97,7 +97,7 @@ class ReservedTask(Record, frozen=True, kw_only=True):
 class Claims(list["Claim"]):
     """What a claim took, in order, and what else it found."""
 
-    kept: ReservedTask | None = None
+    reserved: ReservedTask | None = None
     """The node keeps room for this one from now on, or still."""
     is_cordoned: bool = False
     """The node may take nothing."""
@@ -136,7 +136,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 class CandidateQuery(Record, frozen=True, kw_only=True):
     """Which ready tasks of a kind a node wants to see, in the order in which they would be taken."""
 
-    room: KindRequest
+    kind_request: KindRequest
     queues: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}

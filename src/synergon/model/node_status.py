@@ -30,7 +30,7 @@ class FreeSlots(NamedTuple):
     """Of the kind's `max_running`."""
 
     @property
-    def room(self) -> int:
+    def free(self) -> int:
         """So many could start."""
         return self.slots if self.of_kind is None or self.of_kind > self.slots else self.of_kind
 

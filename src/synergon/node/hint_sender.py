@@ -44,26 +44,26 @@ class HintSender:
             return
         beyond: dict[ReadyGroupName, int] = {}
         expected = self._expected.total() + self._claiming.total()  # counted once: there may be thousands of lanes
-        for lane, count in work.items():
-            taken = self._take(lane, count, expected) if is_open else 0
+        for group, count in work.items():
+            taken = self._take(group, count, expected) if is_open else 0
             expected += taken
             if count > taken:
-                beyond[lane] = count - taken
+                beyond[group] = count - taken
         self._peers.announce_new(beyond)
 
-    def _take(self, lane: ReadyGroupName, count: int, expected: int) -> int:
+    def _take(self, group: ReadyGroupName, count: int, expected: int) -> int:
         """How many of the lane are for the next claim, if so many are already."""
-        kind, queue, requirements = lane
+        kind, queue, requirements = group
         if not self._admission.serves(kind, queue):
             return 0
         taken = min(max(self._admission.expected(kind, requirements) - expected, 0), count)
         if taken:
-            self._expected[lane] += taken
+            self._expected[group] += taken
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here now."""
-        return tuple(kind for kind in kinds if not self._admission.has_room(kind))
+        return tuple(kind for kind in kinds if not self._admission.has_capacity(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:
         """There may be more of these kinds than this node could take."""
@@ -81,7 +81,7 @@ class HintSender:
         if names and self._peers is not None:
             self._peers.announce_freed(names)
 
-    def keeps_room(self, task_id: int) -> None:
+    def reserved(self, task_id: int) -> None:
         """This node keeps room for that task, and nobody else need."""
         if self._peers is not None:
             self._peers.announce_reservation(task_id)
@@ -99,8 +99,10 @@ class HintSender:
             return
         missed, self._claiming = self._claiming, Counter()
         if self._peers is not None:
-            told = {lane for lane, count in missed.items() if count > 0 and (lane[0] in leftover or lane[1] is None)}
-            self._peers.announce_new({lane: missed[lane] for lane in told})
+            told = {
+                group for group, count in missed.items() if count > 0 and (group[0] in leftover or group[1] is None)
+            }
+            self._peers.announce_new({group: missed[group] for group in told})
 
     # ------------------------------------------------------------ ends
 
@@ -114,9 +116,9 @@ class HintSender:
                     self._came(claim)
 
     def _came(self, claim: Claim) -> None:
-        for lane in ((claim.kind, claim.queue, claim.requirements), (claim.kind, None, KIND_DEFAULT)):
-            if self._claiming[lane] > 0:
-                self._claiming[lane] -= 1
+        for group in ((claim.kind, claim.queue, claim.requirements), (claim.kind, None, KIND_DEFAULT)):
+            if self._claiming[group] > 0:
+                self._claiming[group] -= 1
                 return
 
     def ended(self, ids: Collection[int]) -> None:

@@ -143,7 +143,7 @@ class Node:
             self.runner.running,
             self._timeouts,
             self.loop.time,
-            keep_seconds=settings.lease,
+            reserve_seconds=settings.lease,
             signals=self.signals,
         )
         self._admission = Admission(
@@ -352,7 +352,7 @@ class Node:
     def handle_hints(self, hints: Message) -> None:
         """Act on hints from a peer. Hints are not trusted: each only makes the node check the store."""
         self.scheduler.wake(hints.new)
-        if self.reservation.kept is not None and self.reservation.kept.kind in hints.started:
+        if self.reservation.reserved is not None and self.reservation.reserved.kind in hints.started:
             self.scheduler.look_at_unfit()  # it may have been taken elsewhere
         if hints.freed:
             self.scheduler.wake(self.permits.takers(hints.freed))

@@ -100,7 +100,7 @@ class NodeSignals(Signals):
 
     def reserved(self, task_id: int) -> None:
         """Send hints."""
-        self._node.hints.keeps_room(task_id)
+        self._node.hints.reserved(task_id)
 
     def accepted(self, kind: str) -> None:
         """Wake the scheduler."""
@@ -109,8 +109,8 @@ class NodeSignals(Signals):
     def refused(self, kind: str, count: int) -> None:
         """Send hints; what was reserved for a refused task is free for others."""
         self._node.hints.refused(kind, count)
-        kept = self._node.reservation.kept
-        if kept is not None and self._node.acceptance.is_refused(kept.kind, kept.id):
+        reserved = self._node.reservation.reserved
+        if reserved is not None and self._node.acceptance.is_refused(reserved.kind, reserved.id):
             self._node.scheduler.look_at_unfit()
 
     # ------------------------------------------------------------ the node itself

@@ -20,8 +20,8 @@ DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 def normal_address(value: Any, what: str = "a server's address") -> str:
     """The one way to write it; OptionError if it is none."""
-    scheme, separator, place, path = _parts(value, what)
-    user, at, host = place.rpartition("@")
+    scheme, separator, authority, path = _parts(value, what)
+    user, at, host = authority.rpartition("@")
     host = host.lower().removesuffix(DEFAULT_PORTS.get(scheme, "\0"))
     if not host:
         raise OptionError(f"{what} must name a host, got {value!r}")
@@ -33,14 +33,14 @@ def normal_prefix(value: Any, what: str = "a prefix") -> str:
 
     Unlike an address it keeps the port that its scheme has anyway: with it, it covers no other port.
     """
-    scheme, separator, place, path = _parts(value, what)
+    scheme, separator, authority, path = _parts(value, what)
     if "*" in value:
         raise OptionError(
             f"{what} covers everything below it and takes no wildcards, got {value!r}; end it before the *"
         )
-    if separator and "@" in place:
+    if separator and "@" in authority:
         raise OptionError(f"{what} covers a host for all its users, got {value!r}; leave out the part before the @")
-    return f"{scheme}{separator}{place.lower()}{path}"
+    return f"{scheme}{separator}{authority.lower()}{path}"
 
 
 def _parts(value: Any, what: str) -> tuple[str, str, str, str]:
@@ -51,20 +51,20 @@ def _parts(value: Any, what: str) -> tuple[str, str, str, str]:
     if not separator:
         scheme, rest = "", value
     rest = rest.partition("#")[0].partition("?")[0].rstrip("/")
-    place, slash, path = rest.partition("/")
-    if not place or place[0] == ":" or (separator and not scheme):
+    authority, slash, path = rest.partition("/")
+    if not authority or authority[0] == ":" or (separator and not scheme):
         raise OptionError(f"{what} must name a host, got {value!r}")
-    if place.endswith(":"):
+    if authority.endswith(":"):
         raise OptionError(
             f"{what} has a colon without a port, got {value!r}; two slashes follow a scheme, as in http://"
         )
-    _check_port(place, value, what)
-    return scheme.lower(), separator, place, slash + path
+    _check_port(authority, value, what)
+    return scheme.lower(), separator, authority, slash + path
 
 
-def _check_port(place: str, value: str, what: str) -> None:
+def _check_port(authority: str, value: str, what: str) -> None:
     try:
-        _ = urlsplit(f"//{place}").port
+        _ = urlsplit(f"//{authority}").port
     except ValueError as error:
         raise OptionError(f"{what} has a port that is none, got {value!r}") from error
 
@@ -82,8 +82,8 @@ def covers(prefix: str, address: str) -> bool:
 def _forms(address: str, has_scheme: bool) -> tuple[str, ...]:
     """How an address reads for a prefix with a scheme or without: as it is, and with the port that it has anyway."""
     scheme, separator, rest = address.rpartition("://")
-    place, slash, path = rest.partition("/")
-    host = place.rpartition("@")[2]
+    authority, slash, path = rest.partition("/")
+    host = authority.rpartition("@")[2]
     start = f"{scheme}{separator}" if has_scheme else ""
     has_port = ":" in host.rpartition("]")[2]
     ports = ("",) if has_port or scheme not in DEFAULT_PORTS else ("", DEFAULT_PORTS[scheme])

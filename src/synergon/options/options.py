@@ -157,7 +157,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
         raise OptionError(f"{where} has no option {name!r}; {advice}")
 
 
-def place(options: Mapping[str, Any], where: str) -> Placement:
+def make_placement(options: Mapping[str, Any], where: str) -> Placement:
     """Check the options of a call."""
     refuse_unknown(options, CallOptions.__annotations__, where)
     values: dict[str, Any] = {}
@@ -335,7 +335,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     middleware: tuple[Middleware, ...] = ()
 
     @property
-    def has_lines(self) -> bool:
+    def has_key_queues(self) -> bool:
         """Whether its tasks stand in line by a key, or all in one because of a rate."""
         return self.limit_by is not None or self.rate is not None
 

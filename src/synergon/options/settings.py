@@ -208,8 +208,8 @@ def _check_listen(value: Any) -> str | None:
     if value is None or value == "off":
         return None
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    is_place = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
-    if value != AUTO and not is_place:
+    is_address = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
+    if value != AUTO and not is_address:
         raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
     return str(value)
 
@@ -227,10 +227,10 @@ def _check_advertise(value: Any) -> str | None:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        is_place = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is none
         return False
-    return is_place and not set("?# ").intersection(text)
+    return is_address and not set("?# ").intersection(text)
 
 
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {

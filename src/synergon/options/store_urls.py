@@ -27,9 +27,9 @@ def shown(url: str) -> str:
     if scheme in WITHOUT_PASSWORDS:
         return url
     rest, mark, query = rest.partition("?")
-    user, at, place = rest.rpartition("@")  # the last one: a password may hold a / or an @ that nobody has escaped
+    user, at, authority = rest.rpartition("@")  # the last one: a password may hold a / or an @ that nobody has escaped
     kept = "&".join(parameter for parameter in query.split("&") if not _is_secret(parameter))
-    return f"{scheme}{separator}{user.partition(':')[0]}{at}{place}{mark if kept else ''}{kept}"
+    return f"{scheme}{separator}{user.partition(':')[0]}{at}{authority}{mark if kept else ''}{kept}"
 
 
 def _is_secret(parameter: str) -> bool:

@@ -54,7 +54,7 @@ class Registry:
                 )
         if policy.max_running_global is not msgspec.UNSET:
             self._add(NewLimit(name=f"kind:{task_type.kind}", value=policy.max_running_global))
-        if policy.has_lines:
+        if policy.has_key_queues:
             rate = None
             if policy.rate is not None:
                 rate = NewRate(every=max(microseconds(policy.rate.every), 1), burst=policy.rate.burst)

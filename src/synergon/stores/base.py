@@ -199,10 +199,10 @@ class Store(Protocol):
 
         Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves for the
         first task in order that could run here later, has been due for `patience`, has its limits free and is not
-        reserved by another live, uncordoned node; the claim then takes nothing more and says so (`Claims.kept`). With
-        `reserved_task` no other is chosen. The reservation is renewed for `reserve_microseconds` if all of this holds:
-        the task is ready, its kind is requested (a count of 0 will do), its queue is served and not paused, it has not
-        expired, its limits and servers are free, and no other live node has reserved it. Otherwise, and if
+        reserved by another live, uncordoned node; the claim then takes nothing more and says so (`Claims.reserved`).
+        With `reserved_task` no other is chosen. The reservation is renewed for `reserve_microseconds` if all of this
+        holds: the task is ready, its kind is requested (a count of 0 will do), its queue is served and not paused, it
+        has not expired, its limits and servers are free, and no other live node has reserved it. Otherwise, and if
         `reserve_microseconds` is 0, the reservation is dropped. A reserved task goes before all but commands and urgent
         tasks. A cordoned node gets nothing.
         """

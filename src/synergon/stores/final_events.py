@@ -77,9 +77,9 @@ class Floor:
 class OrderedFinalEvents:
     """A reading of a history in which later commits have greater places. Gives each end once, and in that order."""
 
-    def __init__(self, look: Look, place: Position, floor: int | None) -> None:
+    def __init__(self, look: Look, position: Position, floor: int | None) -> None:
         self._look = look
-        self._place = place
+        self._position = position
         self._floor = Floor(floor)
 
     @classmethod
@@ -95,14 +95,14 @@ class OrderedFinalEvents:
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""
-        pruned, found = await self._look(self._place, limit)
-        self._floor.check(pruned, self._place[0])
+        pruned, found = await self._look(self._position, limit)
+        self._floor.check(pruned, self._position[0])
         if found:
-            self._place = found[-1][0]
-        return [replace(event, cursor=self._text(place)) for place, event in found]
+            self._position = found[-1][0]
+        return [replace(event, cursor=self._text(position)) for position, event in found]
 
-    def _text(self, place: Position) -> str:
-        number, task_id = place
+    def _text(self, position: Position) -> str:
+        number, task_id = position
         return f"{number}-{task_id}{self._floor.suffix(number)}"
 
 

@@ -333,4 +333,6 @@ class ThreadExecutor(LocalExecutor):
 
 def _undemanding(request: ClaimRequest) -> ClaimRequest:
     """The same, whatever labels tasks need."""
-    return replace(request, kinds=tuple(replace(room, requirements=NO_REQUIREMENTS) for room in request.kinds))
+    return replace(
+        request, kinds=tuple(replace(kind_request, requirements=NO_REQUIREMENTS) for kind_request in request.kinds)
+    )

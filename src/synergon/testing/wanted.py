@@ -85,12 +85,14 @@ def listing(records: Sequence[TaskRecord], kind: str, now: datetime) -> str:
     if not records:
         return "nothing was enqueued"
     ordered = sorted(records, key=lambda record: record.kind != kind)
-    lines = [f"  {record.id:>4}  {_call(record.kind, record.arguments)}  {_place(record, now)}" for record in ordered]
+    lines = [
+        f"  {record.id:>4}  {_call(record.kind, record.arguments)}  {_state_text(record, now)}" for record in ordered
+    ]
     more = [f"  ... and {len(lines) - LISTED} more"] if len(lines) > LISTED else []
     return "\n".join([f"enqueued {'was' if len(lines) == 1 else 'were'}:", *lines[:LISTED], *more])
 
 
-def _place(record: TaskRecord, now: datetime) -> str:
+def _state_text(record: TaskRecord, now: datetime) -> str:
     due = f", due in {(record.run_at - now).total_seconds():g} s" if record.state is State.SCHEDULED else ""
     return f"[queue {record.queue}, {record.state}{due}]"
 

@@ -42,6 +42,7 @@ class Attempt:
 
     __slots__ = (
         "asyncio_task",
+        "capacity_wait",
         "child",
         "claim",
         "cost",
@@ -50,12 +51,11 @@ class Attempt:
         "has_seen_stop",
         "is_isolated",
         "is_own_fault",
-        "line",
+        "limit_key",
         "misfit",
         "progress",
         "protected_until",
         "retry",
-        "room",
         "runs_in",
         "server",
         "started_at",
@@ -86,7 +86,7 @@ class Attempt:
         self.progress: Progress | None = None
         """Reported by the body and not written yet."""
         self.server: Server | None = None
-        self.room: asyncio.Future[None] | None = None
+        self.capacity_wait: asyncio.Future[None] | None = None
         """While it is claimed and there is no room for its body yet."""
         self.protected_until = 0.0
         """By the monotonic clock; it has yielded lately, and need not again before that."""
@@ -99,7 +99,7 @@ class Attempt:
         """Its error says nothing about its server: the body asked for it, or something did not fit."""
         self.is_isolated = False
         """It runs in a child only because a process has died under it before, and takes none of the others' places."""
-        self.line: str | None = None
+        self.limit_key: str | None = None
         """The line in which it should have stood before it was claimed."""
 
     @property

@@ -23,10 +23,10 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_passed: Callable[[Attempt], None]) -> None:
         self._loop = loop
         self._on_passed = on_passed
-        self._lines: dict[float | None, dict[Attempt, float]] = {}
+        self._queues: dict[float | None, dict[Attempt, float]] = {}
         """By timeout; in each, when the time of whom is over. A dictionary is in the order in which they came."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
-        self._most_lines = SLACK
+        self._most_queues = SLACK
 
     def arm(self, attempt: Attempt) -> None:
         """Its time begins now; whatever it had before is void."""
@@ -36,10 +36,10 @@ class Deadlines:
         if timeout is None:
             return
         moment = attempt.deadline = self._loop.time() + timeout
-        line = self._lines.get(timeout)
-        if line is None:
-            line = self._new_line(timeout)
-        line[attempt] = moment
+        queue = self._queues.get(timeout)
+        if queue is None:
+            queue = self._new_queue(timeout)
+        queue[attempt] = moment
         if timeout not in self._timers:
             self._timers[timeout] = self._loop.call_at(moment, self._look, timeout)
 
@@ -47,32 +47,32 @@ class Deadlines:
         """It has ended in time."""
         if attempt.deadline is not None:
             attempt.deadline = None
-            del self._lines[attempt.timeout][attempt]
+            del self._queues[attempt.timeout][attempt]
 
     def _look(self, timeout: float) -> None:
         """The time of the first in this line may be over; it may also have ended long ago."""
         del self._timers[timeout]
-        line, now = self._lines[timeout], self._loop.time()
-        passed = [attempt for attempt, _ in takewhile(lambda entry: entry[1] <= now, line.items())]
+        queue, now = self._queues[timeout], self._loop.time()
+        passed = [attempt for attempt, _ in takewhile(lambda entry: entry[1] <= now, queue.items())]
         for attempt in passed:
             self.disarm(attempt)
-        first = next(iter(line.values()), None)
+        first = next(iter(queue.values()), None)
         if first is not None:
             self._timers[timeout] = self._loop.call_at(first, self._look, timeout)
         else:
-            del self._lines[timeout]
+            del self._queues[timeout]
         for attempt in passed:
             self._on_passed(attempt)
 
-    def _new_line(self, timeout: float) -> dict[Attempt, float]:
-        if len(self._lines) >= self._most_lines:
+    def _new_queue(self, timeout: float) -> dict[Attempt, float]:
+        if len(self._queues) >= self._most_queues:
             self._tidy()
-        line = self._lines[timeout] = {}
-        return line
+        queue = self._queues[timeout] = {}
+        return queue
 
     def _tidy(self) -> None:
-        for timeout in [timeout for timeout, line in self._lines.items() if not line]:
-            del self._lines[timeout]
+        for timeout in [timeout for timeout, queue in self._queues.items() if not queue]:
+            del self._queues[timeout]
             if timeout in self._timers:
                 self._timers.pop(timeout).cancel()
-        self._most_lines = 2 * len(self._lines) + SLACK
+        self._most_queues = 2 * len(self._queues) + SLACK

@@ -58,7 +58,7 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
     return doing.result()
 
 
-def _place_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
+def _slot_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
     """Where a body runs whose call says this. A producer that does not have the function could not tell the loop from a
     thread; but a child process, which the claim has counted, it could."""
     if said == "process":
@@ -169,7 +169,7 @@ class Runner:
         if claim.requirements:  # the store has weighed it by the same text
             attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
         if attempt.task_type.is_limited:
-            self._take_place(attempt)
+            self._assign_key(attempt)
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
@@ -181,16 +181,16 @@ class Runner:
             self._isolate(attempt)
         return attempt
 
-    def _take_place(self, attempt: Attempt) -> None:
+    def _assign_key(self, attempt: Attempt) -> None:
         claim, task_type = attempt.claim, attempt.task_type
         if claim.server is not None and task_type.provider is not None:
             provider = task_type.provider.name
             labels = self._labels.setdefault((provider, claim.server), {})
             attempt.server = Server(claim.server, provider, claim.slot or 0, labels)
-        if task_type.line is None or claim.limit_key is not None:
+        if task_type.key_template is None or claim.limit_key is not None:
             return
         try:  # whoever enqueued it did not have the function, and could not know its line
-            attempt.line = task_type.line.key(task_type.signature.decode(claim.payload))
+            attempt.limit_key = task_type.key_template.key(task_type.signature.decode(claim.payload))
         except PayloadError as error:
             attempt.misfit = error
 
@@ -200,7 +200,7 @@ class Runner:
             attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
         attempt.retry = overrides.retry or attempt.retry
         if overrides.runs_in is not None:
-            attempt.runs_in = _place_of(attempt.task_type, overrides.runs_in)
+            attempt.runs_in = _slot_of(attempt.task_type, overrides.runs_in)
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
@@ -219,15 +219,17 @@ class Runner:
     # ------------------------------------------------------------ the body
 
     async def _execute(self, attempt: Attempt) -> Outcome:
-        is_given_up = attempt.room is not None and attempt.stop is None and not await self._gets_room(attempt)
+        is_given_up = (
+            attempt.capacity_wait is not None and attempt.stop is None and not await self._gets_capacity(attempt)
+        )
         if attempt.stop is not None:  # asked to end before it began
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if is_given_up:
             return HandedBack()
         if attempt.misfit is not None:
             return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
-        if attempt.line is not None:
-            return KeyAssigned(limit_key=attempt.line)
+        if attempt.limit_key is not None:
+            return KeyAssigned(limit_key=attempt.limit_key)
         self._hooks.started(attempt)
         if attempt.runs_in == "process":
             return await self._in_child(attempt)
@@ -238,10 +240,10 @@ class Runner:
         finally:
             self._deadlines.disarm(attempt)
 
-    async def _gets_room(self, attempt: Attempt) -> bool:
+    async def _gets_capacity(self, attempt: Attempt) -> bool:
         attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
         try:
-            return await self.preemption.room_for(attempt)
+            return await self.preemption.wait_for_capacity(attempt)
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise

@@ -55,27 +55,31 @@ class Acceptance:
         self._offered = {kind: inquiry.offers() for kind, inquiry in self._inquiries.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 
-    def _narrowed(self, room: KindRequest) -> KindRequest:
-        if room.kind not in self._inquiries:
-            return room
-        offered = self._offered[room.kind]
-        only = offered if room.only is None else tuple(task_id for task_id in offered if task_id in room.only)
-        return msgspec.structs.replace(room, only=only)
+    def _narrowed(self, kind_request: KindRequest) -> KindRequest:
+        if kind_request.kind not in self._inquiries:
+            return kind_request
+        offered = self._offered[kind_request.kind]
+        only = (
+            offered
+            if kind_request.only is None
+            else tuple(task_id for task_id in offered if task_id in kind_request.only)
+        )
+        return msgspec.structs.replace(kind_request, only=only)
 
     def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
         """What the claim took; the kinds of which it may be worth to look at more. Of the `leftover` ones there may be
         more than there was room for."""
         # A claim that begins to keep room looks at nothing behind that task; one that goes on to do so looks at all.
-        was_cut_short = claims.kept is not None and claims.kept.id != request.reserved_task
+        was_cut_short = claims.reserved is not None and claims.reserved.id != request.reserved_task
         return {
-            room.kind
-            for room in request.kinds
-            if room.kind in self._inquiries
-            and self._inquiries[room.kind].tried(
-                self._offered[room.kind],
-                [claim.id for claim in claims if claim.kind == room.kind],
-                was_enough=room.kind not in leftover and not was_cut_short,
-                is_any_unfit=room.kind in claims.unfit or room.only != self._offered[room.kind],
+            kind_request.kind
+            for kind_request in request.kinds
+            if kind_request.kind in self._inquiries
+            and self._inquiries[kind_request.kind].tried(
+                self._offered[kind_request.kind],
+                [claim.id for claim in claims if claim.kind == kind_request.kind],
+                was_enough=kind_request.kind not in leftover and not was_cut_short,
+                is_any_unfit=kind_request.kind in claims.unfit or kind_request.only != self._offered[kind_request.kind],
             )
         }
 

@@ -92,7 +92,7 @@ class AcceptancePoll:
 
     def _capacity(self) -> int:
         """How many tasks of the kind could start now."""
-        return self._admission.room(self._task_type.kind) if self._admission.is_open else 0
+        return self._admission.free_count(self._task_type.kind) if self._admission.is_open else 0
 
     # ------------------------------------------------------------ what the scheduler says and asks
 
@@ -186,22 +186,22 @@ class AcceptancePoll:
         if is_from_the_front:
             self._walk = CandidateCursor(now)
             return
-        for place in self._walk.gaps():
-            if not await self._fill(place):
+        for position in self._walk.gaps():
+            if not await self._fill(position):
                 self.start_over()  # the rest of them when there is room again
                 return
 
-    async def _fill(self, place: Position | None) -> bool:
+    async def _fill(self, position: Position | None) -> bool:
         """Look at what stands behind the place and before those that were refused; whether that was all of it."""
         limit = FEW
         while self._wants_more:
-            page = await self._store.look(self._admission.look(self._task_type.kind, place, limit))
+            page = await self._store.look(self._admission.look(self._task_type.kind, position, limit))
             new = list(takewhile(lambda record: not self.is_refused(record.id), page))
             self._walk.note(new)
             await self._judge(new)
             if len(new) < limit:
                 return True
-            place, limit = (page[-1].priority, page[-1].id), PAGE
+            position, limit = (page[-1].priority, page[-1].id), PAGE
         return False
 
     async def _judge(self, page: Sequence[TaskRecord]) -> bool:

@@ -58,5 +58,5 @@ class CandidateCursor:
         return self._began_at + self._spent_seconds / PASS_SHARE
 
 
-def _order(place: Position) -> tuple[int, int]:
-    return -place[0], place[1]
+def _order(position: Position) -> tuple[int, int]:
+    return -position[0], position[1]

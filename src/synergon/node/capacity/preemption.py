@@ -80,7 +80,7 @@ class Preemption:
         is_any_waiting = False
         for attempt in attempts:
             if attempt.task_type.policy.urgent and not self._fits(attempt):
-                attempt.room = asyncio.get_running_loop().create_future()
+                attempt.capacity_wait = asyncio.get_running_loop().create_future()
                 self._waiting.append(attempt)
                 self._ledger.promised.take(attempt.claim.kind, cost=attempt.cost)
                 is_any_waiting = True
@@ -93,14 +93,14 @@ class Preemption:
         self._ledger.take(attempt.claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
 
     def _fits(self, attempt: Attempt) -> bool:
-        room = self._room() - _sum(self._waiting)
-        return all(room[name] >= amount for name, amount in _share(attempt).items())
+        free = self._free() - _sum(self._waiting)
+        return all(free[name] >= amount for name, amount in _share(attempt).items())
 
-    def _room(self) -> Counter[str]:
+    def _free(self) -> Counter[str]:
         ledger = self._ledger
-        room = Counter(ledger.available)
-        room[SLOT] = ledger.concurrency - ledger.in_use
-        return room
+        free = Counter(ledger.available)
+        free[SLOT] = ledger.concurrency - ledger.in_use
+        return free
 
     def _ask_for_waiting(self) -> None:
         """Whoever would have yielded when the claim was asked for may not any more: then there is not enough for all
@@ -117,7 +117,7 @@ class Preemption:
     def _lacking(self, attempts: Iterable[Attempt]) -> Counter[str]:
         """What these need and is neither there nor about to be."""
         lacking = _sum(attempts)
-        lacking.subtract(self._room())
+        lacking.subtract(self._free())
         lacking.subtract(_sum(self._leaving))
         return +lacking
 
@@ -151,14 +151,14 @@ class Preemption:
 
     # ------------------------------------------------------------ until there is room
 
-    async def room_for(self, attempt: Attempt) -> bool:
+    async def wait_for_capacity(self, attempt: Attempt) -> bool:
         """Return when there is room for it; False: nobody has yielded in time."""
-        assert attempt.room is not None
+        assert attempt.capacity_wait is not None
         try:
             async with asyncio.timeout(YIELD_SECONDS):
-                await attempt.room
+                await attempt.capacity_wait
         except TimeoutError:
-            if attempt.room is not None:
+            if attempt.capacity_wait is not None:
                 self._give_up(attempt)
                 return False
         return True
@@ -178,10 +178,10 @@ class Preemption:
     def release(self, attempt: Attempt) -> None:
         """It has ended; who waits may start."""
         claim = attempt.claim
-        if attempt.room is not None:
+        if attempt.capacity_wait is not None:
             self._waiting.remove(attempt)
             self._served.discard(attempt)
-            attempt.room = None
+            attempt.capacity_wait = None
             self._ledger.promised.release(claim.kind, cost=attempt.cost)
         else:
             self._ledger.release(claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
@@ -193,23 +193,23 @@ class Preemption:
     def _start_waiting(self) -> None:
         """In the order in which they came; who comes later takes nothing that an earlier one still waits for, unless
         nobody was asked to yield to that."""
-        room = self._room()
+        free = self._free()
         for attempt in list(self._waiting):
             share = _share(attempt)
-            is_enough = all(room[name] >= amount for name, amount in share.items())
+            is_enough = all(free[name] >= amount for name, amount in share.items())
             if is_enough or attempt in self._served:
-                room.subtract(share)
-            if is_enough and attempt.room is not None and not attempt.room.done():
+                free.subtract(share)
+            if is_enough and attempt.capacity_wait is not None and not attempt.capacity_wait.done():
                 self._start(attempt)
 
     def _start(self, attempt: Attempt) -> None:
-        assert attempt.room is not None
+        assert attempt.capacity_wait is not None
         self._waiting.remove(attempt)
         self._served.discard(attempt)
         self._ledger.promised.release(attempt.claim.kind, cost=attempt.cost)
         self._take(attempt)
-        attempt.room.set_result(None)
-        attempt.room = None
+        attempt.capacity_wait.set_result(None)
+        attempt.capacity_wait = None
 
 
 def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[Attempt]:

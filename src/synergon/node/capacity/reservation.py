@@ -1,8 +1,8 @@
 """Room that is kept for one old task that does not fit yet, so that small ones cannot starve it.
 
-The store decides which task it is, and writes it down with an expiry (`Claims.kept`). The node then works out how much
-of what is free others must leave to it. By their deadlines it knows the moment by which enough of what runs will have
-ended; what is left over then is free for all, and whatever ends before that moment may use the rest, too.
+The store decides which task it is, and writes it down with an expiry (`Claims.reserved`). The node then works out how
+much of what is free others must leave to it. By their deadlines it knows the moment by which enough of what runs will
+have ended; what is left over then is free for all, and whatever ends before that moment may use the rest, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reservation:
         timeouts: Timeouts,
         now: Callable[[], float],
         *,
-        keep_seconds: float,
+        reserve_seconds: float,
         signals: Signals,
     ) -> None:
         self._kinds = kinds
@@ -51,81 +51,92 @@ class Reservation:
         self._timeouts = timeouts
         self._now = now
         """By the clock of the deadlines."""
-        self._keep_for = microseconds(keep_seconds)
+        self._reserve_for = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
         """Set by the node: whether it refuses the reserved task (`can_accept`)."""
         self.patience_seconds = PATIENCE_SECONDS
-        self.kept: ReservedTask | None = None
+        self.reserved: ReservedTask | None = None
         self._let_go: int | None = None
         """A row may still say that this node keeps room for the task."""
 
     def honoured(
-        self, request: ClaimRequest, room_of: Callable[[str], KindRequest], places_of: Callable[[str], FreeSlots]
+        self,
+        request: ClaimRequest,
+        kind_request_of: Callable[[str], KindRequest],
+        free_slots_of: Callable[[str], FreeSlots],
     ) -> ClaimRequest:
         """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
         longer, if the node will not have it."""
         patience = microseconds(self.patience_seconds)
         if self.is_letting_go:
             self.forget()
-        kept = self.kept
-        if kept is None:
-            reserve_microseconds = self._keep_for if self._let_go is None else 0
+        reserved = self.reserved
+        if reserved is None:
+            reserve_microseconds = self._reserve_for if self._let_go is None else 0
             return msgspec.structs.replace(
                 request, patience=patience, reserved_task=self._let_go, reserve_microseconds=reserve_microseconds
             )
-        moment, held = self._prospect(kept, request.free)
-        rooms = [msgspec.structs.replace(room, is_brief=self._is_brief(room, moment)) for room in request.kinds]
-        of_kind = places_of(kept.kind).of_kind
-        rooms = [sparing_one(room, of_kind, kept.id) if room.kind == kept.kind else room for room in rooms]
-        if all(room.kind != kept.kind for room in rooms):  # the store looks at it, and takes none
-            rooms.append(msgspec.structs.replace(room_of(kept.kind), count=0))
+        moment, held = self._prospect(reserved, request.free)
+        kind_requests = [
+            msgspec.structs.replace(kind_request, is_brief=self._is_brief(kind_request, moment))
+            for kind_request in request.kinds
+        ]
+        of_kind = free_slots_of(reserved.kind).of_kind
+        kind_requests = [
+            sparing_one(kind_request, of_kind, reserved.id) if kind_request.kind == reserved.kind else kind_request
+            for kind_request in kind_requests
+        ]
+        if all(
+            kind_request.kind != reserved.kind for kind_request in kind_requests
+        ):  # the store looks at it, and takes none
+            kind_requests.append(msgspec.structs.replace(kind_request_of(reserved.kind), count=0))
         return msgspec.structs.replace(
             request,
-            kinds=tuple(rooms),
-            reserved_task=kept.id,
+            kinds=tuple(kind_requests),
+            reserved_task=reserved.id,
             held=held,
             patience=patience,
-            reserve_microseconds=self._keep_for,
+            reserve_microseconds=self._reserve_for,
         )
 
     @property
     def is_letting_go(self) -> bool:
         """Whether the next request says that it keeps room no longer."""
-        if self.kept is None:
+        if self.reserved is None:
             return self._let_go is not None
-        return self.acceptance is not None and self.acceptance.is_refused(self.kept.kind, self.kept.id)
+        return self.acceptance is not None and self.acceptance.is_refused(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
-        before, self.kept = self.kept, claims.kept
+        before, self.reserved = self.reserved, claims.reserved
         had_let_go, self._let_go = self._let_go is not None, None
-        if self.kept is not None and (before is None or before.id != self.kept.id):
-            self._signals.reserved(self.kept.id)
-        return had_let_go or before != self.kept
+        if self.reserved is not None and (before is None or before.id != self.reserved.id):
+            self._signals.reserved(self.reserved.id)
+        return had_let_go or before != self.reserved
 
     def forget(self) -> None:
         """Keep room for nobody; the next request says so."""
-        if self.kept is not None:
-            self._let_go = self.kept.id
-        self.kept = None
+        if self.reserved is not None:
+            self._let_go = self.reserved.id
+        self.reserved = None
 
     def held(self, free: Mapping[str, int]) -> dict[str, int]:
         """How much of what is free others must leave."""
-        return {} if self.kept is None else self._prospect(self.kept, free)[1]
+        return {} if self.reserved is None else self._prospect(self.reserved, free)[1]
 
-    def brief(self, rooms: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
+    def brief(self, kind_requests: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
         """Kinds whose tasks end before the kept one starts."""
-        if self.kept is None:
+        if self.reserved is None:
             return []
-        moment, _ = self._prospect(self.kept, free)
-        return [room.kind for room in rooms if self._is_brief(room, moment)]
+        moment, _ = self._prospect(self.reserved, free)
+        return [kind_request.kind for kind_request in kind_requests if self._is_brief(kind_request, moment)]
 
     # ------------------------------------------------------------ when it can start
 
-    def _prospect(self, kept: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
+    def _prospect(self, reserved: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
         """By which moment it can start at the latest, and how much of what is free now must be left for that."""
-        cost = kept.requirements.cost
+        cost = reserved.requirements.cost
         released: Counter[str] = Counter()
         moment = self._now()
         for ends, attempt in self._ends():
@@ -149,8 +160,8 @@ class Reservation:
             return math.inf  # it ends when it ends
         return self._now() + attempt.timeout + END_SECONDS  # it has not begun yet
 
-    def _is_brief(self, room: KindRequest, moment: float) -> bool:
-        timeout = self._timeouts.of_kind(self._kinds[room.kind])
+    def _is_brief(self, kind_request: KindRequest, moment: float) -> bool:
+        timeout = self._timeouts.of_kind(self._kinds[kind_request.kind])
         if timeout is None or math.isinf(moment):
             return False
         return self._now() + timeout + END_SECONDS <= moment

@@ -44,8 +44,8 @@ class Admission:
         self._most_at_once = most_at_once or ledger.concurrency
         """No claim asks for more than this."""
         order = ranks(kinds)
-        self._rooms = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
-        self._states = {kind: kind_status(self._rooms[kind], task_type) for kind, task_type in kinds.items()}
+        self._kind_requests = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
+        self._states = {kind: kind_status(self._kind_requests[kind], task_type) for kind, task_type in kinds.items()}
         self._asking = ClaimRequestBuilder(self._states, ledger, self._counted)
 
     def serves(self, kind: str, queue: str | None) -> bool:
@@ -61,28 +61,28 @@ class Admission:
         to have its slot back first."""
         if self._preemption is not None and self._preemption.is_anybody_returning:
             return None
-        rooms = self._asking.rooms(wanted)
-        if not rooms:
+        kind_requests = self._asking.kind_requests(wanted)
+        if not kind_requests:
             return None
         request = ClaimRequest(
             node_id=node_id,
-            kinds=tuple(rooms),
+            kinds=tuple(kind_requests),
             limit=min(self._asking.limit, self._most_at_once),
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
             free=self._ledger.unpromised,
-            yielding=self._yielding(rooms),
+            yielding=self._yielding(kind_requests),
             shares=self._ledger.shares,
         )
         if self._reservation is not None:
-            request = self._reservation.honoured(request, self._counted, self.places)
+            request = self._reservation.honoured(request, self._counted, self.free_slots)
         return request
 
-    def _yielding(self, rooms: Collection[KindRequest]) -> dict[str, int]:
+    def _yielding(self, kind_requests: Collection[KindRequest]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
         the others: its own room says that it is offered nothing."""
-        return self._offered() if any(room.is_yielded_to for room in rooms) else {}
+        return self._offered() if any(kind_request.is_yielded_to for kind_request in kind_requests) else {}
 
     def _offered(self) -> dict[str, int]:
         """Of the slots that running tasks would yield, those are spoken for that were promised to others before."""
@@ -95,7 +95,7 @@ class Admission:
     def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
         """The same for a node that wants to see candidates of a kind before it claims them."""
         return CandidateQuery(
-            room=self._rooms[kind],
+            kind_request=self._kind_requests[kind],
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
@@ -104,48 +104,48 @@ class Admission:
         )
 
     def _counted(self, kind: str) -> KindRequest:
-        return msgspec.structs.replace(self._said(kind), count=max(self.room(kind), 0))
+        return msgspec.structs.replace(self._said(kind), count=max(self.free_count(kind), 0))
 
     def _said(self, kind: str) -> KindRequest:
-        room = self._rooms[kind]
-        if room.is_urgent and self._preemption is not None and self._preemption.resting_for(kind):
-            return msgspec.structs.replace(room, is_resting=True)
-        return room
+        kind_request = self._kind_requests[kind]
+        if kind_request.is_urgent and self._preemption is not None and self._preemption.resting_for(kind):
+            return msgspec.structs.replace(kind_request, is_resting=True)
+        return kind_request
 
-    def has_room(self, kind: str) -> bool:
+    def has_capacity(self, kind: str) -> bool:
         """Whether a task of this kind, of any kind there is, could start now."""
         return kind in self._kinds and self.expected(kind) > 0
 
-    def has_any_room(self, kind: str | None) -> bool:
+    def has_any_capacity(self, kind: str | None) -> bool:
         """The same; None: whether there is a slot at all."""
-        return self._ledger.free > 0 if kind is None else self.has_room(kind)
+        return self._ledger.free > 0 if kind is None else self.has_capacity(kind)
 
-    def room(self, kind: str) -> int:
+    def free_count(self, kind: str) -> int:
         """How many tasks of this kind could start now, as far as slots and its own limit go; an urgent one where others
         yield."""
-        return self.places(kind).room
+        return self.free_slots(kind).free
 
-    def places(self, kind: str) -> FreeSlots:
+    def free_slots(self, kind: str) -> FreeSlots:
         """The same, by what there are slots for (`node_status.free_slots_on` says it of nodes elsewhere)."""
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
-        room = ledger.commands_free if task_type.is_command else ledger.free
+        free = ledger.commands_free if task_type.is_command else ledger.free
         if policy.urgent and self._preemption is not None:
-            room += self._preemption.yielding(kind)[SLOT]
-        return FreeSlots(room, None if policy.max_running is None else policy.max_running - ledger.count(kind))
+            free += self._preemption.yielding(kind)[SLOT]
+        return FreeSlots(free, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
         """How many tasks of this kind, with these requirements, could start now without preempting anything:
         free capacity on another node is better."""
-        room, requirements = self.room(kind), requirements_of(self._rooms[kind], text)
+        free, requirements = self.free_count(kind), requirements_of(self._kind_requests[kind], text)
         if self._kinds[kind].policy.urgent:
-            room = min(room, self._ledger.free)
+            free = min(free, self._ledger.free)
         if requirements == NO_REQUIREMENTS:
-            return room
+            return free
         if not is_suitable(requirements, self.labels, self._ledger.totals):
             return 0
         available = self._ledger.unpromised
-        return min([room, *(available[name] // amount for name, amount in requirements.cost.items())])
+        return min([free, *(available[name] // amount for name, amount in requirements.cost.items())])
 
     # ------------------------------------------------------------ what does not fit
 
@@ -153,7 +153,7 @@ class Admission:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
         return self._reservation is not None and self._reservation.note(claims)
 
-    def keep_nothing(self) -> None:
+    def reserve_nothing(self) -> None:
         """Keep room for no task any more."""
         if self._reservation is not None:
             self._reservation.forget()
@@ -171,7 +171,7 @@ class Admission:
     @property
     def yielding(self) -> dict[str, int]:
         """What running tasks would yield to urgent ones that do not rest: slots, child processes, resources."""
-        if not any(room.is_urgent for room in self._rooms.values()):
+        if not any(kind_request.is_urgent for kind_request in self._kind_requests.values()):
             return {}
         return self._offered()
 
@@ -180,20 +180,24 @@ class Admission:
         """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
         if self._preemption is None:
             return {}
-        left = {kind: self._preemption.resting_for(kind) for kind, room in self._rooms.items() if room.is_urgent}
+        left = {
+            kind: self._preemption.resting_for(kind)
+            for kind, kind_request in self._kind_requests.items()
+            if kind_request.is_urgent
+        }
         return {kind: seconds for kind, seconds in left.items() if seconds}
 
     @property
     def brief(self) -> list[str]:
         """Kinds that need leave nothing to the task that room is kept for."""
-        if self._reservation is None or self._reservation.kept is None:
+        if self._reservation is None or self._reservation.reserved is None:
             return []
-        return self._reservation.brief(self._rooms.values(), self._ledger.unpromised)
+        return self._reservation.brief(self._kind_requests.values(), self._ledger.unpromised)
 
     @property
-    def kept(self) -> ReservedTask | None:
+    def reserved(self) -> ReservedTask | None:
         """The task that room is kept for."""
-        return None if self._reservation is None else self._reservation.kept
+        return None if self._reservation is None else self._reservation.reserved
 
     @property
     def patience_seconds(self) -> float:

@@ -20,18 +20,20 @@ class ClaimRequestBuilder:
     """Chooses the rooms of a request. All kinds are asked for together, so that the claim takes them in their order;
     what they share of the node is in the request, and the claim takes no more of it than there is."""
 
-    def __init__(self, kinds: Mapping[str, KindStatus], slots: Slots, room: Callable[[str], KindRequest]) -> None:
+    def __init__(
+        self, kinds: Mapping[str, KindStatus], slots: Slots, kind_request: Callable[[str], KindRequest]
+    ) -> None:
         self._slots = slots
-        self._room = room
+        self._kind_request = kind_request
         providers = {
             kind: said.provider for kind, said in kinds.items() if said.provider is not None and not said.is_command
         }
-        self._fairness = Fairness(providers, slots, lambda kind: room(kind).count)
+        self._fairness = Fairness(providers, slots, lambda kind: kind_request(kind).count)
 
-    def rooms(self, wanted: Collection[str]) -> list[KindRequest]:
+    def kind_requests(self, wanted: Collection[str]) -> list[KindRequest]:
         """What to ask for of the wanted kinds."""
         shares = self._fairness.shares(wanted)
-        return [room for kind in wanted if (room := self._shared(kind, shares.get(kind))).count > 0]
+        return [kind_request for kind in wanted if (kind_request := self._shared(kind, shares.get(kind))).count > 0]
 
     @property
     def limit(self) -> int:
@@ -39,32 +41,32 @@ class ClaimRequestBuilder:
         return max(self._slots.free, 0)
 
     def _shared(self, kind: str, share: int | None) -> KindRequest:
-        room = self._room(kind)
-        if share is None or room.is_urgent:  # what is urgent waits for no provider's turn
-            return room
-        return msgspec.structs.replace(room, count=min(room.count, share))
+        kind_request = self._kind_request(kind)
+        if share is None or kind_request.is_urgent:  # what is urgent waits for no provider's turn
+            return kind_request
+        return msgspec.structs.replace(kind_request, count=min(kind_request.count, share))
 
 
-def sparing_one(room: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
+def sparing_one(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
     """What to ask for of the kind of a task that room is kept for, if so many more of it may run: one place is left to
     that task."""
-    if of_kind is None or room.count < of_kind:
-        return room
+    if of_kind is None or kind_request.count < of_kind:
+        return kind_request
     if of_kind > 1:
-        return msgspec.structs.replace(room, count=of_kind - 1)
-    return msgspec.structs.replace(room, only=(reserved_task,))
+        return msgspec.structs.replace(kind_request, count=of_kind - 1)
+    return msgspec.structs.replace(kind_request, only=(reserved_task,))
 
 
-def kind_status(room: KindRequest, task_type: AnyTask) -> KindStatus:
+def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
     """What a node says of one of its kinds."""
     return KindStatus(
         max_running=task_type.policy.max_running,
-        is_process=room.is_process,
+        is_process=kind_request.is_process,
         requirements=task_type.requirements_text,
-        rank=room.rank,
-        is_urgent=room.is_urgent,
+        rank=kind_request.rank,
+        is_urgent=kind_request.is_urgent,
         is_asking=task_type.acceptor is not None,
-        is_command=room.is_command,
-        limits=room.limits,
-        provider=room.provider,
+        is_command=kind_request.is_command,
+        limits=kind_request.limits,
+        provider=kind_request.provider,
     )

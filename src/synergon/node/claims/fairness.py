@@ -31,11 +31,11 @@ class Slots(Protocol):
 class Fairness:
     """Gives each provider its part of the slots, as long as others may want theirs."""
 
-    def __init__(self, providers: Mapping[str, str], slots: Slots, room: Callable[[str], int]) -> None:
+    def __init__(self, providers: Mapping[str, str], slots: Slots, free_count: Callable[[str], int]) -> None:
         self._provider = providers
         """By the kinds of their tasks; commands have places of their own."""
         self._slots = slots
-        self._room = room
+        self._free_count = free_count
 
     def shares(self, wanted: Collection[str]) -> dict[str, int]:
         """How many of each kind to ask for at most, while several providers may have work that could start.
@@ -45,7 +45,7 @@ class Fairness:
         """
         waiting: dict[str, list[str]] = {}
         for kind in wanted:
-            if kind in self._provider and self._room(kind) > 0:
+            if kind in self._provider and self._free_count(kind) > 0:
                 waiting.setdefault(self._provider[kind], []).append(kind)
         if len(waiting) < 2:
             return {}

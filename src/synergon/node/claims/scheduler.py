@@ -111,9 +111,9 @@ class Scheduler:
     def look_at_unfit(self) -> None:
         """What did not fit may fit now, or room may be kept for it."""
         self.wake(self._unfit)
-        kept = self._admission.kept
-        if kept is not None:
-            self.wake([kept.kind])
+        reserved = self._admission.reserved
+        if reserved is not None:
+            self.wake([reserved.kind])
 
     async def patience_step(self) -> None:
         """Look again, from time to time, at what does not fit: it grows old, or it is gone and what is kept for it is
@@ -130,7 +130,7 @@ class Scheduler:
     def cordon(self) -> None:
         """Claim nothing until `uncordon`."""
         self.is_cordoned = True
-        self._admission.keep_nothing()
+        self._admission.reserve_nothing()
         self.choose_exchanged_kinds()
 
     def uncordon(self) -> None:
@@ -203,8 +203,8 @@ class Scheduler:
             self._event.set()
         return outcomes
 
-    def _has_room_for(self, kinds: set[str]) -> bool:
-        return any(self._admission.room(kind) > 0 for kind in kinds)
+    def _has_capacity_for(self, kinds: set[str]) -> bool:
+        return any(self._admission.free_count(kind) > 0 for kind in kinds)
 
     @property
     def is_claiming(self) -> bool:
@@ -218,14 +218,14 @@ class Scheduler:
             return False
         if kind is not None:
             return kind not in self._dirty
-        return not self._has_room_for(self._dirty)
+        return not self._has_capacity_for(self._dirty)
 
     async def settled(self) -> None:
         """Return once no claim is in flight; after `close` there is none left."""
         await self._is_idle.wait()
 
     async def _claim(self, request: ClaimRequest, outcomes: list[FencedOutcome]) -> Claims:
-        asked = {room.kind for room in request.kinds}
+        asked = {kind_request.kind for kind_request in request.kinds}
         self._dirty -= asked
         self._returns = self._admission.returns
         self._is_idle.clear()
@@ -268,17 +268,17 @@ class Scheduler:
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""
-        asked = {room.kind for room in request.kinds}
-        users = {room.kind for room in request.kinds if room.requirements.cost}
+        asked = {kind_request.kind for kind_request in request.kinds}
+        users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
         self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _crowded(request, taken)
         # The request that has been answered knew nothing of what was given back or let go of meanwhile.
         if self._admission.note(claims):
             # Where room is kept no longer, what was left to that task may be for any kind: a place in a limit, too.
-            self._dirty |= self._kinds if claims.kept is None else asked | self._unfit
+            self._dirty |= self._kinds if claims.reserved is None else asked | self._unfit
         elif self._admission.returns != self._returns:
             self._dirty |= self._unfit
-        if self._unfit or self._admission.kept is not None:
+        if self._unfit or self._admission.reserved is not None:
             self._has_unfit.set()
         else:
             self._has_unfit.clear()
@@ -291,13 +291,15 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         # Commands do not count for the limit, and it does not hold them back: a full node would ask for them for ever.
-        slots_left = request.limit - sum(taken[room.kind] for room in request.kinds if not room.is_command)
+        slots_left = request.limit - sum(
+            taken[kind_request.kind] for kind_request in request.kinds if not kind_request.is_command
+        )
         yielding = request.yielding.get(SLOT, 0)
         leftover = {
-            room.kind
-            for room in request.kinds
-            if taken[room.kind] >= room.count
-            or (slots_left + yielding * room.is_yielded_to <= 0 and not room.is_command)
+            kind_request.kind
+            for kind_request in request.kinds
+            if taken[kind_request.kind] >= kind_request.count
+            or (slots_left + yielding * kind_request.is_yielded_to <= 0 and not kind_request.is_command)
         }
         more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
@@ -313,7 +315,7 @@ class Scheduler:
 def _crowded(request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
     """Kinds of which more may be ready than there were child processes for."""
     return {
-        room.kind
-        for room in request.kinds
-        if room.is_process and taken[room.kind] >= most_without_requirements(request, room)
+        kind_request.kind
+        for kind_request in request.kinds
+        if kind_request.is_process and taken[kind_request.kind] >= most_without_requirements(request, kind_request)
     }

@@ -131,7 +131,7 @@ class SharedPermits:
 
 def _names(task_type: AnyTask) -> tuple[str, ...]:
     pool = () if task_type.provider is None else (pool_name(task_type.provider.name), SERVERS)
-    key_queue = () if task_type.line is None else (f"key:{task_type.kind}",)
+    key_queue = () if task_type.key_template is None else (f"key:{task_type.kind}",)
     return (*task_type.limits, *pool, *key_queue)
 
 

@@ -16,8 +16,8 @@ def node_status(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
 ) -> NodeStatus:
     """From any thread: what changes meanwhile is told the next time."""
-    is_keeping = not admission.is_letting_go
-    kinds = {room.kind: kind_status(room, task_type) for room, task_type in admission.kinds()}
+    is_reserving = not admission.is_letting_go
+    kinds = {kind_request.kind: kind_status(kind_request, task_type) for kind_request, task_type in admission.kinds()}
     return NodeStatus(
         is_said=True,
         labels=tuple(sorted(admission.labels)),
@@ -26,15 +26,15 @@ def node_status(
         yielding=admission.yielding,
         resting=admission.resting,
         shares=ledger.shares,
-        held=admission.held if is_keeping else {},
-        reserved_task=admission.kept.id if is_keeping and admission.kept is not None else None,
-        reserved_kind=admission.kept.kind if is_keeping and admission.kept is not None else None,
-        patience=admission.patience if is_keeping else None,
-        brief=tuple(admission.brief) if is_keeping else (),
+        held=admission.held if is_reserving else {},
+        reserved_task=admission.reserved.id if is_reserving and admission.reserved is not None else None,
+        reserved_kind=admission.reserved.kind if is_reserving and admission.reserved is not None else None,
+        patience=admission.patience if is_reserving else None,
+        brief=tuple(admission.brief) if is_reserving else (),
         slots_free=max(ledger.free, 0),
         commands_free=ledger.commands_free,
         taken=ledger.taken,
-        promised=tuple(task_id for task_id, attempt in list(running.items()) if attempt.room is not None),
+        promised=tuple(task_id for task_id, attempt in list(running.items()) if attempt.capacity_wait is not None),
         running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,

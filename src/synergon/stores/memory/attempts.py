@@ -24,11 +24,11 @@ from synergon.model.outcomes import (
     Verdict,
 )
 from synergon.policies import CRASH_LIMIT
-from synergon.stores.memory.claim_limited import Seating, open_lanes
+from synergon.stores.memory.claim_limited import LimitedClaim, open_ready_groups
 from synergon.stores.memory.insert import put
 from synergon.stores.memory.key_queues import charge
-from synergon.stores.memory.ready_groups import Lane
-from synergon.stores.memory.reservations import keep, keep_on
+from synergon.stores.memory.ready_groups import ReadyGroup
+from synergon.stores.memory.reservations import renew_reservation, reserve
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.servers import judge
 from synergon.stores.memory.tables import Tables
@@ -46,17 +46,17 @@ def claim(tables: Tables, request: ClaimRequest, now: int) -> Claims:
         claims.is_cordoned = True
         return claims
     if needs_only_slots(request, request.kinds) and not any(
-        tables.ready.has_requirements(room.kind) for room in request.kinds
+        tables.ready.has_requirements(kind_request.kind) for kind_request in request.kinds
     ):
         claims += [_start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now)]
     else:
-        seating = Seating(tables, request, now)
-        claims += [_start(tables, row, request.node_id, now, seat) for row, seat in seating.taken()]
-        claims.unfit = seating.plan.unfit
-        if seating.plan.reserved is not None:
-            claims.kept = keep(tables.rows[seating.plan.reserved.id], request, now)
+        limited = LimitedClaim(tables, request, now)
+        claims += [_start(tables, row, request.node_id, now, grant) for row, grant in limited.taken()]
+        claims.unfit = limited.plan.unfit
+        if limited.plan.reserved is not None:
+            claims.reserved = reserve(tables.rows[limited.plan.reserved.id], request, now)
         elif request.reserved_task is not None:
-            claims.kept = keep_on(tables, request, seating.plan.shared, now)
+            claims.reserved = renew_reservation(tables, request, limited.plan.shared, now)
     charge(tables, (tables.rows[claim.id] for claim in claims if claim.limit_key is not None), now)
     return claims
 
@@ -69,41 +69,41 @@ def check_lease(tables: Tables, node_id: str, now: int) -> None:
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
     """Merge the lanes. The caller starts each row before it asks for the next."""
-    rooms = {room.kind: most_without_requirements(request, room) for room in request.kinds}
+    counts = {kind_request.kind: most_without_requirements(request, kind_request) for kind_request in request.kinds}
     heads = _heads(tables, request, now)
     left = request.limit
     while heads and left > 0:
-        (negated_priority, rank, task_id), kind, queue, lane = heads[0]
-        if rooms[kind] == 0:  # used up by another queue of the same kind, or no child process is free
+        (negated_priority, rank, task_id), kind, queue, ready_group = heads[0]
+        if counts[kind] == 0:  # used up by another queue of the same kind, or no child process is free
             heappop(heads)
             continue
-        yield lane.pop((negated_priority, task_id))
+        yield ready_group.pop((negated_priority, task_id))
         left -= 1
-        rooms[kind] -= 1
-        following = lane.head(now)
+        counts[kind] -= 1
+        following = ready_group.head(now)
         if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, ((following[0], rank, following[1]), kind, queue, lane))
+            heapreplace(heads, ((following[0], rank, following[1]), kind, queue, ready_group))
 
 
-def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[int, int, int], str, str, Lane]]:
+def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[int, int, int], str, str, ReadyGroup]]:
     """A heap of the lanes that have something to offer, by what they offer."""
     heads = [
-        ((place[0], room.rank, place[1]), room.kind, lane.queue, lane)
-        for room in request.kinds
-        if room.count > 0
-        for lane in open_lanes(tables, room.kind, request.queues)
-        if (place := lane.head(now)) is not None
+        ((position[0], kind_request.rank, position[1]), kind_request.kind, ready_group.queue, ready_group)
+        for kind_request in request.kinds
+        if kind_request.count > 0
+        for ready_group in open_ready_groups(tables, kind_request.kind, request.queues)
+        if (position := ready_group.head(now)) is not None
     ]
     heapify(heads)
     return heads
 
 
-def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Grant | None = None) -> Claim:
+def _start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None = None) -> Claim:
     tables.start(row, node_id, now)
-    if seat is not None:
-        tables.seat(row, seat)
+    if grant is not None:
+        tables.take_permits(row, grant)
     task = row.task
     return Claim(
         row.id,
@@ -120,7 +120,7 @@ def _start(tables: Tables, row: Row, node_id: str, now: int, seat: Grant | None 
         task.origin,
         row.limit_key,
         task.group_id,
-        None if seat is None else seat.server,
+        None if grant is None else grant.server,
         row.slot,
         task.requirements,
         row.protected_until - now if row.protected_until > now else 0,
@@ -177,7 +177,7 @@ def _settle(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tu
             row.protected_until = max(row.protected_until, now + protected_for)
             tables.requeue(row, row.run_at, now)
         case KeyAssigned(limit_key=limit_key):
-            tables.move_to_line(row, limit_key, now)
+            tables.move_to_key_queue(row, limit_key, now)
         case Crashed():
             requeue_or_give_up(tables, row, now)
     return ()

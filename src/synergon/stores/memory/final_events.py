@@ -16,13 +16,13 @@ Found = tuple[int, list[tuple[Position, Event]]]
 
 
 def look(
-    tables: Tables, place: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
+    tables: Tables, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """What was pruned, and what follows the place."""
     found = [
         ((row.ended_no, row.id), _event(row))
         for state in states
-        for row in islice(_after(tables.ended[state], place[0], tables.last_end), limit)
+        for row in islice(_after(tables.ended[state], position[0], tables.last_end), limit)
     ]
     pruned = (
         number

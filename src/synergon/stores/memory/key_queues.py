@@ -19,11 +19,11 @@ from synergon.stores.rules.shared_capacity import UNLIMITED
 if TYPE_CHECKING:
     from synergon.stores.memory.tables import Tables
 
-LineName = tuple[str, str]
+KeyQueueName = tuple[str, str]
 """Kind and limit key."""
 
 
-def line_name(row: Row) -> LineName | None:
+def key_queue_name(row: Row) -> KeyQueueName | None:
     """The line that the task stands in. One that waits for a group is in none yet."""
     return None if row.limit_key is None or row.after_group is not None else (row.task.kind, row.limit_key)
 
@@ -38,7 +38,7 @@ def rank(row: Row) -> int:
     return (row.priority << 64) - row.id
 
 
-class Line:
+class KeyQueue:
     """The live tasks of one kind and limit key, by what they do. Derived from the rows, by `Tables` alone."""
 
     __slots__ = ("key", "kind", "ready", "running", "scheduled", "size", "waiting")
@@ -120,56 +120,56 @@ def _firsts(agendas: Iterable[Agenda]) -> list[Row]:
     return [row for agenda in agendas if (row := agenda.first()) is not None]
 
 
-def balance(tables: Tables, line: Line, now: int) -> None:
+def balance(tables: Tables, key_queue: KeyQueue, now: int) -> None:
     """Give the places of a line to those who have the right to them."""
-    limit = tables.limits.get(limit_name(line.kind))
+    limit = tables.limits.get(limit_name(key_queue.kind))
     if limit is None or (limit.value is None and limit.rate is None):
-        _let_all_in(tables, line)
+        _let_all_in(tables, key_queue)
         return
-    room = UNLIMITED if limit.value is None else max(limit.value - line.running, 0)
+    free = UNLIMITED if limit.value is None else max(limit.value - key_queue.running, 0)
     if limit.rate is None:
-        _give_places(tables, line, room)
+        _give_permits(tables, key_queue, free)
         return
-    _line_up(tables, line, now)
-    allowed = rates.allowed(limit.rate, tables.next_starts.get((line.kind, line.key)), now)
-    _give_places(tables, line, min(room, allowed))
-    if room > 0 and allowed == 0:
-        _await_turn(tables, line, limit.rate, now)
+    _join_key_queue(tables, key_queue, now)
+    allowed = rates.allowed(limit.rate, tables.next_starts.get((key_queue.kind, key_queue.key)), now)
+    _give_permits(tables, key_queue, min(free, allowed))
+    if free > 0 and allowed == 0:
+        _await_turn(tables, key_queue, limit.rate, now)
 
 
-def _line_up(tables: Tables, line: Line, now: int) -> None:
+def _join_key_queue(tables: Tables, key_queue: KeyQueue, now: int) -> None:
     """Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile."""
-    for row in line.scheduled.due(now, line.scheduled.count):
+    for row in key_queue.scheduled.due(now, key_queue.scheduled.count):
         tables.shift(row, State.WAITING)
 
 
-def _let_all_in(tables: Tables, line: Line) -> None:
+def _let_all_in(tables: Tables, key_queue: KeyQueue) -> None:
     """A line without end has a place for everybody, in paused queues too: there is none to be kept from others."""
-    for agenda in line.waiting.values():
+    for agenda in key_queue.waiting.values():
         while (row := agenda.first()) is not None:
             tables.shift(row, State.READY)
 
 
-def _give_places(tables: Tables, line: Line, places: int) -> None:
-    for queue, agenda in line.ready.items():
+def _give_permits(tables: Tables, key_queue: KeyQueue, permits: int) -> None:
+    for queue, agenda in key_queue.ready.items():
         while tables.queues[queue] is not None and (row := agenda.first()) is not None:
             tables.shift(row, State.WAITING)
-    while line.ready_count > places and (last := line.last_ready()) is not None:
+    while key_queue.ready_count > permits and (last := key_queue.last_ready()) is not None:
         tables.shift(last, State.WAITING)
-    while places > 0 and (first := line.first_waiting(tables.queues)) is not None:
-        if line.ready_count >= places:
-            last = line.last_ready()
+    while permits > 0 and (first := key_queue.first_waiting(tables.queues)) is not None:
+        if key_queue.ready_count >= permits:
+            last = key_queue.last_ready()
             if last is None or rank(last) > rank(first):
                 return
             tables.shift(last, State.WAITING)
         tables.shift(first, State.READY)
 
 
-def _await_turn(tables: Tables, line: Line, rate: NewRate, now: int) -> None:
+def _await_turn(tables: Tables, key_queue: KeyQueue, rate: NewRate, now: int) -> None:
     """Only the rate holds the line up: its first task comes back when the rate lets one start."""
-    first = line.first_waiting(tables.queues)
-    turn = rates.next_start(rate, tables.next_starts.get((line.kind, line.key)), now)
-    awaited = line.scheduled.next_moment()
+    first = key_queue.first_waiting(tables.queues)
+    turn = rates.next_start(rate, tables.next_starts.get((key_queue.kind, key_queue.key)), now)
+    awaited = key_queue.scheduled.next_moment()
     if first is not None and (awaited is None or awaited > turn):
         tables.put_off(first, turn)
 
@@ -177,24 +177,24 @@ def _await_turn(tables: Tables, line: Line, rate: NewRate, now: int) -> None:
 def charge(tables: Tables, started: Iterable[Row], now: int) -> None:
     """Let the rates of their lines know of tasks that have just started."""
     for row in started:
-        name = line_name(row)
+        name = key_queue_name(row)
         limit = None if name is None else tables.limits.get(limit_name(row.task.kind))
         if name is not None and limit is not None and limit.rate is not None:
             tables.next_starts[name] = rates.after(limit.rate, tables.next_starts.get(name), now, 1)
-            balance(tables, tables.lines[name], now)
+            balance(tables, tables.key_queues[name], now)
 
 
 def balance_kind(tables: Tables, kind: str, now: int) -> None:
     """Put all lines of a kind in order."""
-    for line in tables.lines_of(kind):
-        balance(tables, line, now)
+    for key_queue in tables.key_queues_of(kind):
+        balance(tables, key_queue, now)
 
 
 def balance_queue(tables: Tables, queue: str, now: int) -> None:
     """Put all lines in order that have tasks in this queue which are not running."""
-    for line in list(tables.lines.values()):
-        if queue in line.ready or queue in line.waiting:
-            balance(tables, line, now)
+    for key_queue in list(tables.key_queues.values()):
+        if queue in key_queue.ready or queue in key_queue.waiting:
+            balance(tables, key_queue, now)
 
 
 def forget_past_starts(tables: Tables, limit: int, now: int) -> None:

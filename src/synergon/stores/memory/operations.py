@@ -74,7 +74,7 @@ def reschedule(tables: Tables, changes: Sequence[Rescheduling], now: int) -> lis
 def _reschedule(tables: Tables, row: Row, run_at: int, now: int) -> Moved:
     if row.state not in (State.SCHEDULED, State.READY):
         return _moved(row, done=False)
-    row.let_room_go()
+    row.release_reservation()
     tables.requeue(row, run_at, now)
     return _moved(row, done=True)
 

@@ -12,9 +12,9 @@ from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.stores.memory.claim_limited import open_lanes
-from synergon.stores.memory.key_queues import line_name
-from synergon.stores.memory.ready_groups import Place
+from synergon.stores.memory.claim_limited import open_ready_groups
+from synergon.stores.memory.key_queues import key_queue_name
+from synergon.stores.memory.ready_groups import Position
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules.node_capacity import requirements_of
@@ -72,12 +72,12 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
     """Ready tasks of a kind in order, of those that a node could run."""
     after = None if look.after is None else (-look.after[0], look.after[1])
     suitable = (
-        lane.rows(after)
-        for lane in open_lanes(tables, look.room.kind, look.queues)
-        if (lane.queue, lane.requirements) not in look.without
-        and is_suitable(requirements_of(look.room, lane.requirements), look.labels, look.totals)
+        ready_group.rows(after)
+        for ready_group in open_ready_groups(tables, look.kind_request.kind, look.queues)
+        if (ready_group.queue, ready_group.requirements) not in look.without
+        and is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
     )
-    fresh = (row for row in merge(*suitable, key=_place) if row.expires_at is None or row.expires_at > now)
+    fresh = (row for row in merge(*suitable, key=_position) if row.expires_at is None or row.expires_at > now)
     return [record_of(row) for row in islice(fresh, look.limit)]
 
 
@@ -86,29 +86,31 @@ def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
     row = tables.rows.get(task_id)
     if row is None or row.state not in (State.READY, State.WAITING):
         return None
-    before = (other for other in _rivals(tables, row) if _place(other) < _place(row))
+    before = (other for other in _rivals(tables, row) if _position(other) < _position(row))
     return sum(1 for _ in islice(before, limit))
 
 
 def _rivals(tables: Tables, row: Row) -> Iterator[Row]:
     """Tasks that might go before this one; of those that are ready without a line, first those that do."""
-    name = line_name(row)
+    name = key_queue_name(row)
     if name is not None:
-        return tables.lines[name].rows(row.state)
+        return tables.key_queues[name].rows(row.state)
     if row.state is State.WAITING:
         return _waiting(tables, row.task.kind)
     ready = tables.ready
-    lanes = ready.command_lanes(row.task.kind) if row.task.is_command else ready.lanes(row.task.kind)
-    mine = _place(row)
-    return chain.from_iterable(takewhile(lambda other: _place(other) < mine, lane.rows()) for lane in lanes)
+    ready_groups = ready.ready_commands(row.task.kind) if row.task.is_command else ready.ready_groups(row.task.kind)
+    mine = _position(row)
+    return chain.from_iterable(
+        takewhile(lambda other: _position(other) < mine, ready_group.rows()) for ready_group in ready_groups
+    )
 
 
 def _waiting(tables: Tables, kind: str) -> Iterator[Row]:
-    for line in tables.lines_of(kind):
-        yield from line.rows(State.WAITING)
+    for key_queue in tables.key_queues_of(kind):
+        yield from key_queue.rows(State.WAITING)
     for group in tables.groups.values():
         yield from (row for row in group.followers.values() if row.task.kind == kind)
 
 
-def _place(row: Row) -> Place:
+def _position(row: Row) -> Position:
     return -row.priority, row.id

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from synergon.model.requirements import KIND_DEFAULT
-from synergon.stores.memory.ready_groups import CommandLane, Lane
+from synergon.stores.memory.ready_groups import ReadyCommands, ReadyGroup
 from synergon.stores.memory.row import Row
 
 
@@ -20,9 +20,9 @@ class ReadyTasks:
     """
 
     def __init__(self) -> None:
-        self._lanes: Final[dict[str, dict[str, dict[str, Lane]]]] = {}
+        self._ready_groups: Final[dict[str, dict[str, dict[str, ReadyGroup]]]] = {}
         """By kind, queue and requirements."""
-        self._commands: Final[dict[str, dict[tuple[str, str, str | None], CommandLane]]] = {}
+        self._commands: Final[dict[str, dict[tuple[str, str, str | None], ReadyCommands]]] = {}
         """By kind, then by queue, requirements and server."""
         self._demanding: Final[Counter[str]] = Counter()
         """How many ready groups of the kind have requirements of their own."""
@@ -31,57 +31,57 @@ class ReadyTasks:
         """A task has become ready."""
         task = row.task
         if task.is_command:
-            self._command_lane(row).join(row)
+            self._ready_commands(row).join(row)
             return
-        queues = self._lanes.get(task.kind)
+        queues = self._ready_groups.get(task.kind)
         if queues is None:
-            queues = self._lanes[task.kind] = {}
-        lanes = queues.get(task.queue)
-        if lanes is None:
-            lanes = queues[task.queue] = {}
-        lane = lanes.get(task.requirements)
-        if lane is None:
-            lane = lanes[task.requirements] = Lane(task.queue, task.requirements)
+            queues = self._ready_groups[task.kind] = {}
+        ready_groups = queues.get(task.queue)
+        if ready_groups is None:
+            ready_groups = queues[task.queue] = {}
+        ready_group = ready_groups.get(task.requirements)
+        if ready_group is None:
+            ready_group = ready_groups[task.requirements] = ReadyGroup(task.queue, task.requirements)
             self._demanding[task.kind] += task.requirements != KIND_DEFAULT
-        lane.join(row)
+        ready_group.join(row)
 
     def forget(self, row: Row) -> None:
         """A task is not ready any more; its row will say so from now on."""
         task = row.task
         if task.is_command:
-            self._command_lane(row).forget_one()
+            self._ready_commands(row).forget_one()
             return
-        lanes = self._lanes[task.kind][task.queue]
-        lane = lanes[task.requirements]
-        lane.forget_one()
-        if not lane.count and task.requirements != KIND_DEFAULT:
-            del lanes[task.requirements]
+        ready_groups = self._ready_groups[task.kind][task.queue]
+        ready_group = ready_groups[task.requirements]
+        ready_group.forget_one()
+        if not ready_group.count and task.requirements != KIND_DEFAULT:
+            del ready_groups[task.requirements]
             self._demanding[task.kind] -= 1
 
     def has_requirements(self, kind: str) -> bool:
         """Whether any ready task of the kind says itself what it demands."""
         return self._demanding[kind] > 0
 
-    def lanes(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[Lane]:
+    def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:
         """The lanes of a kind; with `queues` those of these alone."""
-        found = self._lanes.get(kind, {})
+        found = self._ready_groups.get(kind, {})
         for queue in found if queues is None else found.keys() & queues:
             yield from found[queue].values()
 
-    def command_lanes(self, kind: str) -> Iterable[CommandLane]:
+    def ready_commands(self, kind: str) -> Iterable[ReadyCommands]:
         """The lanes of commands."""
         return self._commands.get(kind, {}).values()
 
-    def all_lanes(self) -> list[Lane]:
+    def all_ready_groups(self) -> list[ReadyGroup]:
         """Every lane of every kind."""
-        plain = chain.from_iterable(self.lanes(kind) for kind in self._lanes)
-        return [*plain, *chain.from_iterable(lanes.values() for lanes in self._commands.values())]
+        plain = chain.from_iterable(self.ready_groups(kind) for kind in self._ready_groups)
+        return [*plain, *chain.from_iterable(ready_groups.values() for ready_groups in self._commands.values())]
 
-    def _command_lane(self, row: Row) -> Lane:
+    def _ready_commands(self, row: Row) -> ReadyGroup:
         task = row.task
-        lanes = self._commands.setdefault(task.kind, {})
+        ready_groups = self._commands.setdefault(task.kind, {})
         name = (task.queue, task.requirements, task.target)
-        lane = lanes.get(name)
-        if lane is None:
-            lane = lanes[name] = CommandLane(*name)
-        return lane
+        ready_group = ready_groups.get(name)
+        if ready_group is None:
+            ready_group = ready_groups[name] = ReadyCommands(*name)
+        return ready_group

@@ -15,11 +15,11 @@ READY: Final = State.READY
 SLACK: Final = 64
 """Outdated entries that are not worth a rebuild."""
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Where a task stands in the order: its negated priority and its id. Smaller goes first."""
 
 
-class Lane:
+class ReadyGroup:
     """The ready tasks of one queue and kind that have the same requirements.
 
     Most tasks arrive in order and with the same priority: they wait in a plain line, which costs nothing to join
@@ -30,15 +30,15 @@ class Lane:
     row alone. Outdated entries never outnumber the good ones by more than `SLACK` when one is left behind.
     """
 
-    __slots__ = ("_heap", "_line", "_line_priority", "count", "queue", "requirements")
+    __slots__ = ("_fifo", "_fifo_priority", "_heap", "count", "queue", "requirements")
 
     def __init__(self, queue: str, requirements: str) -> None:
         self.queue: Final = queue
         self.requirements: Final = requirements
         self.count = 0
         """How many tasks are ready here."""
-        self._line: deque[Row] = deque()
-        self._line_priority = 0
+        self._fifo: deque[Row] = deque()
+        self._fifo_priority = 0
         self._heap: list[tuple[int, int, Row]] = []
 
     def join(self, row: Row) -> None:
@@ -48,39 +48,39 @@ class Lane:
 
     def add(self, row: Row) -> None:
         """Give a ready task an entry."""
-        line = self._line
-        if not line:
-            self._line_priority = row.priority
-            line.append(row)
-        elif row.priority == self._line_priority and row.id > line[-1].id:
-            line.append(row)
+        fifo = self._fifo
+        if not fifo:
+            self._fifo_priority = row.priority
+            fifo.append(row)
+        elif row.priority == self._fifo_priority and row.id > fifo[-1].id:
+            fifo.append(row)
         else:
             heappush(self._heap, (-row.priority, row.id, row))
 
     def forget_one(self) -> None:
         """A task of this lane is not ready any more; its row will say so from now on."""
         self.count -= 1
-        if len(self._line) + len(self._heap) > 2 * self.count + SLACK:
+        if len(self._fifo) + len(self._heap) > 2 * self.count + SLACK:
             self._rebuild()
 
-    def head(self, now: int) -> Place | None:
+    def head(self, now: int) -> Position | None:
         """The place of the first task that may start."""
-        place = self._line_head(now)
+        position = self._fifo_head(now)
         if not self._heap:
-            return place
+            return position
         beside = self._heap_head(now)
-        return beside if place is None or (beside is not None and beside < place) else place
+        return beside if position is None or (beside is not None and beside < position) else position
 
-    def peek(self, head: Place) -> Row:
+    def peek(self, head: Position) -> Row:
         """The task that stands at the head, as `head` has just told."""
-        if self._line and self._line[0].id == head[1]:
-            return self._line[0]
+        if self._fifo and self._fifo[0].id == head[1]:
+            return self._fifo[0]
         return self._heap[0][2]
 
-    def pop(self, head: Place) -> Row:
+    def pop(self, head: Position) -> Row:
         """Take the task that stands at the head, as `head` has just told."""
-        if self._line and self._line[0].id == head[1]:
-            return self._line.popleft()
+        if self._fifo and self._fifo[0].id == head[1]:
+            return self._fifo.popleft()
         return heappop(self._heap)[2]
 
     def first(self, most: int, now: int) -> list[Row]:
@@ -93,29 +93,29 @@ class Lane:
             self.add(row)
         return list(found.values())
 
-    def rows(self, after: Place | None = None) -> Iterator[Row]:
+    def rows(self, after: Position | None = None) -> Iterator[Row]:
         """The ready tasks behind this place, in order; expired ones may be among them."""
-        place = (-self._line_priority, self._line[-1].id) if self._line else None
-        line = iter(self._line) if place is not None and (after is None or place > after) else iter(())
-        places = ((-row.priority, row.id, row) for row in line if self._counts(row, self._line_priority))
+        position = (-self._fifo_priority, self._fifo[-1].id) if self._fifo else None
+        fifo = iter(self._fifo) if position is not None and (after is None or position > after) else iter(())
+        entries = ((-row.priority, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
         beside = sorted(entry for entry in self._heap if self._counts(entry[2], -entry[0]))
         last_id = 0
-        for negated_priority, task_id, row in merge(places, beside):
+        for negated_priority, task_id, row in merge(entries, beside):
             # A task whose priority was changed to and fro has several good entries.
             if task_id != last_id and (after is None or (negated_priority, task_id) > after):
                 yield row
             last_id = task_id
 
-    def _line_head(self, now: int) -> Place | None:
-        line, priority = self._line, self._line_priority
-        while line:
-            row = line[0]
+    def _fifo_head(self, now: int) -> Position | None:
+        fifo, priority = self._fifo, self._fifo_priority
+        while fifo:
+            row = fifo[0]
             if self._counts(row, priority) and (row.expires_at is None or row.expires_at > now):
                 return (-priority, row.id)
-            line.popleft()
+            fifo.popleft()
         return None
 
-    def _heap_head(self, now: int) -> Place | None:
+    def _heap_head(self, now: int) -> Position | None:
         heap = self._heap
         while heap:
             negated_priority, task_id, row = heap[0]
@@ -134,18 +134,18 @@ class Lane:
         )
 
     def _rebuild(self) -> None:
-        self._line = deque(row for row in self._line if self._counts(row, self._line_priority))
-        in_line = {row.id for row in self._line}
+        self._fifo = deque(row for row in self._fifo if self._counts(row, self._fifo_priority))
+        in_fifo = {row.id for row in self._fifo}
         good = {
             row.id: (negated_priority, row.id, row)
             for negated_priority, _, row in self._heap
-            if self._counts(row, -negated_priority) and row.id not in in_line
+            if self._counts(row, -negated_priority) and row.id not in in_fifo
         }
         self._heap = list(good.values())
         heapify(self._heap)
 
 
-class CommandLane(Lane):
+class ReadyCommands(ReadyGroup):
     """The ready commands of one queue and kind that are for the same server, or for any: what one of them does not get,
     no other one gets."""
 

@@ -11,7 +11,7 @@ from synergon.stores.rules.node_capacity import requirements_of
 from synergon.stores.rules.shared_capacity import SharedCapacity
 
 
-def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+def may_be_reserved(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
     """Whether the node may choose this task, which it could run and has no room for."""
     return (
         request.patience is not None
@@ -20,41 +20,50 @@ def may_keep(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
     )
 
 
-def keep(row: Row, request: ClaimRequest, now: int) -> ReservedTask:
+def reserve(row: Row, request: ClaimRequest, now: int) -> ReservedTask:
     """Reserve capacity for the task, from now on or further."""
     row.reserved_by = request.node_id
     row.reserved_until = now + request.reserve_microseconds
-    room = next(room for room in request.kinds if room.kind == row.task.kind)
-    requirements = requirements_of(room, row.task.requirements)
+    kind_request = next(kind_request for kind_request in request.kinds if kind_request.kind == row.task.kind)
+    requirements = requirements_of(kind_request, row.task.requirements)
     return ReservedTask(id=row.id, kind=row.task.kind, requirements=requirements)
 
 
-def hold_place(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: int) -> None:
+def hold_permits(tables: Tables, request: ClaimRequest, shared: SharedCapacity, now: int) -> None:
     """Others leave to the task that room is kept for what it needs of that which all nodes share."""
     row = tables.rows.get(request.reserved_task or 0)
-    room = None if row is None else _room_of(request, row)
-    if row is not None and room is not None and row.state is State.READY and _may_keep_on(tables, request, row, now):
-        places.hold(room, ready_task(row))
+    kind_request = None if row is None else _kind_request_of(request, row)
+    if (
+        row is not None
+        and kind_request is not None
+        and row.state is State.READY
+        and _may_renew(tables, request, row, now)
+    ):
+        shared.hold(kind_request, ready_task(row))
 
 
-def keep_on(tables: Tables, request: ClaimRequest, places: SharedCapacity, now: int) -> ReservedTask | None:
+def renew_reservation(tables: Tables, request: ClaimRequest, shared: SharedCapacity, now: int) -> ReservedTask | None:
     """The node keeps room for the same task as before, or lets go of it if that could not start anyway."""
     row = tables.rows.get(request.reserved_task or 0)
     if row is None or row.state is not State.READY:
         return None
-    room = _room_of(request, row)
-    if room is not None and _may_keep_on(tables, request, row, now) and places.take(room, ready_task(row)) is not None:
-        return keep(row, request, now)
+    kind_request = _kind_request_of(request, row)
+    if (
+        kind_request is not None
+        and _may_renew(tables, request, row, now)
+        and shared.take(kind_request, ready_task(row)) is not None
+    ):
+        return reserve(row, request, now)
     if row.reserved_by == request.node_id:
         row.reserved_by = None
     return None
 
 
-def _room_of(request: ClaimRequest, row: Row) -> KindRequest | None:
-    return next((room for room in request.kinds if room.kind == row.task.kind), None)
+def _kind_request_of(request: ClaimRequest, row: Row) -> KindRequest | None:
+    return next((kind_request for kind_request in request.kinds if kind_request.kind == row.task.kind), None)
 
 
-def _may_keep_on(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
+def _may_renew(tables: Tables, request: ClaimRequest, row: Row, now: int) -> bool:
     is_asked_for = request.queues is None or row.task.queue in request.queues
     is_over = row.expires_at is not None and row.expires_at <= now
     return (

@@ -77,7 +77,7 @@ class Row(msgspec.Struct, gc=False):
         dated = msgspec.structs.replace(error, at=to_datetime(now), attempt=error.attempt or self.attempts)
         self.errors = (*self.errors[1 - ERRORS_KEPT :], dated)
 
-    def let_room_go(self) -> None:
+    def release_reservation(self) -> None:
         """Nobody keeps room for it."""
         self.reserved_by = None
         self.reserved_until = 0

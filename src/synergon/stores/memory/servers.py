@@ -75,9 +75,9 @@ def set_servers(tables: Tables, name: str, servers: Sequence[NewServer], now: in
     before = provider.servers
     provider.servers = {}
     for server in sorted(servers, key=lambda one: one.address):
-        kept = before.get(server.address) or Server(server.capacity)
-        kept.capacity = server.capacity
-        provider.servers[server.address] = kept
+        entry = before.get(server.address) or Server(server.capacity)
+        entry.capacity = server.capacity
+        provider.servers[server.address] = entry
     if before.keys() - provider.servers.keys():
         _fail_commands(tables, name, provider, now)
     return True
@@ -179,8 +179,11 @@ def _limit_record(tables: Tables, name: str, limit: Limit, held: int) -> LimitRe
     what, _, kind = name.partition(":")
     if what != "key":
         return LimitRecord(name=name, value=limit.value, in_use=held, rate=rate)
-    lines = tables.lines_of(kind)
-    running, waiting = sum(line.running for line in lines), sum(line.waiting_count for line in lines)
+    key_queues = tables.key_queues_of(kind)
+    running, waiting = (
+        sum(key_queue.running for key_queue in key_queues),
+        sum(key_queue.waiting_count for key_queue in key_queues),
+    )
     return LimitRecord(name=name, value=limit.value, in_use=running, waiting=waiting, rate=rate)
 
 
@@ -199,7 +202,7 @@ def servers(tables: Tables) -> list[ServerRecord]:
             found[name, address] = ServerRecord(
                 provider=name, address=address, capacity=0, in_use=number, is_removed=True
             )
-    return [found[place] for place in sorted(found)]
+    return [found[position] for position in sorted(found)]
 
 
 def _server_record(name: str, address: str, server: Server, in_use: int) -> ServerRecord:

@@ -347,9 +347,9 @@ class MemoryStore:
     ) -> OrderedFinalEvents:
         """Read the ends of tasks."""
 
-        async def look(place: Position, limit: int) -> final_events.Found:
+        async def look(position: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
-                return final_events.look(tables, place, states, kinds, limit)
+                return final_events.look(tables, position, states, kinds, limit)
 
         if after == NOW:
             with self._transaction() as (tables, _):

@@ -13,7 +13,7 @@ from synergon.model.operator_actions import AuditRecord
 from synergon.model.tasks import NewTask
 from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
-from synergon.stores.memory.key_queues import Line, LineName, balance, line_name
+from synergon.stores.memory.key_queues import KeyQueue, KeyQueueName, balance, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 from synergon.stores.rules.shared_capacity import Grant
@@ -61,9 +61,9 @@ class Tables:
         """The running tasks that hold limits or a place on a server."""
         self.commands: Final[dict[int, Row]] = {}
         """The live commands."""
-        self.lines: Final[dict[LineName, Line]] = {}
+        self.key_queues: Final[dict[KeyQueueName, KeyQueue]] = {}
         """The lines that have a live task."""
-        self.next_starts: Final[dict[LineName, int]] = {}
+        self.next_starts: Final[dict[KeyQueueName, int]] = {}
         """What the rates of lines remember (`stores.rates`)."""
         self.promoted: Final[list[Row]] = []
         """What became ready without its own doing in this transaction, because somebody else left a line or a group."""
@@ -104,7 +104,7 @@ class Tables:
         """Another task under the id and the key of a live one that is not running; it stays in its group."""
         self._leave(row)
         self._stop_following(row)
-        line_before, row.limit_key = line_name(row), task.limit_key
+        key_queue_before, row.limit_key = key_queue_name(row), task.limit_key
         row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
         self._come_alive(row)
@@ -115,12 +115,12 @@ class Tables:
         row.errors = ()
         row.progress = None
         row.protected_until = 0
-        row.let_room_go()
+        row.release_reservation()
         row.run_at = run_at
         if task.after_group is not None:
             self._follow(row, task.after_group)
         self._arrive(row, now)
-        self._balance(line_before, now)
+        self._balance(key_queue_before, now)
 
     def remove(self, row: Row) -> None:
         """Forget a task that is not running."""
@@ -140,9 +140,9 @@ class Tables:
     def start(self, row: Row, node_id: str, now: int) -> None:
         """`ready` → `running`."""
         self.ready.forget(row)
-        line = None if row.limit_key is None else self.lines[row.task.kind, row.limit_key]
-        if line is not None:
-            line.leave(row)
+        key_queue = None if row.limit_key is None else self.key_queues[row.task.kind, row.limit_key]
+        if key_queue is not None:
+            key_queue.leave(row)
         tally = row.tally
         tally[READY] -= 1
         tally[RUNNING] += 1
@@ -152,18 +152,18 @@ class Tables:
         row.node_id = node_id
         row.started_at = now
         if row.reserved_by is not None:
-            row.let_room_go()
+            row.release_reservation()
         self.running.setdefault(node_id, {})[row.id] = row
         if row.expires_at is not None:
             self.expiry.forget_one()
-        if line is not None:
-            line.join(row)
+        if key_queue is not None:
+            key_queue.join(row)
 
-    def seat(self, row: Row, seat: Grant) -> None:
+    def take_permits(self, row: Row, grant: Grant) -> None:
         """What a task that has just started holds until it runs no more."""
-        if seat.limits or seat.provider is not None:
-            row.holds, row.provider, row.slot = seat.limits, seat.provider, seat.slot
-            row.server = seat.server or row.server
+        if grant.limits or grant.provider is not None:
+            row.holds, row.provider, row.slot = grant.limits, grant.provider, grant.slot
+            row.server = grant.server or row.server
             self.holding[row.id] = row
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
@@ -174,15 +174,15 @@ class Tables:
         row.overdue = False
         self._arrive(row, now)
 
-    def move_to_line(self, row: Row, limit_key: str, now: int) -> None:
+    def move_to_key_queue(self, row: Row, limit_key: str, now: int) -> None:
         """A running task → another line, as if it had stood there from the start."""
-        line_before = line_name(row)
+        key_queue_before = key_queue_name(row)
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
         row.overdue = False
         self._arrive(row, now)
-        self._balance(line_before, now)
+        self._balance(key_queue_before, now)
 
     def shift(self, row: Row, state: State) -> None:
         """Between `waiting` and `ready`, or from `scheduled` to `waiting`, as its line says."""
@@ -191,7 +191,7 @@ class Tables:
         if state is READY:
             self.promoted.append(row)
         else:
-            row.let_room_go()
+            row.release_reservation()
 
     def put_off(self, row: Row, turn: int) -> None:
         """`waiting` → `scheduled` for the moment at which the rate of its line lets it start."""
@@ -211,7 +211,7 @@ class Tables:
         self._leave(row)
         row.priority = priority
         self._enter(row, row.state)
-        self._balance(line_name(row), self.latest_moment)
+        self._balance(key_queue_name(row), self.latest_moment)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
         """A live task → its final state and the history; its key is free from here on."""
@@ -219,7 +219,7 @@ class Tables:
         row.state = state
         row.reason = reason
         row.finished_at = now
-        row.let_room_go()
+        row.release_reservation()
         row.tally[state] += 1
         self.last_end += 1
         row.ended_no = self.last_end
@@ -251,9 +251,9 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
-    def lines_of(self, kind: str) -> list[Line]:
+    def key_queues_of(self, kind: str) -> list[KeyQueue]:
         """The lines of a kind."""
-        return [line for line in self.lines.values() if line.kind == kind]
+        return [key_queue for key_queue in self.key_queues.values() if key_queue.kind == kind]
 
     # ------------------------------------------------------------ what finds a row
 
@@ -265,7 +265,7 @@ class Tables:
             self._enter(row, State.SCHEDULED if row.run_at > now else READY)
         else:
             self._enter(row, State.SCHEDULED if row.run_at > now else State.WAITING)
-            self._balance(line_name(row), now)
+            self._balance(key_queue_name(row), now)
 
     def _enter(self, row: Row, state: State) -> None:
         """Into one of the states of a live task that does not run."""
@@ -278,14 +278,14 @@ class Tables:
         if row.expires_at is not None:
             self.expiry.add(row, row.expires_at)
         if row.limit_key is not None:
-            self._join_line(row)
+            self._join_key_queue(row)
 
     def _leave(self, row: Row) -> None:
         """Out of whatever state it is in."""
         state = row.state
         row.tally[state] -= 1
         if row.limit_key is not None and state not in FINAL:
-            self._leave_line(row)
+            self._leave_key_queue(row)
         if state is RUNNING:
             assert row.node_id is not None
             del self.running[row.node_id][row.id]
@@ -321,30 +321,30 @@ class Tables:
         if task.group_id is not None:
             self._leave_group(task.group_id)
         if row.limit_key is not None:
-            self._balance(line_name(row), now)
+            self._balance(key_queue_name(row), now)
 
-    def _join_line(self, row: Row) -> None:
-        name = line_name(row)
+    def _join_key_queue(self, row: Row) -> None:
+        name = key_queue_name(row)
         if name is None:
             return
-        line = self.lines.get(name)
-        if line is None:
-            line = self.lines[name] = Line(*name)
-        line.join(row)
+        key_queue = self.key_queues.get(name)
+        if key_queue is None:
+            key_queue = self.key_queues[name] = KeyQueue(*name)
+        key_queue.join(row)
 
-    def _leave_line(self, row: Row) -> None:
-        name = line_name(row)
+    def _leave_key_queue(self, row: Row) -> None:
+        name = key_queue_name(row)
         if name is not None:
-            self.lines[name].leave(row)
+            self.key_queues[name].leave(row)
 
-    def _balance(self, name: LineName | None, now: int) -> None:
-        line = None if name is None else self.lines.get(name)
-        if line is None:
+    def _balance(self, name: KeyQueueName | None, now: int) -> None:
+        key_queue = None if name is None else self.key_queues.get(name)
+        if key_queue is None:
             return
-        if line.size:
-            balance(self, line, now)
+        if key_queue.size:
+            balance(self, key_queue, now)
         else:
-            del self.lines[line.kind, line.key]
+            del self.key_queues[key_queue.kind, key_queue.key]
 
     def _join_group(self, row: Row, group_id: int) -> None:
         group = self.groups.get(group_id)

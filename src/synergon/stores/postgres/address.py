@@ -38,7 +38,7 @@ class Address:
     """Where the database is, and how to use it."""
 
     dsn: str
-    place: str
+    location: str
     """The same for people: without the password."""
     schema: str = SCHEMA
     pool: int = POOL
@@ -73,7 +73,7 @@ class Address:
         profile = _check_profile(ours.get("profile", STANDARD.name))
         return cls(
             dsn=urlunsplit(parts._replace(query=theirs)),
-            place=shown(f"postgresql://{parts.netloc}{parts.path}"),
+            location=shown(f"postgresql://{parts.netloc}{parts.path}"),
             schema=_check_schema(ours.get("schema", SCHEMA)),
             pool=_check_pool(ours.get("pool", str(POOL))),
             call_seconds=_check_seconds(ours.get("timeout", str(CALL_SECONDS))),

@@ -57,7 +57,7 @@ async def _check_same_database(session: Session, address: Address, identity: Ide
         raise OptionError(
             f"conn is a connection to another database: {database!r} "
             f"{'with a schema' if has_tables else 'without a schema'} {address.schema!r}, "
-            f"but the engine's is {identity.database!r} at {address.place}; they must be the same"
+            f"but the engine's is {identity.database!r} at {address.location}; they must be the same"
         )
 
 

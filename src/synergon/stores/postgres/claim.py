@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.postgres.claim_fast import AtOnce, Run, shut_out
-from synergon.stores.postgres.claim_limited import claim_seats, lock
+from synergon.stores.postgres.claim_limited import claim_with_permits, lock
 from synergon.stores.postgres.prefix_limits import Covering
-from synergon.stores.postgres.ready_groups import Lanes, find_lanes
+from synergon.stores.postgres.ready_groups import ReadyGroups, find_ready_groups
 from synergon.stores.postgres.session import Session
 from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 
@@ -70,7 +70,7 @@ class Claimer:
             if not found.demanding:
                 return found.claims
             self._remember(found.demanding)
-        return await self._claim_by_lanes(request, write, statement)
+        return await self._claim_by_ready_groups(request, write, statement)
 
     async def _claim_in_numbers(self, request: ClaimRequest, statement: Run) -> AtOnce:
         found = AtOnce(Claims())
@@ -82,29 +82,29 @@ class Claimer:
         self._has_left_some = len(found.claims) >= request.limit
         return found
 
-    async def _claim_by_lanes(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
-        lanes: Lanes | None = await statement(find_lanes, request)
-        if lanes is None:
+    async def _claim_by_ready_groups(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
+        ready_groups: ReadyGroups | None = await statement(find_ready_groups, request)
+        if ready_groups is None:
             return shut_out(request.node_id, is_leased=True)
-        self._remember(kind for kind, demands in lanes.demands.items() if any(demands))
-        rest = lanes.rest(request)
+        self._remember(kind for kind, demands in ready_groups.demands.items() if any(demands))
+        rest = ready_groups.rest(request)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if needs_only_slots(rest, rest.kinds) and not any(map(any, lanes.demands.values())):
+        if needs_only_slots(rest, rest.kinds) and not any(map(any, ready_groups.demands.values())):
             found = await self._claim_in_numbers(_in_numbers(rest), statement)
             if not found.demanding:
                 return found.claims
             # Such tasks have come since the look, and nothing was taken: the next look sees them.
             self._remember(found.demanding)
-            return await self._claim_by_lanes(request, write, statement)
-        return await claim_seats(write, statement, request, lanes, self._covering)
+            return await self._claim_by_ready_groups(request, write, statement)
+        return await claim_with_permits(write, statement, request, ready_groups, self._covering)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
         if not self._demanding:
             return False
         now = time.monotonic()
         self._demanding = {kind: until for kind, until in self._demanding.items() if until > now}
-        return any(room.kind in self._demanding for room in request.kinds)
+        return any(kind_request.kind in self._demanding for kind_request in request.kinds)
 
     def _remember(self, kinds: Iterable[str]) -> None:
         self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
@@ -112,13 +112,17 @@ class Claimer:
 
 def _is_for_many(request: ClaimRequest) -> bool:
     """Whether it asks for many, all of which might be of any of its kinds."""
-    return request.limit >= MANY and all(room.count >= request.limit for room in request.kinds)
+    return request.limit >= MANY and all(kind_request.count >= request.limit for kind_request in request.kinds)
 
 
 def _in_numbers(request: ClaimRequest) -> ClaimRequest:
     """The same for the short way, which knows how many of each kind, and of child processes nothing."""
-    if not any(room.is_process for room in request.kinds):
+    if not any(kind_request.is_process for kind_request in request.kinds):
         return request
     return replace(
-        request, kinds=tuple(replace(room, count=most_without_requirements(request, room)) for room in request.kinds)
+        request,
+        kinds=tuple(
+            replace(kind_request, count=most_without_requirements(request, kind_request))
+            for kind_request in request.kinds
+        ),
     )

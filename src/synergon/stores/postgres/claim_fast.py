@@ -35,11 +35,11 @@ async def _claim_at_once(session: Session, request: ClaimRequest) -> list[Any]:
     return await session.rows(
         "claim",
         request.node_id,
-        [room.kind for room in request.kinds],
-        [room.count for room in request.kinds],
+        [kind_request.kind for kind_request in request.kinds],
+        [kind_request.count for kind_request in request.kinds],
         request.limit,
         queues_of(request),
-        [room.rank for room in request.kinds],
+        [kind_request.rank for kind_request in request.kinds],
     )
 
 
@@ -50,17 +50,17 @@ async def claim_shortly(run: Run, request: ClaimRequest) -> Claims:
 
 
 async def _claim_kind(session: Session, request: ClaimRequest) -> list[Any]:
-    (room,) = request.kinds
-    most = min(room.count, request.limit)
-    return await session.rows("claim_kind", request.node_id, room.kind, most, queues_of(request))
+    (kind_request,) = request.kinds
+    most = min(kind_request.count, request.limit)
+    return await session.rows("claim_kind", request.node_id, kind_request.kind, most, queues_of(request))
 
 
 async def _claim_more(session: Session, request: ClaimRequest) -> list[Any]:
     return await session.rows(
         "claim_more",
         request.node_id,
-        [room.kind for room in request.kinds],
-        [room.rank for room in request.kinds],
+        [kind_request.kind for kind_request in request.kinds],
+        [kind_request.rank for kind_request in request.kinds],
         request.limit,
         queues_of(request),
     )
@@ -80,10 +80,12 @@ def shut_out(node_id: str, *, is_leased: bool) -> Claims:
     return claims
 
 
-def in_order(rooms: Iterable[KindRequest], taken: Iterable[Any], reserved_task: int | None = None) -> Claims:
+def in_order(kind_requests: Iterable[KindRequest], taken: Iterable[Any], reserved_task: int | None = None) -> Claims:
     """The rows that a claim has taken, as others get them."""
-    of_kind = {room.kind: room for room in rooms}
-    if reserved_task is None and not any(room.is_command or room.is_urgent for room in of_kind.values()):
+    of_kind = {kind_request.kind: kind_request for kind_request in kind_requests}
+    if reserved_task is None and not any(
+        kind_request.is_command or kind_request.is_urgent for kind_request in of_kind.values()
+    ):
         # `claim_order` comes to the same, and takes three times as long.
         in_turn = sorted(taken, key=lambda row: (-row["priority"], of_kind[row["kind"]].rank, row["id"]))
     else:

@@ -17,7 +17,7 @@ from synergon.model.claims import ClaimRequest, Claims, KindRequest, ReservedTas
 from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres import servers
 from synergon.stores.postgres.choice import (
-    LaneName,
+    ReadyGroupName,
     fits_now,
     most_by_weight,
     most_to_read,
@@ -29,9 +29,9 @@ from synergon.stores.postgres.commands import ready_commands
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.key_queues import charge_starts
 from synergon.stores.postgres.limits import split
-from synergon.stores.postgres.lock_order import OF_LINES, terms_of
+from synergon.stores.postgres.lock_order import OF_KEY_QUEUES, terms_of
 from synergon.stores.postgres.prefix_limits import Covering, above, limits_above, providers_of
-from synergon.stores.postgres.ready_groups import Lanes
+from synergon.stores.postgres.ready_groups import ReadyGroups
 from synergon.stores.postgres.session import LockedPermits, Session, Terms
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.node_capacity import NodeCapacity, requirements_of
@@ -51,12 +51,14 @@ class Taking(NamedTuple):
     """What a claim has done."""
 
     rows: list[Any]
-    kept: ReservedTask | None = None
+    reserved: ReservedTask | None = None
     is_cordoned: bool = False
     unfit: frozenset[str] = frozenset()
 
 
-async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: Lanes, covering: Covering) -> Claims:
+async def claim_with_permits(
+    write: Run, statement: Run, request: ClaimRequest, ready_groups: ReadyGroups, covering: Covering
+) -> Claims:
     """Take the first ready tasks in order that have a place in everything they need; commands before all else.
 
     `write` makes a transaction of a piece of work, `statement` one of a single statement. Where a row that somebody
@@ -66,14 +68,14 @@ async def claim_seats(write: Run, statement: Run, request: ClaimRequest, lanes: 
     for number in range(LOOKS):
         wanted: list[int] = []
         try:
-            taking: Taking = await write(take, request, lanes, covering, held, wanted)
+            taking: Taking = await write(take, request, ready_groups, covering, held, wanted)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
             if number >= PATIENT_LOOKS:
                 held |= await _find_held(statement, wanted)
         else:
             claims = in_order(request.kinds, taking.rows, request.reserved_task)
-            claims.kept, claims.is_cordoned, claims.unfit = taking.kept, taking.is_cordoned, taking.unfit
+            claims.reserved, claims.is_cordoned, claims.unfit = taking.reserved, taking.is_cordoned, taking.unfit
             return claims
     return Claims()
 
@@ -93,21 +95,26 @@ async def _probe(session: Session, task_id: int) -> None:
 
 
 async def take(
-    session: Session, asked: ClaimRequest, lanes: Lanes, covering: Covering, held: set[int], wanted: list[int]
+    session: Session,
+    asked: ClaimRequest,
+    ready_groups: ReadyGroups,
+    covering: Covering,
+    held: set[int],
+    wanted: list[int],
 ) -> Taking:
     """One claim. Rows that others were quicker to take are passed over, and it is chosen again among the rest.
 
     `wanted` tells what it tried to take last, should that be refused.
     """
-    request = lanes.rest(asked)
+    request = ready_groups.rest(asked)
     values, servers = session.locked_permits or await lock(session, request.kinds, covering)
     rows: list[Any] = []
-    kept: ReservedTask | None = None
+    reserved: ReservedTask | None = None
     unfit: set[str] = set()
     passed_over = set(held)
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
-        sight = await _sight(session, rest, lanes, passed_over, is_counted=bool(servers or values))
+        sight = await _sight(session, rest, ready_groups, passed_over, is_counted=bool(servers or values))
         shared = SharedCapacity(values, servers, sight.holdings)
         plan = ClaimPlan(rest, shared)
         for task in sorted(await _candidates(session, plan, sight, passed_over), key=plan.order):
@@ -121,9 +128,9 @@ async def take(
             return refused
         if not lost and plan.reserved is not None:
             wanted[:] = [plan.reserved.id]
-            row = await _keep(session, asked, plan.reserved.id, plan.reserved.requirements)
-            kept = row and _kept(asked, row)
-            lost = set() if kept is not None else set(wanted)
+            row = await _reserve(session, asked, plan.reserved.id, plan.reserved.requirements)
+            reserved = row and _reserved_task(asked, row)
+            lost = set() if reserved is not None else set(wanted)
         if not lost:
             break
         passed_over |= lost
@@ -134,8 +141,8 @@ async def take(
         and asked.reserved_task not in held
     ):
         wanted[:] = [asked.reserved_task]
-        kept = await _keep_on(session, asked, asked.reserved_task, shared)
-    return Taking(rows, kept, unfit=frozenset(unfit))
+        reserved = await _renew_reservation(session, asked, asked.reserved_task, shared)
+    return Taking(rows, reserved, unfit=frozenset(unfit))
 
 
 async def _refused(session: Session, node_id: str) -> Taking | None:
@@ -147,21 +154,21 @@ async def _refused(session: Session, node_id: str) -> Taking | None:
     return None
 
 
-async def _keep(session: Session, request: ClaimRequest, task_id: int, requirements: str | None) -> Any:
+async def _reserve(session: Session, request: ClaimRequest, task_id: int, requirements: str | None) -> Any:
     """Room is kept for it from now on, unless it is gone, or another node does so: then there is no row."""
-    kinds = [room.kind for room in request.kinds]
+    kinds = [kind_request.kind for kind_request in request.kinds]
     return await session.row(
-        "keep", task_id, request.node_id, request.reserve_microseconds, requirements, kinds, queues_of(request)
+        "reserve", task_id, request.node_id, request.reserve_microseconds, requirements, kinds, queues_of(request)
     )
 
 
-async def _keep_on(
+async def _renew_reservation(
     session: Session, request: ClaimRequest, task_id: int, allotment: SharedCapacity
 ) -> ReservedTask | None:
     """Room is kept for the same task as before, or it is let go of, if that could not start anyway."""
-    row = await _keep(session, request, task_id, None) if request.reserve_microseconds > 0 else None
-    if row is not None and allotment.take(_room_of(request, row), _permit_seeker(row)) is not None:
-        return _kept(request, row)
+    row = await _reserve(session, request, task_id, None) if request.reserve_microseconds > 0 else None
+    if row is not None and allotment.take(_kind_request_of(request, row), _permit_seeker(row)) is not None:
+        return _reserved_task(request, row)
     await session.rows("let_go", task_id, request.node_id)
     return None
 
@@ -171,27 +178,31 @@ def _permit_seeker(row: Any) -> ReadyTask:
     return ReadyTask(row["id"], row["priority"], row["kind"], target=row["target"], avoid=avoid)
 
 
-def _kept(request: ClaimRequest, row: Any) -> ReservedTask:
+def _reserved_task(request: ClaimRequest, row: Any) -> ReservedTask:
     return ReservedTask(
-        id=row["id"], kind=row["kind"], requirements=requirements_of(_room_of(request, row), row["requirements"])
+        id=row["id"],
+        kind=row["kind"],
+        requirements=requirements_of(_kind_request_of(request, row), row["requirements"]),
     )
 
 
-def _room_of(request: ClaimRequest, row: Any) -> KindRequest:
-    return next(room for room in request.kinds if room.kind == row["kind"])
+def _kind_request_of(request: ClaimRequest, row: Any) -> KindRequest:
+    return next(kind_request for kind_request in request.kinds if kind_request.kind == row["kind"])
 
 
 # ---------------------------------------------------------------- what is locked and counted
 
 
 async def lock(
-    session: Session, rooms: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
+    session: Session, kind_requests: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
 ) -> LockedPermits:
     """Lock the limits and servers that these kinds need permits of, and the key queues of `keyed_kinds`."""
-    providers = providers_of(rooms)
-    names = {name for room in rooms for name in room.limits} | await limits_above(session, providers, covering)
-    rated = {room.kind for room in rooms if room.is_rated}
-    wanted = names | {OF_LINES + kind for kind in (*rated, *keyed_kinds)}
+    providers = providers_of(kind_requests)
+    names = {name for kind_request in kind_requests for name in kind_request.limits} | await limits_above(
+        session, providers, covering
+    )
+    rated = {kind_request.kind for kind_request in kind_requests if kind_request.is_rated}
+    wanted = names | {OF_KEY_QUEUES + kind for kind in (*rated, *keyed_kinds)}
     rows = await session.rows("lock_limits", sorted(wanted)) if wanted else []
     session.terms.update(dict.fromkeys(rated, Terms()) | terms_of(rows))
     found = await servers.lock_pools(session, providers) if providers else servers.Pools([], [])
@@ -209,25 +220,25 @@ class Sight(NamedTuple):
 
     holdings: list[HeldPermits]
     tasks: list[ReadyTask]
-    numbers: dict[LaneName, int]
+    numbers: dict[ReadyGroupName, int]
     """How many of each lane were asked for."""
     unfit: set[str]
     """Kinds of which something fits later and not now."""
 
 
 async def _sight(
-    session: Session, request: ClaimRequest, lanes: Lanes, without: set[int], *, is_counted: bool
+    session: Session, request: ClaimRequest, ready_groups: ReadyGroups, without: set[int], *, is_counted: bool
 ) -> Sight:
     """Where all nodes share something it is counted, after it was locked; a few are most likely all that it allows."""
     scales = NodeCapacity(request)
     most = {
-        (room.kind, text): most_by_weight(request, scales, room, text)
-        for room in _by_lanes(request)
-        for text in lanes.demands[room.kind]
+        (kind_request.kind, text): most_by_weight(request, scales, kind_request, text)
+        for kind_request in _by_ready_groups(request)
+        for text in ready_groups.demands[kind_request.kind]
     }
     if is_counted:
-        most = {lane: min(count, FEW) for lane, count in most.items()}
-    most = {lane: count for lane, count in most.items() if count > 0}
+        most = {ready_group: min(count, FEW) for ready_group, count in most.items()}
+    most = {ready_group: count for ready_group, count in most.items() if count > 0}
     rows = await _first(session, request, most, without, is_counted=is_counted)
     holdings = [
         HeldPermits(split(row["holds"]), row["provider"], row["server"], row["slot"])
@@ -237,8 +248,8 @@ async def _sight(
     return Sight(holdings, [ready_task(row) for row in rows if row["id"] is not None], most, scales.unfit)
 
 
-def _by_lanes(request: ClaimRequest) -> list[KindRequest]:
-    return [room for room in request.kinds if not room.is_command and room.only is None]
+def _by_ready_groups(request: ClaimRequest) -> list[KindRequest]:
+    return [kind_request for kind_request in request.kinds if not kind_request.is_command and kind_request.only is None]
 
 
 async def _candidates(session: Session, plan: ClaimPlan, sight: Sight, without: set[int]) -> list[ReadyTask]:
@@ -252,68 +263,79 @@ async def _candidates(session: Session, plan: ClaimPlan, sight: Sight, without: 
 
 async def _tasks(session: Session, plan: ClaimPlan, sight: Sight, without: set[int]) -> list[ReadyTask]:
     """What was read already, and more of the ready groups of which more could be taken."""
-    rooms = {room.kind: room for room in _by_lanes(plan.request)}
-    most = {lane: most_to_read(plan, rooms[lane[0]], lane[1]) for lane in sight.numbers}
-    numbers = Counter(map(_lane, sight.tasks))
-    again = {lane: count for lane, count in most.items() if count > sight.numbers[lane] <= numbers[lane]}
-    again |= _with_targets(plan, rooms, most, sight.tasks)
-    found = [one for one in sight.tasks if _lane(one) not in again]
+    kind_requests = {kind_request.kind: kind_request for kind_request in _by_ready_groups(plan.request)}
+    most = {
+        ready_group: most_to_read(plan, kind_requests[ready_group[0]], ready_group[1]) for ready_group in sight.numbers
+    }
+    numbers = Counter(map(_ready_group, sight.tasks))
+    again = {
+        ready_group: count
+        for ready_group, count in most.items()
+        if count > sight.numbers[ready_group] <= numbers[ready_group]
+    }
+    again |= _with_targets(plan, kind_requests, most, sight.tasks)
+    found = [one for one in sight.tasks if _ready_group(one) not in again]
     return found + [ready_task(row) for row in await _first(session, plan.request, again, without)]
 
 
-def _lane(task: ReadyTask) -> LaneName:
+def _ready_group(task: ReadyTask) -> ReadyGroupName:
     return task.kind, task.requirements
 
 
 def _with_targets(
-    plan: ClaimPlan, rooms: dict[str, KindRequest], most: dict[LaneName, int], found: Sequence[ReadyTask]
-) -> dict[LaneName, int]:
+    plan: ClaimPlan, kind_requests: dict[str, KindRequest], most: dict[ReadyGroupName, int], found: Sequence[ReadyTask]
+) -> dict[ReadyGroupName, int]:
     """Where some tasks want a certain server, tasks behind them may run on another one."""
-    picky = {_lane(one) for one in found if one.target is not None}
-    numbers = Counter(map(_lane, found))
+    picky = {_ready_group(one) for one in found if one.target is not None}
+    numbers = Counter(map(_ready_group, found))
     return {
-        lane: max(most[lane], LOOKED_AT)
-        for lane in picky
-        if rooms[lane[0]].provider is not None
-        and numbers[lane] >= most[lane] > 0
-        and fits_now(plan, rooms[lane[0]], lane[1])
+        ready_group: max(most[ready_group], LOOKED_AT)
+        for ready_group in picky
+        if kind_requests[ready_group[0]].provider is not None
+        and numbers[ready_group] >= most[ready_group] > 0
+        and fits_now(plan, kind_requests[ready_group[0]], ready_group[1])
     }
 
 
 async def _first(
-    session: Session, request: ClaimRequest, most: dict[LaneName, int], without: set[int], *, is_counted: bool = False
+    session: Session,
+    request: ClaimRequest,
+    most: dict[ReadyGroupName, int],
+    without: set[int],
+    *,
+    is_counted: bool = False,
 ) -> list[Any]:
     """The first so many of each lane, and beside them what running tasks hold."""
     found: list[Any] = []
-    for lanes in _batches(most) if session.profile.asks_one_number else [most]:
-        if lanes or is_counted:
+    for ready_groups in _batches(most) if session.profile.asks_one_number else [most]:
+        if ready_groups or is_counted:
             found += await session.rows(
                 "ready",
-                [kind for kind, _ in lanes],
-                [requirements for _, requirements in lanes],
-                list(lanes.values()),
+                [kind for kind, _ in ready_groups],
+                [requirements for _, requirements in ready_groups],
+                list(ready_groups.values()),
                 queues_of(request),
                 sorted(without),
                 request.patience,
                 request.node_id,
-                max(lanes.values(), default=0),
+                max(ready_groups.values(), default=0),
                 is_counted,
             )
             is_counted = False
     return found
 
 
-def _batches(most: dict[LaneName, int]) -> list[dict[LaneName, int]]:
+def _batches(most: dict[ReadyGroupName, int]) -> list[dict[ReadyGroupName, int]]:
     """Those of which one is wanted, for they may be many, and the others."""
-    ones = {lane: count for lane, count in most.items() if count == 1}
-    return [ones, {lane: count for lane, count in most.items() if count > 1}]
+    ones = {ready_group: count for ready_group, count in most.items() if count == 1}
+    return [ones, {ready_group: count for ready_group, count in most.items() if count > 1}]
 
 
 async def _named(session: Session, plan: ClaimPlan, without: set[int]) -> list[ReadyTask]:
     """The tasks that the request names: the only ones of a kind, and the reserved one, whose permits are held."""
     request = plan.request
-    only = {room.kind: room.only for room in request.kinds}
-    ids = {task_id for room in request.kinds for task_id in room.only or ()}
+    only = {kind_request.kind: kind_request.only for kind_request in request.kinds}
+    ids = {task_id for kind_request in request.kinds for task_id in kind_request.only or ()}
     if request.reserved_task is not None:
         ids.add(request.reserved_task)
     if not ids:
@@ -323,7 +345,7 @@ async def _named(session: Session, plan: ClaimPlan, without: set[int]) -> list[R
     )
     for row in rows:
         if row["id"] == request.reserved_task and row["kind"] in only and request.reserve_microseconds > 0:
-            plan.shared.hold(_room_of(request, row), ready_task(row))
+            plan.shared.hold(_kind_request_of(request, row), ready_task(row))
     return [ready_task(row) for row in rows if _is_wanted(row, only)]
 
 
@@ -342,7 +364,7 @@ async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[
     if not chosen:
         return []
     return await session.rows(
-        "take_seats",
+        "take_permits",
         node_id,
         [entry.task.id for entry in chosen],
         [_holds(entry.grant) for entry in chosen],
@@ -353,12 +375,12 @@ async def _sit(session: Session, node_id: str, chosen: Iterable[Taken]) -> list[
     )
 
 
-def _holds(seat: Grant) -> str | None:
-    return "\n".join(seat.limits) if seat.limits or seat.provider is not None else None
+def _holds(grant: Grant) -> str | None:
+    return "\n".join(grant.limits) if grant.limits or grant.provider is not None else None
 
 
 async def _charge(session: Session, request: ClaimRequest, taken: Sequence[Any]) -> None:
-    rated = {room.kind for room in request.kinds if room.is_rated}
+    rated = {kind_request.kind for kind_request in request.kinds if kind_request.is_rated}
     started = Counter(
         (row["kind"], row["limit_key"]) for row in taken if row["kind"] in rated and row["limit_key"] is not None
     )

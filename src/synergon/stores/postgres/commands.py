@@ -14,7 +14,7 @@ from synergon.stores.rules.shared_capacity import SharedCapacity
 async def ready_commands(
     session: Session,
     request: ClaimRequest,
-    rooms: Iterable[KindRequest],
+    kind_requests: Iterable[KindRequest],
     allotment: SharedCapacity,
     *,
     limit: int,
@@ -22,17 +22,23 @@ async def ready_commands(
 ) -> list[ReadyTask]:
     """The first of each of these kinds and servers. Those for servers that have no room are left out: however many
     they are, they hide nobody."""
-    rooms = [room for room in rooms if room.is_command and room.count > 0]
-    providers = {room.provider for room in rooms if room.provider is not None}
+    kind_requests = [
+        kind_request for kind_request in kind_requests if kind_request.is_command and kind_request.count > 0
+    ]
+    providers = {kind_request.provider for kind_request in kind_requests if kind_request.provider is not None}
     servers = {name: allotment.open_servers(name) for name in sorted(providers)}
-    rooms = [room for room in rooms if room.provider is None or servers[room.provider]]
-    if not rooms:
+    kind_requests = [
+        kind_request
+        for kind_request in kind_requests
+        if kind_request.provider is None or servers[kind_request.provider]
+    ]
+    if not kind_requests:
         return []
     is_open = [(name, address) for name, found in servers.items() for address in found]
     rows = await session.rows(
         "ready_commands",
-        [room.kind for room in rooms],
-        [room.provider for room in rooms],
+        [kind_request.kind for kind_request in kind_requests],
+        [kind_request.provider for kind_request in kind_requests],
         limit,
         [name for name, _ in is_open],
         [address for _, address in is_open],

@@ -125,7 +125,7 @@ class Connections:
         """The pool, or NotConnected."""
         if self._pool is None:
             state = "closed" if self._was_closed else "not open"
-            raise NotConnected(f"the store {self._address.place} is {state}; connect the engine first")
+            raise NotConnected(f"the store {self._address.location} is {state}; connect the engine first")
         return self._pool
 
     @asynccontextmanager
@@ -232,7 +232,7 @@ class Connections:
             if pool.get_size() < pool.get_max_size() or pool.get_idle_size():
                 raise
             raise StoreUnavailable(
-                f"all {self._address.pool} connections of this process to {self._address.place} were in use for "
+                f"all {self._address.pool} connections of this process to {self._address.location} were in use for "
                 f"{patience:g} s; do less at once, or allow more with ?pool={self._address.pool * 2}"
             ) from error
         finally:
@@ -250,8 +250,8 @@ class Connections:
 
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
         """Who waits for a connection gets it from the pool."""
-        has_place = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
-        return has_place and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
+        has_space = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
+        return has_space and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:

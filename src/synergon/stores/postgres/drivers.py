@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from synergon.errors import OptionError
 
-_PLACE: Final = re.compile(r"\$(\d+)")
+_PLACEHOLDER: Final = re.compile(r"\$(\d+)")
 
 PSYCOPG_IDLE: Final = 0
 PSYCOPG_IN_ERROR: Final = 3
@@ -28,10 +28,10 @@ def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]
             return sql, tuple(parameters)
         case "pyformat":
             named = {f"p{number}": value for number, value in enumerate(parameters, 1)}
-            return _PLACE.sub(r"%(p\1)s", sql.replace("%", "%%")), named
+            return _PLACEHOLDER.sub(r"%(p\1)s", sql.replace("%", "%%")), named
         case "format":
-            order = [int(number) - 1 for number in _PLACE.findall(sql)]
-            return _PLACE.sub("%s", sql.replace("%", "%%")), tuple(parameters[place] for place in order)
+            order = [int(number) - 1 for number in _PLACEHOLDER.findall(sql)]
+            return _PLACEHOLDER.sub("%s", sql.replace("%", "%%")), tuple(parameters[number] for number in order)
         case _:
             raise OptionError(f"conn: a driver with the paramstyle {style!r} is not supported; use asyncpg or psycopg")
 

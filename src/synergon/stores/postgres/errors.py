@@ -60,25 +60,25 @@ def translated(address: Address) -> Iterator[None]:
     try:
         yield
     except _CONTENTION as error:
-        raise Contention(f"{address.place}: {error}") from error
+        raise Contention(f"{address.location}: {error}") from error
     except asyncpg.LockNotAvailableError as error:
-        raise RowHeld(f"{address.place}: {error}") from error
+        raise RowHeld(f"{address.location}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise StoreUnavailable(
-            f"{address.place} is read-only ({error}); connect to the primary, for instance with several hosts and "
+            f"{address.location} is read-only ({error}); connect to the primary, for instance with several hosts and "
             "?target_session_attrs=read-write"
         ) from error
     except _PASSING as error:
         if _UNSUPPORTED in str(error):
             raise _wants_a_switch(error, address) from error
-        raise StoreUnavailable(f"{address.place} is not available: {_words(error)}") from error
+        raise StoreUnavailable(f"{address.location} is not available: {_words(error)}") from error
     except asyncpg.PostgresError as error:
         raise _refusal(error, address) from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, _ABOUT_THE_DATA):
             raise _refusal(error, address) from error
         # The connection or the pool was closed under the call.
-        raise StoreUnavailable(f"{address.place} is not available: {_LOST}") from error
+        raise StoreUnavailable(f"{address.location} is not available: {_LOST}") from error
 
 
 def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
@@ -87,7 +87,7 @@ def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
         advice = "leave that parameter out of the URL, and set it for the role or the database"
     else:
         advice = "a pooler such as PgBouncer stands in between: add pgbouncer=true to the URL"
-    return StoreError(f"{address.place} refuses the connection: {error}; {advice}")
+    return StoreError(f"{address.location} refuses the connection: {error}; {advice}")
 
 
 def _words(error: BaseException) -> str:
@@ -109,17 +109,17 @@ def _words(error: BaseException) -> str:
 def _refusal(error: Exception, address: Address) -> StoreError:
     match error:
         case asyncpg.InvalidAuthorizationSpecificationError():
-            return StoreError(f"{address.place} refuses the role: {error}; check the user and password in the URL")
+            return StoreError(f"{address.location} refuses the role: {error}; check the user and password in the URL")
         case asyncpg.InvalidCatalogNameError():
-            return StoreError(f"{address.place}: {error}; create it with CREATE DATABASE, or name another one")
+            return StoreError(f"{address.location}: {error}; create it with CREATE DATABASE, or name another one")
         case asyncpg.InsufficientPrivilegeError():
-            return StoreError(f"{address.place}: {error}; GRANT the role what the guide to PostgreSQL lists")
+            return StoreError(f"{address.location}: {error}; GRANT the role what the guide to PostgreSQL lists")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return SchemaError(
-                f"the tables in schema {address.schema!r} of {address.place} are missing or too old ({error}); "
+                f"the tables in schema {address.schema!r} of {address.location} are missing or too old ({error}); "
                 "run `synergon migrate`"
             )
         case _ if isinstance(error, _ABOUT_THE_DATA):
-            return DataRefused(f"{address.place} refused a statement: {error}")
+            return DataRefused(f"{address.location} refused a statement: {error}")
         case _:
-            return StoreError(f"{address.place} refused a statement: {error}")
+            return StoreError(f"{address.location} refused a statement: {error}")

@@ -57,8 +57,8 @@ class SnapshotFinalEvents:
         self._seen = NOTHING
         """All of this was given."""
         self._until: Snapshot | None = None
-        """And of this all up to `_place`; None: nothing is begun."""
-        self._place: Position = BEGINNING
+        """And of this all up to `_position`; None: nothing is begun."""
+        self._position: Position = BEGINNING
         self._floor = Floor(None)
 
     @classmethod
@@ -83,7 +83,7 @@ class SnapshotFinalEvents:
         self._seen, self._until = Snapshot.parse(seen), Snapshot.parse(until)
         if max(*self._seen.open, self._seen.end, *self._until.open, self._until.end) > GREATEST:
             raise unreadable(cursor)
-        self._place = (number, task_id)
+        self._position = (number, task_id)
         self._floor = Floor(floor)
 
     async def read(self, limit: int) -> list[Event]:
@@ -115,10 +115,10 @@ class SnapshotFinalEvents:
     def _finish(self) -> None:
         """Of what was begun, nothing is left."""
         if self._until is not None:
-            self._seen, self._until, self._place = self._until, None, BEGINNING
+            self._seen, self._until, self._position = self._until, None, BEGINNING
 
     async def _rest_of(self, until: Snapshot, limit: int) -> list[Any]:
-        number, task_id = max((self._seen.end, -1), self._place)
+        number, task_id = max((self._seen.end, -1), self._position)
         gone, rows = await self._run(
             _page,
             self._states,
@@ -128,19 +128,19 @@ class SnapshotFinalEvents:
             task_id,
             str(until.end),
             [str(number) for number in until.open],
-            str(max(self._place[0], 0)),
-            self._place[1],
+            str(max(self._position[0], 0)),
+            self._position[1],
             limit,
         )
         self._floor.check(gone, self._read_up_to(until))
         if rows:
-            self._place = (rows[-1]["number"], rows[-1]["id"])
+            self._position = (rows[-1]["number"], rows[-1]["id"])
         return list(rows)
 
     def _read_up_to(self, until: Snapshot) -> int:
         """Below this number there was nothing more to give, except to those that are still under way."""
-        late = [number for number in self._seen.open if number not in until.open and number >= self._place[0]]
-        return min([max(self._seen.end - 1, self._place[0]), *(number - 1 for number in late)])
+        late = [number for number in self._seen.open if number not in until.open and number >= self._position[0]]
+        return min([max(self._seen.end - 1, self._position[0]), *(number - 1 for number in late)])
 
     def _event(self, row: Any) -> Event:
         number, until = row["number"], self._until or self._seen
@@ -180,12 +180,12 @@ async def _page(
     task_id: int,
     end: str,
     under_way: list[str],
-    place: str,
-    place_id: int,
+    position: str,
+    position_id: int,
     limit: int,
 ) -> tuple[int, list[Any]]:
     # What was pruned is asked afterwards: what goes between the two is noticed then.
-    rows = await session.rows("endings", late, number, task_id, end, under_way, place, place_id, limit)
+    rows = await session.rows("endings", late, number, task_id, end, under_way, position, position_id, limit)
     return await pruned(session, states, kinds), rows
 
 

@@ -27,7 +27,7 @@ from synergon.model.outcomes import (
 from synergon.policies import CRASH_LIMIT
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.insert import bonds_of, store
-from synergon.stores.postgres.lock_order import Bond, kinds_and_groups, lock_groups, lock_lines
+from synergon.stores.postgres.lock_order import Bond, kinds_and_groups, lock_groups, lock_key_queues
 from synergon.stores.postgres.server_health import Health
 from synergon.stores.postgres.session import Moves, Session
 
@@ -42,7 +42,7 @@ _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 async def finish(session: Session, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
     kinds, groups = await kinds_and_groups(session, await _bonds(session, settlements))
-    await lock_lines(session, kinds)
+    await lock_key_queues(session, kinds)
     health = await Health.lock(session, settlements)
     await lock_groups(session, groups)
     ids = sorted({settlement.id for settlement in settlements})
@@ -79,7 +79,7 @@ async def finish(session: Session, settlements: Sequence[FencedOutcome]) -> list
     moves = await draw(session)
     told = await _fill(session, settlements, verdicts)
     if moves:
-        told = _placed(told, moves)
+        told = _with_new_states(told, moves)
     if told and session.released:
         told[-1] = msgspec.structs.replace(told[-1], released=tuple(session.released))
     return told
@@ -119,7 +119,7 @@ def _is_bound(settlement: FencedOutcome) -> bool:
     )
 
 
-def _placed(verdicts: Sequence[Verdict], moves: Moves) -> list[Verdict]:
+def _with_new_states(verdicts: Sequence[Verdict], moves: Moves) -> list[Verdict]:
     """A task that went back into its line may have a place there at once."""
     return [
         msgspec.structs.replace(verdict, state=moves[verdict.id][1])

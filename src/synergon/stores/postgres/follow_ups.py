@@ -20,9 +20,9 @@ async def draw(session: Session) -> Moves:
     if session.groups:
         touched, session.groups = session.groups, set()
         moves.update(await _end_groups(session, touched))
-    if session.lines:
-        lines, session.lines = session.lines, set()
-        moves.update(await balance(session, lines))
+    if session.key_queues:
+        key_queues, session.key_queues = session.key_queues, set()
+        moves.update(await balance(session, key_queues))
     return moves
 
 

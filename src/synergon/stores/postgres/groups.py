@@ -11,7 +11,7 @@ from synergon.model.lifecycle import State
 from synergon.model.tasks import Moved
 from synergon.stores.postgres import operations
 from synergon.stores.postgres.follow_ups import draw
-from synergon.stores.postgres.insert import bonds_of, placed, store
+from synergon.stores.postgres.insert import bonds_of, store, with_new_states
 from synergon.stores.postgres.lock_order import lock
 from synergon.stores.postgres.session import Session
 
@@ -28,7 +28,7 @@ async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
     if then:
         await session.run("set_then", group_id, inserted[-1].id)
     session.groups.add(group_id)  # one without tasks has ended at once
-    inserted = placed(inserted, await draw(session))
+    inserted = with_new_states(inserted, await draw(session))
     return OpenedGroup(id=group_id, insertions=tuple(inserted[: len(members)]), then=inserted[-1] if then else None)
 
 

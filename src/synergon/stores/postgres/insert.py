@@ -36,7 +36,7 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, in queues that may be new, or raise and leave the transaction to be rolled back."""
     await lock(session, bonds_of(tasks, is_callers=session.is_callers))
     inserted = await store(session, tasks)
-    return placed(inserted, await draw(session))
+    return with_new_states(inserted, await draw(session))
 
 
 def bonds_of(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond]:
@@ -48,7 +48,7 @@ def bonds_of(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond
     ]
 
 
-def placed(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
+def with_new_states(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
     """What became of tasks that their lines have put in order since."""
     return [
         Insertion(entry.id, entry.created, moves[entry.id][1]) if entry.id in moves else entry for entry in inserted

@@ -14,15 +14,15 @@ from typing import Any, Final, NamedTuple
 
 from synergon.model.lifecycle import State
 from synergon.model.record import from_datetime, to_datetime
-from synergon.stores.postgres.lock_order import lock_lines
+from synergon.stores.postgres.lock_order import lock_key_queues
 from synergon.stores.postgres.session import Moves, Session
 from synergon.stores.rules import rates
 from synergon.stores.rules.shared_capacity import UNLIMITED
 
-LineName = tuple[str, str]
+KeyQueueName = tuple[str, str]
 """Kind and limit key."""
 
-LINES_AT_ONCE: Final = 500
+KEY_QUEUES_AT_ONCE: Final = 500
 FEW: Final = 8
 """So many of those who wait in a line are looked at together with their neighbours; for more it is asked alone."""
 LAST_MOMENT: Final = 200_000_000_000_000_000
@@ -57,26 +57,26 @@ class Pace(NamedTuple):
     """When the next one may start, if nobody comes back by then."""
 
 
-async def balance(session: Session, lines: Collection[LineName]) -> Moves:
+async def balance(session: Session, key_queues: Collection[KeyQueueName]) -> Moves:
     """Put lines in order; what was moved for it."""
     moves: Moves = {}
-    await lock_lines(session, {kind for kind, _ in lines})
-    limited = [line for line in lines if not session.terms[line[0]].is_endless]
-    for chunk in _chunks([line for line in lines if session.terms[line[0]].is_endless]):
+    await lock_key_queues(session, {kind for kind, _ in key_queues})
+    limited = [key_queue for key_queue in key_queues if not session.terms[key_queue[0]].is_endless]
+    for chunk in _chunks([key_queue for key_queue in key_queues if session.terms[key_queue[0]].is_endless]):
         # In paused queues too: a line without end has no place to keep for others.
-        _note(moves, await session.rows("promote_lines", *_columns(chunk)), State.READY)
+        _note(moves, await session.rows("promote_key_queues", *_columns(chunk)), State.READY)
     for chunk in _chunks(limited):
         await _Balancing(session, chunk, moves).put_in_order()
     return moves
 
 
-def _chunks(lines: Sequence[LineName]) -> Iterator[Sequence[LineName]]:
-    for start in range(0, len(lines), LINES_AT_ONCE):
-        yield lines[start : start + LINES_AT_ONCE]
+def _chunks(key_queues: Sequence[KeyQueueName]) -> Iterator[Sequence[KeyQueueName]]:
+    for start in range(0, len(key_queues), KEY_QUEUES_AT_ONCE):
+        yield key_queues[start : start + KEY_QUEUES_AT_ONCE]
 
 
-def _columns(lines: Iterable[LineName]) -> tuple[list[str], list[str]]:
-    pairs = list(lines)
+def _columns(key_queues: Iterable[KeyQueueName]) -> tuple[list[str], list[str]]:
+    pairs = list(key_queues)
     return [kind for kind, _ in pairs], [key for _, key in pairs]
 
 
@@ -87,38 +87,38 @@ def _note(moves: Moves, rows: Iterable[Any], state: State) -> None:
 class _Balancing:
     """Puts lines in order that have an end."""
 
-    def __init__(self, session: Session, lines: Sequence[LineName], moves: Moves) -> None:
+    def __init__(self, session: Session, key_queues: Sequence[KeyQueueName], moves: Moves) -> None:
         self._session = session
-        self._lines = lines
+        self._key_queues = key_queues
         self._moves = moves
-        self._paces: dict[LineName, Pace] = {}
+        self._paces: dict[KeyQueueName, Pace] = {}
 
     async def put_in_order(self) -> None:
         """Demote, count again, promote; again, should somebody's own transaction have changed one of them."""
         self._paces = await self._read_paces()
-        standings = await self._survey(self._lines)
+        standings = await self._survey(self._key_queues)
         if misplaced := await self._misplaced(standings):
             _note(self._moves, await self._session.rows("demote", misplaced), State.WAITING)
-            standings = await self._survey(self._lines)
+            standings = await self._survey(self._key_queues)
         while ids := await self._next(standings):
             promoted = await self._session.rows("promote", ids)
             _note(self._moves, promoted, State.READY)
             if len(promoted) == len(ids):
                 break
-            standings = await self._survey(self._lines)
+            standings = await self._survey(self._key_queues)
         await self._give_turns(standings)
 
-    async def _read_paces(self) -> dict[LineName, Pace]:
-        rated = [line for line in self._lines if self._session.terms[line[0]].rate is not None]
+    async def _read_paces(self) -> dict[KeyQueueName, Pace]:
+        rated = [key_queue for key_queue in self._key_queues if self._session.terms[key_queue[0]].rate is not None]
         if not rated:
             return {}
-        paces: dict[LineName, Pace] = {}
+        paces: dict[KeyQueueName, Pace] = {}
         for row in await self._session.rows("rates", *_columns(rated)):
-            line = (row["kind"], row["limit_key"])
-            paces[line] = self._pace(row)
+            key_queue = (row["kind"], row["limit_key"])
+            paces[key_queue] = self._pace(row)
             if row["is_due"]:
                 # It is in line again, noticed or not: nobody behind it may take the place meanwhile.
-                due = await self._session.rows("line_up", *line, to_datetime(row["now"]))
+                due = await self._session.rows("join_key_queue", *key_queue, to_datetime(row["now"]))
                 _note(self._moves, due, State.WAITING)
         return paces
 
@@ -132,46 +132,48 @@ class _Balancing:
         is_awaited = row["awaited"] is not None and from_datetime(row["awaited"]) <= turn
         return Pace(0, None if is_awaited else turn)
 
-    async def _survey(self, lines: Sequence[LineName]) -> dict[LineName, Standing]:
-        rows = await self._session.rows("survey", *_columns(lines), FEW)
+    async def _survey(self, key_queues: Sequence[KeyQueueName]) -> dict[KeyQueueName, Standing]:
+        rows = await self._session.rows("survey", *_columns(key_queues), FEW)
         return {(row["kind"], row["limit_key"]): _standing(row) for row in rows}
 
-    def _room(self, line: LineName, standing: Standing) -> int:
+    def _free(self, key_queue: KeyQueueName, standing: Standing) -> int:
         """How many may be ready as far as the limit goes."""
-        value = self._session.terms[line[0]].value
+        value = self._session.terms[key_queue[0]].value
         return UNLIMITED if value is None else max(value - standing.running, 0)
 
-    def _places(self, line: LineName, standing: Standing) -> int:
-        return min(self._room(line, standing), self._paces.get(line, Pace()).allowed)
+    def _permits(self, key_queue: KeyQueueName, standing: Standing) -> int:
+        return min(self._free(key_queue, standing), self._paces.get(key_queue, Pace()).allowed)
 
-    async def _misplaced(self, standings: dict[LineName, Standing]) -> list[int]:
+    async def _misplaced(self, standings: dict[KeyQueueName, Standing]) -> list[int]:
         """The ready tasks that have no place."""
         found: list[int] = []
-        for line, standing in standings.items():
-            places = self._places(line, standing)
-            if standing.ready > places or standing.is_out_of_order:
-                found += [row["id"] for row in await self._session.rows("misplaced", *line, places)]
+        for key_queue, standing in standings.items():
+            permits = self._permits(key_queue, standing)
+            if standing.ready > permits or standing.is_out_of_order:
+                found += [row["id"] for row in await self._session.rows("misplaced", *key_queue, permits)]
         return found
 
-    async def _next(self, standings: dict[LineName, Standing]) -> list[int]:
+    async def _next(self, standings: dict[KeyQueueName, Standing]) -> list[int]:
         """The waiting tasks that have a place."""
         found: list[int] = []
-        for line, standing in standings.items():
-            wanted = self._places(line, standing) - standing.ready
+        for key_queue, standing in standings.items():
+            wanted = self._permits(key_queue, standing) - standing.ready
             if wanted <= 0 or not standing.first_waiting:
                 continue
             if wanted > len(standing.first_waiting) == FEW:
-                found += [row["id"] for row in await self._session.rows("first_waiting", *line, wanted)]
+                found += [row["id"] for row in await self._session.rows("first_waiting", *key_queue, wanted)]
             else:
                 found += [task_id for _, task_id in standing.first_waiting[:wanted]]
         return found
 
-    async def _give_turns(self, standings: dict[LineName, Standing]) -> None:
+    async def _give_turns(self, standings: dict[KeyQueueName, Standing]) -> None:
         """Where only time holds a line back, its first task comes when it may start, and looks for a place then."""
         turns = {
-            standings[line].first_waiting[0][1]: to_datetime(pace.turn)
-            for line, pace in self._paces.items()
-            if pace.turn is not None and standings[line].first_waiting and self._room(line, standings[line]) > 0
+            standings[key_queue].first_waiting[0][1]: to_datetime(pace.turn)
+            for key_queue, pace in self._paces.items()
+            if pace.turn is not None
+            and standings[key_queue].first_waiting
+            and self._free(key_queue, standings[key_queue]) > 0
         }
         if turns:
             given = await self._session.rows("give_turns", list(turns), list(turns.values()))
@@ -186,27 +188,29 @@ def _standing(row: Any) -> Standing:
     )
 
 
-async def charge_starts(session: Session, started: Counter[LineName]) -> None:
+async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> None:
     """Write down that so many tasks of these lines have started, where a rate lets only so many."""
-    await lock_lines(session, {kind for kind, _ in started})
-    rated = [line for line in started if session.terms[line[0]].rate is not None]
+    await lock_key_queues(session, {kind for kind, _ in started})
+    rated = [key_queue for key_queue in started if session.terms[key_queue[0]].rate is not None]
     if not rated:
         return
-    moments: dict[LineName, int] = {}
+    moments: dict[KeyQueueName, int] = {}
     for row in await session.rows("rates", *_columns(rated)):
-        line = (row["kind"], row["limit_key"])
-        rate = session.terms[line[0]].rate
+        key_queue = (row["kind"], row["limit_key"])
+        rate = session.terms[key_queue[0]].rate
         assert rate is not None, "only lines that have one are asked for"
-        moments[line] = rates.after(rate, row["next_at"], row["now"], started[line])
-        session.touch(*line)
+        moments[key_queue] = rates.after(rate, row["next_at"], row["now"], started[key_queue])
+        session.touch(*key_queue)
     await session.run("charge_rates", *_columns(moments), list(moments.values()))
 
 
 async def touch_kind(session: Session, kind: str) -> None:
     """All lines of the kind may have to be put in order."""
-    session.lines.update((kind, row["limit_key"]) for row in await session.rows("lines_of_kind", kind))
+    session.key_queues.update((kind, row["limit_key"]) for row in await session.rows("key_queues_of_kind", kind))
 
 
 async def touch_queue(session: Session, queue: str) -> None:
     """All lines that tasks of the queue stand in may have to be put in order."""
-    session.lines.update((row["kind"], row["limit_key"]) for row in await session.rows("lines_of_queue", queue))
+    session.key_queues.update(
+        (row["kind"], row["limit_key"]) for row in await session.rows("key_queues_of_queue", queue)
+    )

@@ -12,7 +12,7 @@ from synergon.options.addresses import covers
 from synergon.stores.postgres import servers
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.key_queues import touch_kind
-from synergon.stores.postgres.lock_order import OF_LINES, terms_of
+from synergon.stores.postgres.lock_order import OF_KEY_QUEUES, terms_of
 from synergon.stores.postgres.session import Session
 
 
@@ -21,7 +21,7 @@ async def declare(session: Session, limits: Sequence[NewLimit], providers: Seque
     declared = {limit.name: msgspec.json.encode(limit).decode() for limit in limits}
     known = {row["name"]: row["declared"] for row in await session.rows("declared_limits", list(declared))}
     news = [limit for limit in limits if known.get(limit.name) != declared[limit.name]]
-    if any(limit.name.startswith(OF_LINES) and limit.name not in known for limit in news):
+    if any(limit.name.startswith(OF_KEY_QUEUES) and limit.name not in known for limit in news):
         await session.rows("make_limit")
     for limit in sorted(news, key=lambda limit: limit.name):
         rate = (limit.rate.every, limit.rate.burst) if limit.rate is not None else (None, None)
@@ -42,9 +42,9 @@ async def set_limit(session: Session, name: str, value: int | None) -> bool:
 
 async def _touch(session: Session, name: str) -> None:
     """The row is locked because it was written. What it says is read again, and its lines are to be put in order."""
-    if name.startswith(OF_LINES):
+    if name.startswith(OF_KEY_QUEUES):
         session.terms.update(terms_of(await session.rows("lock_limits", [name])))
-        await touch_kind(session, name.removeprefix(OF_LINES))
+        await touch_kind(session, name.removeprefix(OF_KEY_QUEUES))
 
 
 def split(holds: str) -> tuple[str, ...]:
@@ -56,13 +56,13 @@ async def limits(session: Session) -> list[LimitRecord]:
     """All limits, by name, with what is in use."""
     rows = await session.rows("limits")
     used = await _used(session, [row["name"] for row in rows])
-    lines = {(OF_LINES + kind, state): count for kind, state, count in await session.rows("used_lines")}
+    key_queues = {(OF_KEY_QUEUES + kind, state): count for kind, state, count in await session.rows("used_key_queues")}
     return [
         LimitRecord(
             name=name,
             value=value,
-            in_use=lines.get((name, "running"), used[name]),
-            waiting=lines.get((name, "waiting"), 0),
+            in_use=key_queues.get((name, "running"), used[name]),
+            waiting=key_queues.get((name, "waiting"), 0),
             rate=NewRate(every=every, burst=burst) if every is not None else None,
         )
         for name, value, every, burst in rows

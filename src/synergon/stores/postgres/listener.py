@@ -31,7 +31,7 @@ async def listen(address: Address, on_kinds: Callable[[Iterable[str] | None], No
             await _until(is_lost, connection)
     finally:
         connection.terminate()
-    raise StoreUnavailable(f"the connection to {address.place} that listens for wake-ups was lost")
+    raise StoreUnavailable(f"the connection to {address.location} that listens for wake-ups was lost")
 
 
 async def _until(is_lost: asyncio.Event, connection: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from synergon.model.limits import NewRate
 from synergon.stores.postgres.session import Session, Terms
 
-OF_LINES: Final = "key:"
+OF_KEY_QUEUES: Final = "key:"
 """Limits whose names begin so belong to the lines of a kind."""
 
 Bond = tuple[str, str | None, int | None, int | None]
@@ -26,7 +26,7 @@ Bond = tuple[str, str | None, int | None, int | None]
 async def lock(session: Session, bonds: Iterable[Bond]) -> None:
     """Lock what tasks are bound to."""
     kinds, groups = await kinds_and_groups(session, bonds)
-    await lock_lines(session, kinds)
+    await lock_key_queues(session, kinds)
     await lock_groups(session, groups)
 
 
@@ -43,7 +43,7 @@ async def kinds_and_groups(session: Session, bonds: Iterable[Bond]) -> tuple[set
     return kinds, groups
 
 
-async def lock_lines(session: Session, kinds: Iterable[str]) -> None:
+async def lock_key_queues(session: Session, kinds: Iterable[str]) -> None:
     """Lock the lines of these kinds, and learn what their limits say."""
     missing = set(kinds) - session.terms.keys()
     if not missing:
@@ -58,24 +58,24 @@ async def lock_lines(session: Session, kinds: Iterable[str]) -> None:
 
 
 def _names(kinds: Iterable[str]) -> list[str]:
-    return sorted(OF_LINES + kind for kind in kinds)
+    return sorted(OF_KEY_QUEUES + kind for kind in kinds)
 
 
 async def _terms(session: Session, kinds: Iterable[str]) -> dict[str, Terms]:
     return terms_of(await session.rows("lock_limits", _names(kinds)))
 
 
-async def lock_all_lines(session: Session) -> None:
+async def lock_all_key_queues(session: Session) -> None:
     """Lock all lines that have a limit."""
-    session.terms.update(terms_of(await session.rows("lock_lines")))
+    session.terms.update(terms_of(await session.rows("lock_key_queues")))
 
 
 def terms_of(limits: Iterable[Any]) -> dict[str, Terms]:
     """What the limits of lines say, by kind."""
     return {
-        name.removeprefix(OF_LINES): Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
+        name.removeprefix(OF_KEY_QUEUES): Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
         for name, value, every, burst in limits
-        if name.startswith(OF_LINES)
+        if name.startswith(OF_KEY_QUEUES)
     }
 
 

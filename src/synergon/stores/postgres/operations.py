@@ -16,7 +16,7 @@ from synergon.stores.postgres import finish
 from synergon.stores.postgres.final_events import note_pruned
 from synergon.stores.postgres.follow_ups import draw
 from synergon.stores.postgres.key_queues import touch_queue
-from synergon.stores.postgres.lock_order import lock, lock_all_lines, lock_bonds_of
+from synergon.stores.postgres.lock_order import lock, lock_all_key_queues, lock_bonds_of
 from synergon.stores.postgres.session import Moves, Session
 
 
@@ -30,7 +30,7 @@ async def wake(session: Session, limit: int) -> Woken:
         await finish.end(session, {row["id"]: None for row in expired}, State.FAILED, Reason.EXPIRED)
     due = await session.rows("make_due_ready", limit)
     ready = Counter(row["kind"] for row in due if row["limit_key"] is None)
-    session.lines.update((row["kind"], row["limit_key"]) for row in due if row["limit_key"] is not None)
+    session.key_queues.update((row["kind"], row["limit_key"]) for row in due if row["limit_key"] is not None)
     ready.update(kind for kind, state in (await draw(session)).values() if state is State.READY)
     next_in = await session.value("next_moment")
     return Woken(
@@ -99,10 +99,10 @@ async def _refused(session: Session, task_id: int) -> Moved:
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
     """Bring ended tasks back."""
     await lock_bonds_of(session, ids)
-    return _placed([await _retry(session, task_id) for task_id in ids], await draw(session))
+    return _with_new_states([await _retry(session, task_id) for task_id in ids], await draw(session))
 
 
-def _placed(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
+def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
     """A task that went into its line may have a place there at once."""
     return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
@@ -153,7 +153,7 @@ async def _delete(session: Session, task_id: int) -> Moved:
 async def reschedule(session: Session, changes: Sequence[Rescheduling]) -> list[Moved]:
     """Change when tasks are due."""
     await lock_bonds_of(session, [change.id for change in changes])
-    return _placed([await _reschedule(session, change) for change in changes], await draw(session))
+    return _with_new_states([await _reschedule(session, change) for change in changes], await draw(session))
 
 
 async def _reschedule(session: Session, change: Rescheduling) -> Moved:
@@ -169,7 +169,7 @@ async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> l
         await _moved(session, change.id, await session.row("set_priority", change.id, change.priority))
         for change in changes
     ]
-    return _placed(moved, await draw(session))
+    return _with_new_states(moved, await draw(session))
 
 
 async def _moved(session: Session, task_id: int, row: Any) -> Moved:
@@ -181,14 +181,14 @@ async def _moved(session: Session, task_id: int, row: Any) -> Moved:
 
 async def pause(session: Session, queues: Sequence[str]) -> list[bool]:
     """Close queues; one that has had no task yet is closed in advance."""
-    await lock_all_lines(session)  # nobody puts a line in order who does not know of it yet
+    await lock_all_key_queues(session)  # nobody puts a line in order who does not know of it yet
     await session.run("add_queues", list(queues))
     return await _open_or_close(session, "pause", queues)
 
 
 async def resume(session: Session, queues: Sequence[str]) -> list[bool]:
     """Open queues again."""
-    await lock_all_lines(session)
+    await lock_all_key_queues(session)
     return await _open_or_close(session, "resume", queues)
 
 

@@ -13,9 +13,9 @@ Covering = dict[frozenset[str], frozenset[str]]
 again, and does it over should one be missing among those that it has locked."""
 
 
-def providers_of(rooms: Iterable[KindRequest]) -> frozenset[str]:
+def providers_of(kind_requests: Iterable[KindRequest]) -> frozenset[str]:
     """Those on whose servers tasks of these kinds run."""
-    return frozenset(room.provider for room in rooms if room.provider is not None)
+    return frozenset(kind_request.provider for kind_request in kind_requests if kind_request.provider is not None)
 
 
 async def limits_above(session: Session, providers: frozenset[str], covering: Covering) -> frozenset[str]:

@@ -23,7 +23,7 @@ BEFORE_ALL: Final = (2**63 - 1, 0)
 """A place that nobody has a better one than."""
 
 
-class Lanes(NamedTuple):
+class ReadyGroups(NamedTuple):
     """What there is to take."""
 
     demands: dict[str, list[str]]
@@ -34,23 +34,25 @@ class Lanes(NamedTuple):
         that room is kept for is looked at even if there is room for none of its kind. Commands of a pool that is
         locked anyway are looked for once more when it is: one that came after this look goes before all tasks, too."""
         least = 1 if request.reserved_task is None else 0
-        rooms = [room for room in request.kinds if room.count >= least]
-        locked = {room.provider for room in rooms if room.kind in self.demands} - {None}
+        kind_requests = [kind_request for kind_request in request.kinds if kind_request.count >= least]
+        locked = {kind_request.provider for kind_request in kind_requests if kind_request.kind in self.demands} - {None}
         return replace(
             request,
             kinds=tuple(
-                room for room in rooms if room.kind in self.demands or (room.is_command and room.provider in locked)
+                kind_request
+                for kind_request in kind_requests
+                if kind_request.kind in self.demands or (kind_request.is_command and kind_request.provider in locked)
             ),
         )
 
 
-async def find_lanes(session: Session, request: ClaimRequest) -> Lanes | None:
+async def find_ready_groups(session: Session, request: ClaimRequest) -> ReadyGroups | None:
     """What the ready tasks of the request's kinds requirements; None: the node is cordoned."""
     rows = await session.rows(
-        "lanes",
+        "ready_groups",
         request.node_id,
-        [room.kind for room in request.kinds],
-        [room.is_command for room in request.kinds],
+        [kind_request.kind for kind_request in request.kinds],
+        [kind_request.is_command for kind_request in request.kinds],
         queues_of(request),
     )
     is_cordoned = rows[0]["is_cordoned"]
@@ -61,27 +63,29 @@ async def find_lanes(session: Session, request: ClaimRequest) -> Lanes | None:
     for _, kind, requirements in rows:
         if kind is not None:
             demands.setdefault(kind, []).append(requirements)
-    return Lanes(demands)
+    return ReadyGroups(demands)
 
 
 async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
     """Ready tasks that a claim might take, in order."""
-    room = look.room
+    kind_request = look.kind_request
     queues = sorted(look.queues) if look.queues is not None else None
-    found = [row["requirements"] for row in await session.rows("demands", room.kind, queues)]
-    demands = [text for text in found if is_suitable(requirements_of(room, text), look.labels, look.totals)]
+    found = [row["requirements"] for row in await session.rows("demands", kind_request.kind, queues)]
+    demands = [text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)]
     if not demands:
         return []
     after = look.after or BEFORE_ALL
     passed_over = [queue for queue, _ in look.without], [text for _, text in look.without]
-    rows = await session.rows("first_in_lanes", room.kind, demands, queues, *after, look.limit, *passed_over)
+    rows = await session.rows(
+        "first_in_ready_groups", kind_request.kind, demands, queues, *after, look.limit, *passed_over
+    )
     records = [record_of(row) for row in rows]
     return sorted(records, key=lambda record: (-record.priority, record.id))
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> int | None:
     """How many of its kind and state go before it, in its line if it is in one."""
-    row = await session.row("place_of", task_id)
+    row = await session.row("position_of", task_id)
     if row is None:
         return None
     kind, state, priority, limit_key, after_group = row
@@ -90,7 +94,7 @@ async def ahead(session: Session, task_id: int, limit: int) -> int | None:
     elif limit_key is None or after_group is not None:
         found = await session.value("ahead_after_groups", kind, limit_key, priority, task_id, limit)
     else:
-        found = await session.value("ahead_in_line", kind, limit_key, state, priority, task_id, limit)
+        found = await session.value("ahead_in_key_queue", kind, limit_key, state, priority, task_id, limit)
     count: int = found
     return count
 

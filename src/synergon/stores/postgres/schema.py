@@ -71,7 +71,7 @@ async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Addr
         found = f"has version {version}" if version is not None else "is not there"
         wanted = len(address.profile.scripts(address.schema))
         raise SchemaError(
-            f"the schema {address.schema!r} of {address.place} {found}, this code needs version {wanted}, "
+            f"the schema {address.schema!r} of {address.location} {found}, this code needs version {wanted}, "
             f"and this role may not change it ({error}); have its owner run `synergon migrate`, or the SQL of "
             "`synergon migrate --print-sql`"
         ) from error
@@ -117,7 +117,7 @@ async def _check_profile(connection: asyncpg.Connection[Any], address: Address) 
     made_with, asked_for = found or STANDARD.name, address.profile.name
     if made_with != asked_for:
         raise SchemaError(
-            f"the schema {address.schema!r} of {address.place} was made with profile={made_with}, and the URL has "
+            f"the schema {address.schema!r} of {address.location} was made with profile={made_with}, and the URL has "
             f"profile={asked_for}; use ?profile={made_with}, or another schema"
         )
 

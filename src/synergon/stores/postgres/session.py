@@ -12,7 +12,7 @@ from synergon.stores.rules.shared_capacity import ServerCapacity
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
 
-Lanes = dict[tuple[str, str, str], int]
+StateCounts = dict[tuple[str, str, str], int]
 """How many ended tasks of which queue, kind and state came or went."""
 
 
@@ -49,11 +49,11 @@ class Session:
 
     __slots__ = (
         "_connection",
-        "_lanes",
         "_sql",
+        "_state_counts",
         "groups",
         "is_callers",
-        "lines",
+        "key_queues",
         "locked_groups",
         "locked_permits",
         "profile",
@@ -68,7 +68,7 @@ class Session:
         self.profile = profile
         self.is_callers = is_callers
         """It is a caller's own transaction, which may be held for long: nothing may be locked that others need."""
-        self.lines: set[tuple[str, str]] = set()
+        self.key_queues: set[tuple[str, str]] = set()
         self.groups: set[int] = set()
         self.terms: dict[str, Terms] = {}
         self.locked_groups: set[int] = set()
@@ -80,7 +80,7 @@ class Session:
         self._sql = sql
         self.shard = shard
         """Where it counts."""
-        self._lanes: Lanes = {}
+        self._state_counts: StateCounts = {}
 
     async def rows(self, name: str, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
@@ -103,19 +103,19 @@ class Session:
     def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
         """A task of this line and this group has moved."""
         if limit_key is not None:
-            self.lines.add((kind, limit_key))
+            self.key_queues.add((kind, limit_key))
         if group_id is not None:
             self.groups.add(group_id)
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
         """Note that ended tasks came or went."""
-        lane = (queue, kind, str(state))
-        self._lanes[lane] = self._lanes.get(lane, 0) + number
+        name = (queue, kind, str(state))
+        self._state_counts[name] = self._state_counts.get(name, 0) + number
 
     async def flush(self) -> None:
         """Write the notes; last, because others wait for these rows, and in one order, so that none wait in a ring."""
-        lanes = sorted((lane, number) for lane, number in self._lanes.items() if number)
-        self._lanes.clear()
-        if lanes:
-            queues, kinds, states = zip(*(lane for lane, _ in lanes), strict=True)
-            await self.run("tally", queues, kinds, states, [number for _, number in lanes], self.shard)
+        counts = sorted((name, number) for name, number in self._state_counts.items() if number)
+        self._state_counts.clear()
+        if counts:
+            queues, kinds, states = zip(*(name for name, _ in counts), strict=True)
+            await self.run("tally", queues, kinds, states, [number for _, number in counts], self.shard)

@@ -127,7 +127,7 @@ class ClaimPlan:
 
     def _is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task: ReadyTask) -> bool:
         """Not if the task could not start anyway, for want of a permit."""
-        if not (self.node.may_reserve and task.may_reserve and self.shared.has_place(kind_request, task)):
+        if not (self.node.may_reserve and task.may_reserve and self.shared.has_permits(kind_request, task)):
             return False
         return self.node.is_worth_reserving(kind_request, requirements, task.id)
 

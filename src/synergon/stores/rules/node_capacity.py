@@ -54,58 +54,63 @@ class NodeCapacity:
         self.unfit: set[str] = set()
         """Kinds of which a task was weighed that fits later and not now."""
 
-    def fit(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
+    def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
         """Whether a task with these requirements fits now; without an id: any task but the reserved one."""
         request = self._request
         if not is_suitable(requirements, request.labels, request.totals):
             return Fit.NEVER
-        short_of = self.short_of(room, requirements, task_id)
+        short_of = self.short_of(kind_request, requirements, task_id)
         if not short_of:
             return Fit.NOW
         if task_id is not None:
-            self.unfit.add(room.kind)
+            self.unfit.add(kind_request.kind)
         return Fit.IN_TURN if PROCESS in short_of else Fit.LATER
 
-    def slots(self, room: KindRequest) -> int:
+    def slots(self, kind_request: KindRequest) -> int:
         """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
-        if room.is_command:
+        if kind_request.is_command:
             return ANY_NUMBER
-        return self._slots + self._request.yielding.get(SLOT, 0) if room.is_yielded_to else self._slots
+        return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
 
-    def short_of(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
+    def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
         """The resources of which too little is left for it now."""
-        is_exempt = self._is_exempt(room, requirements, task_id)
-        return [name for name, amount in requirements.cost.items() if amount > self._available(name, room, is_exempt)]
+        is_exempt = self._is_exempt(kind_request, requirements, task_id)
+        return [
+            name
+            for name, amount in requirements.cost.items()
+            if amount > self._available(name, kind_request, is_exempt)
+        ]
 
-    def is_worth_reserving(self, room: KindRequest, requirements: Requirements, task_id: int) -> bool:
+    def is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task_id: int) -> bool:
         """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
         bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
         them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
         not kept for it, it is for none behind it: that would be kept from this one, too."""
-        short = self.short_of(room, requirements, task_id)
+        short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
         is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
-        is_worth = is_worth or bool(room.limits) or room.provider is not None
+        is_worth = is_worth or bool(kind_request.limits) or kind_request.provider is not None
         self.may_reserve = self.may_reserve and is_worth
         return is_worth
 
-    def left(self, room: KindRequest) -> dict[str, int]:
+    def left(self, kind_request: KindRequest) -> dict[str, int]:
         """What a task of the kind finds of each resource, if nothing is held from it."""
-        return {name: self._available(name, room, is_exempt=True) for name in self._request.totals}
+        return {name: self._available(name, kind_request, is_exempt=True) for name in self._request.totals}
 
-    def most(self, room: KindRequest, requirements: Requirements) -> int:
+    def most(self, kind_request: KindRequest, requirements: Requirements) -> int:
         """More than this cannot be taken of such tasks; the one that room is kept for not counted."""
-        if self.fit(room, requirements) is Fit.NEVER:
+        if self.fit(kind_request, requirements) is Fit.NEVER:
             return 0
-        is_exempt = self._is_exempt(room, requirements, None)
+        is_exempt = self._is_exempt(kind_request, requirements, None)
         shares = [
-            max(self._available(name, room, is_exempt), 0) // amount for name, amount in requirements.cost.items()
+            max(self._available(name, kind_request, is_exempt), 0) // amount
+            for name, amount in requirements.cost.items()
         ]
         return min(shares, default=ANY_NUMBER)
 
-    def take(self, room: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
+    def take(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
         """It is taken. What was held for it is its own now, and held from nobody any more."""
-        self._slots -= not room.is_command
+        self._slots -= not kind_request.is_command
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
         if requirements.cost:
@@ -113,14 +118,14 @@ class NodeCapacity:
         if task_id is not None and task_id == self._request.reserved_task:
             self._held = {}
 
-    def _is_exempt(self, room: KindRequest, requirements: Requirements, task_id: int | None) -> bool:
+    def _is_exempt(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None) -> bool:
         """Whether it may use what is held for the task that room is kept for."""
-        is_brief = room.is_brief and not requirements.is_long
-        return room.is_urgent or is_brief or (task_id is not None and task_id == self._request.reserved_task)
+        is_brief = kind_request.is_brief and not requirements.is_long
+        return kind_request.is_urgent or is_brief or (task_id is not None and task_id == self._request.reserved_task)
 
-    def _available(self, name: str, room: KindRequest, is_exempt: bool) -> int:
+    def _available(self, name: str, kind_request: KindRequest, is_exempt: bool) -> int:
         available = self._free.get(name, 0)
-        if room.is_yielded_to:
+        if kind_request.is_yielded_to:
             available += self._request.yielding.get(name, 0)
         return available if is_exempt else available - self._held.get(name, 0)
 
@@ -130,39 +135,41 @@ def may_reserve(request: ClaimRequest) -> bool:
     return request.patience is not None and request.reserved_task is None
 
 
-def needs_only_slots(request: ClaimRequest, rooms: Iterable[KindRequest]) -> bool:
+def needs_only_slots(request: ClaimRequest, kind_requests: Iterable[KindRequest]) -> bool:
     """Whether nothing but numbers decides who of these kinds is taken, as long as their rows say nothing. Child
     processes have to be weighed only where several kinds share some."""
     if request.reserved_task is not None:
         return False
     in_processes: set[str] = set()
-    for room in rooms:
-        if not room.is_free:
+    for kind_request in kind_requests:
+        if not kind_request.is_free:
             return False
-        if room.is_process:
-            in_processes.add(room.kind)
+        if kind_request.is_process:
+            in_processes.add(kind_request.kind)
     return len(in_processes) <= 1 or _free_processes(request) <= 0
 
 
-def most_without_requirements(request: ClaimRequest, room: KindRequest) -> int:
+def most_without_requirements(request: ClaimRequest, kind_request: KindRequest) -> int:
     """How many of the kind could be taken whose rows say nothing, where nobody else takes a child process."""
-    return min(room.count, _free_processes(request)) if room.is_process else room.count
+    return min(kind_request.count, _free_processes(request)) if kind_request.is_process else kind_request.count
 
 
 def _free_processes(request: ClaimRequest) -> int:
     return max(request.free.get(PROCESS, 0), 0) // UNIT
 
 
-def requirements_of(room: KindRequest, text: str) -> Requirements:
+def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
     """What a row's text means, where its kind is known."""
-    return with_kind_defaults(parse_requirements(text), room.requirements) if text else room.requirements
+    return (
+        with_kind_defaults(parse_requirements(text), kind_request.requirements) if text else kind_request.requirements
+    )
 
 
-def claim_order(room: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
+def claim_order(kind_request: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
     """The order in which tasks are taken: commands, urgent kinds, the task that room is kept for, priority, the end of
     a pipeline before its beginning, age."""
-    if room.is_command:
+    if kind_request.is_command:
         return False, False, 0, 0, task_id
     if task_id == reserved_task:  # else others would have the last slot, and what is held would be held in vain
-        return True, not room.is_urgent, -ANY_NUMBER, 0, task_id
-    return True, not room.is_urgent, -priority, room.rank, task_id
+        return True, not kind_request.is_urgent, -ANY_NUMBER, 0, task_id
+    return True, not kind_request.is_urgent, -priority, kind_request.rank, task_id

@@ -168,7 +168,7 @@ class SharedCapacity:
         for server in servers:
             server.begin()
             self._pools[server.provider].add(server)
-        self._kept: tuple[KindRequest, PermitSeeker, Grant] | None = None
+        self._reserved: tuple[KindRequest, PermitSeeker, Grant] | None = None
         """The task that room is kept for, and what is left to it."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
@@ -209,19 +209,19 @@ class SharedCapacity:
             above = self._above[address] = tuple(name for name in self._values if covers(name, address))
         return above
 
-    def _room(self, names: tuple[str, ...]) -> int:
-        return min((self._left(name) for name in names), default=UNLIMITED)
+    def _free(self, names: tuple[str, ...]) -> int:
+        return min((self._remaining(name) for name in names), default=UNLIMITED)
 
-    def _left(self, name: str) -> int:
+    def _remaining(self, name: str) -> int:
         value = self._values.get(name)
         return UNLIMITED if value is None else max(value - self._used[name], 0)
 
-    def most(self, room: KindRequest) -> int:
+    def most(self, kind_request: KindRequest) -> int:
         """More than this cannot be taken of the kind, whatever its tasks are."""
-        most = min(room.count, self._room(room.limits))
-        if room.provider is not None:
-            servers = self._pools[room.provider].servers
-            most = min(most, sum(min(server.free, self._room(self._prefixes(server.address))) for server in servers))
+        most = min(kind_request.count, self._free(kind_request.limits))
+        if kind_request.provider is not None:
+            servers = self._pools[kind_request.provider].servers
+            most = min(most, sum(min(server.free, self._free(self._prefixes(server.address))) for server in servers))
         return most
 
     def open_servers(self, provider: str) -> list[str]:
@@ -234,7 +234,7 @@ class SharedCapacity:
 
     def full(self, names: Iterable[str]) -> list[str]:
         """Those of the limits in which there is no place."""
-        return [name for name in names if self._left(name) == 0]
+        return [name for name in names if self._remaining(name) == 0]
 
     def full_above(self, address: str) -> list[str]:
         """The same of the limits that cover a server."""
@@ -245,53 +245,56 @@ class SharedCapacity:
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
-    def has_place(self, room: KindRequest, candidate: PermitSeeker) -> bool:
+    def has_permits(self, kind_request: KindRequest, candidate: PermitSeeker) -> bool:
         """Whether `take` would find one for this task."""
-        if self.full(room.limits):
+        if self.full(kind_request.limits):
             return False
-        return room.provider is None or self._pools[room.provider].choose(candidate, self._is_open) is not None
+        return (
+            kind_request.provider is None
+            or self._pools[kind_request.provider].choose(candidate, self._is_open) is not None
+        )
 
-    def hold(self, room: KindRequest, candidate: PermitSeeker) -> None:
+    def hold(self, kind_request: KindRequest, candidate: PermitSeeker) -> None:
         """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
         and urgent tasks, which go before it, may still have that."""
-        seat = self._take(room, candidate)
-        self._kept = None if seat is None else (room, candidate, seat)
+        grant = self._take(kind_request, candidate)
+        self._reserved = None if grant is None else (kind_request, candidate, grant)
 
-    def take(self, room: KindRequest, candidate: PermitSeeker) -> Grant | None:
+    def take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
         """A place in every limit and on a server, for this task; None: there is none."""
-        if self._kept is None:
-            return self._take(room, candidate)
-        kept_room, kept, seat = self._kept
-        if candidate.id == kept.id:
-            self._kept = None
-            return seat
-        found = self._take(room, candidate)
-        if found is None and (room.is_urgent or room.is_command):
-            self.give_back(seat)
-            found = self._take(room, candidate)
-            self.hold(kept_room, kept)
+        if self._reserved is None:
+            return self._take(kind_request, candidate)
+        reserved_request, reserved, grant = self._reserved
+        if candidate.id == reserved.id:
+            self._reserved = None
+            return grant
+        found = self._take(kind_request, candidate)
+        if found is None and (kind_request.is_urgent or kind_request.is_command):
+            self.give_back(grant)
+            found = self._take(kind_request, candidate)
+            self.hold(reserved_request, reserved)
         return found
 
-    def give_back(self, seat: Grant) -> None:
+    def give_back(self, grant: Grant) -> None:
         """A place that was taken in this claim is free again."""
-        self._use(seat.limits, seat.server, -1)
-        if seat.provider is not None and seat.server is not None and seat.slot is not None:
-            self._pools[seat.provider].give_back(seat.server, seat.slot)
+        self._use(grant.limits, grant.server, -1)
+        if grant.provider is not None and grant.server is not None and grant.slot is not None:
+            self._pools[grant.provider].give_back(grant.server, grant.slot)
         for pool in self._pools.values():  # a limit may cover servers of several
             pool.look_anew()
 
-    def _take(self, room: KindRequest, candidate: PermitSeeker) -> Grant | None:
-        if self.full(room.limits):
+    def _take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
+        if self.full(kind_request.limits):
             return None
-        if room.provider is None:
-            self._use(room.limits, None)
-            return Grant(room.limits)
-        server = self._pools[room.provider].choose(candidate, self._is_open)
+        if kind_request.provider is None:
+            self._use(kind_request.limits, None)
+            return Grant(kind_request.limits)
+        server = self._pools[kind_request.provider].choose(candidate, self._is_open)
         if server is None:
             return None
-        self._use(room.limits, server.address)
-        return Grant(room.limits, room.provider, server.address, server.take_slot())
+        self._use(kind_request.limits, server.address)
+        return Grant(kind_request.limits, kind_request.provider, server.address, server.take_slot())
 
     def _is_open(self, server: ServerCapacity) -> bool:
         above = self._prefixes(server.address)
-        return server.free > 0 and (not above or self._room(above) > 0)
+        return server.free > 0 and (not above or self._free(above) > 0)

@@ -12,27 +12,27 @@ from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.stores.sqlite.queries import LIVE_TASKS, record
-from synergon.stores.sqlite.ready_groups import Lane, Lanes
+from synergon.stores.sqlite.ready_groups import ReadyGroup, ReadyGroups
 from synergon.stores.sqlite.transaction import Transaction
 
 _PRIORITY: Final = 5
 
-_OF_LANE: Final = (
+_OF_READY_GROUP: Final = (
     f"{LIVE_TASKS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
     "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, id LIMIT ?"
 )
-_ALL: Final = _OF_LANE.format(behind="")
-_SAME_PRIORITY: Final = _OF_LANE.format(behind="AND priority = ? AND id > ?")
-_LOWER_PRIORITY: Final = _OF_LANE.format(behind="AND priority < ?")
+_ALL: Final = _OF_READY_GROUP.format(behind="")
+_SAME_PRIORITY: Final = _OF_READY_GROUP.format(behind="AND priority = ? AND id > ?")
+_LOWER_PRIORITY: Final = _OF_READY_GROUP.format(behind="AND priority < ?")
 
 
 def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
     """Ready tasks that a claim might take. Lanes that could never run on the node are not looked at."""
     lists = [
-        _behind(transaction, lane, look)
-        for lane in Lanes(transaction, look.queues).of([look.room])
-        if (lane.queue, lane.requirements) not in look.without
-        and is_suitable(requirements_of(lane.room, lane.requirements), look.labels, look.totals)
+        _behind(transaction, ready_group, look)
+        for ready_group in ReadyGroups(transaction, look.queues).of([look.kind_request])
+        if (ready_group.queue, ready_group.requirements) not in look.without
+        and is_suitable(requirements_of(ready_group.kind_request, ready_group.requirements), look.labels, look.totals)
     ]
     return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
 
@@ -41,9 +41,9 @@ def _order(row: tuple[Any, ...]) -> tuple[int, int]:
     return -row[_PRIORITY], row[0]
 
 
-def _behind(transaction: Transaction, lane: Lane, look: CandidateQuery) -> list[Any]:
+def _behind(transaction: Transaction, ready_group: ReadyGroup, look: CandidateQuery) -> list[Any]:
     """The rows of a lane behind a place: those that stand before it are jumped over, however many they are."""
-    where = (lane.room.kind, lane.queue, lane.requirements, transaction.now)
+    where = (ready_group.kind_request.kind, ready_group.queue, ready_group.requirements, transaction.now)
     if look.after is None:
         return transaction.select(_ALL, (*where, look.limit))
     priority, task_id = look.after
@@ -53,19 +53,21 @@ def _behind(transaction: Transaction, lane: Lane, look: CandidateQuery) -> list[
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
     """How many of its kind go before this task; not counted past the limit."""
-    row = transaction.row("place", task_id)
+    row = transaction.row("position", task_id)
     if row is None:
         return None
     kind, state, priority, limit_key, after_group = row
-    place = {"priority": priority, "id": task_id, "limit": limit}
+    position = {"priority": priority, "id": task_id, "limit": limit}
     if limit_key is not None and after_group is None:
-        (before,) = transaction.row("ahead_in_line", kind=kind, state=state, limit_key=limit_key, **place)
+        (before,) = transaction.row("ahead_in_key_queue", kind=kind, state=state, limit_key=limit_key, **position)
     elif state == State.WAITING:
-        (before,) = transaction.row("ahead_of_waiting", kind=kind, **place)
+        (before,) = transaction.row("ahead_of_waiting", kind=kind, **position)
     else:
         before = 0
-        for queue, requirements in transaction.rows("lanes_of_kind", kind=kind):
-            before += transaction.row("ahead_in_lane", kind=kind, queue=queue, requirements=requirements, **place)[0]
+        for queue, requirements in transaction.rows("ready_groups_of_kind", kind=kind):
+            before += transaction.row(
+                "ahead_in_ready_group", kind=kind, queue=queue, requirements=requirements, **position
+            )[0]
     return min(int(before), limit)
 
 

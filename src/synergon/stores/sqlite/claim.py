@@ -11,7 +11,7 @@ from synergon.model.claims import Claim, ClaimRequest, Claims
 from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.sqlite.claim_limited import take
 from synergon.stores.sqlite.nodes import standing
-from synergon.stores.sqlite.ready_groups import DEMAND, SPARED_UNTIL, Lane, Lanes, merged, order_of
+from synergon.stores.sqlite.ready_groups import DEMAND, SPARED_UNTIL, ReadyGroup, ReadyGroups, merged, order_of
 from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
 
@@ -24,31 +24,35 @@ def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     if is_cordoned:
         claims.is_cordoned = True
         return claims
-    lanes = Lanes(transaction, request.queues)
-    found = lanes.of([room for room in request.kinds if room.count > 0])
+    ready_groups = ReadyGroups(transaction, request.queues)
+    found = ready_groups.of([kind_request for kind_request in request.kinds if kind_request.count > 0])
     now = transaction.now
     if _is_plain(request, found):
-        claims.extend(_claim(row, now) for row in _take_plain(transaction, request, lanes, found))
+        claims.extend(_claim(row, now) for row in _take_plain(transaction, request, ready_groups, found))
         return claims
-    taken = take(transaction, request, lanes, found, claims)
-    claims.extend(_claim(row, now, seat.server, seat.slot) for row, seat in taken)
+    taken = take(transaction, request, ready_groups, found, claims)
+    claims.extend(_claim(row, now, grant.server, grant.slot) for row, grant in taken)
     return claims
 
 
-def _is_plain(request: ClaimRequest, found: list[Lane]) -> bool:
+def _is_plain(request: ClaimRequest, found: list[ReadyGroup]) -> bool:
     """Whether nothing but numbers decides. What kinds without tasks would need does not matter."""
-    return not any(lane.requirements for lane in found) and needs_only_slots(request, (lane.room for lane in found))
+    return not any(ready_group.requirements for ready_group in found) and needs_only_slots(
+        request, (ready_group.kind_request for ready_group in found)
+    )
 
 
-def _take_plain(transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: list[Lane]) -> list[Any]:
+def _take_plain(
+    transaction: Transaction, request: ClaimRequest, ready_groups: ReadyGroups, found: list[ReadyGroup]
+) -> list[Any]:
     if request.limit <= 0 or not found:
         return []
     order = order_of(found)
     by_kind: list[list[Any]] = []
-    for room, its_lanes in groupby(found, attrgetter("room")):
-        most = min(most_without_requirements(request, room), request.limit)
+    for kind_request, its_groups in groupby(found, attrgetter("kind_request")):
+        most = min(most_without_requirements(request, kind_request), request.limit)
         if most > 0:
-            by_kind.append(merged([lanes.first(lane, most) for lane in its_lanes], most, order))
+            by_kind.append(merged([ready_groups.first(ready_group, most) for ready_group in its_groups], most, order))
     rows = merged(by_kind, request.limit, order)
     if rows:
         transaction.run("claim", request.node_id, transaction.now, as_json(row[0] for row in rows))

@@ -25,8 +25,8 @@ from synergon.stores.sqlite.ready_groups import (
     KIND,
     LIMIT_KEY,
     PRIORITY,
-    Lane,
-    Lanes,
+    ReadyGroup,
+    ReadyGroups,
     ready_task,
     target_of,
 )
@@ -44,14 +44,18 @@ class TakenRow(NamedTuple):
 
 
 def take(
-    transaction: Transaction, request: ClaimRequest, lanes: Lanes, found: Sequence[Lane], claims: Claims
+    transaction: Transaction,
+    request: ClaimRequest,
+    ready_groups: ReadyGroups,
+    found: Sequence[ReadyGroup],
+    claims: Claims,
 ) -> list[TakenRow]:
     """Take the first ready tasks in order that the node can carry and that have a place in everything they need; beside
     that `claims` is told what it has to know."""
-    rooms = _rooms(request, found)
-    allotment = _allotment(transaction, rooms)
-    candidates = _Candidates(request, lanes, allotment).of(found)
-    reservations.hold_place(transaction, request, allotment)
+    kind_requests = _kind_requests(request, found)
+    allotment = _allotment(transaction, kind_requests)
+    candidates = _Candidates(request, ready_groups, allotment).of(found)
+    reservations.hold_permits(transaction, request, allotment)
     plan = ClaimPlan(request, allotment)
     taken = []
     for row in candidates:
@@ -59,96 +63,113 @@ def take(
         if grant is not None:
             taken.append(TakenRow(row, grant))
     if taken:
-        transaction.run("take_seats", request.node_id, transaction.now, as_json(_place(entry) for entry in taken))
+        transaction.run(
+            "take_permits", request.node_id, transaction.now, as_json(_permit_row(entry) for entry in taken)
+        )
         _charge(transaction, request, taken)
     claims.unfit = plan.unfit
     if plan.reserved is not None:
-        claims.kept = reservations.keep(transaction, request, plan.reserved)
+        claims.reserved = reservations.reserve(transaction, request, plan.reserved)
     else:
-        claims.kept = reservations.renew(transaction, request, allotment)
+        claims.reserved = reservations.renew(transaction, request, allotment)
     return taken
 
 
 def _ready_task(transaction: Transaction, request: ClaimRequest, row: tuple[Any, ...]) -> ReadyTask:
-    return ready_task(row, may_reserve=reservations.may_keep(transaction, request, row))
+    return ready_task(row, may_reserve=reservations.may_be_reserved(transaction, request, row))
 
 
-def _rooms(request: ClaimRequest, found: Sequence[Lane]) -> list[KindRequest]:
+def _kind_requests(request: ClaimRequest, found: Sequence[ReadyGroup]) -> list[KindRequest]:
     """Those of which something might be taken, and that of the task that room is kept for."""
-    only_looked_at = [room for room in request.kinds if room.count <= 0 and request.reserved_task is not None]
-    return [lane.room for lane in found] + only_looked_at
+    only_looked_at = [
+        kind_request for kind_request in request.kinds if kind_request.count <= 0 and request.reserved_task is not None
+    ]
+    return [ready_group.kind_request for ready_group in found] + only_looked_at
 
 
-def _allotment(transaction: Transaction, rooms: Sequence[KindRequest]) -> SharedCapacity:
-    providers = {room.provider for room in rooms if room.provider is not None}
-    if not providers and not any(room.limits for room in rooms):
+def _allotment(transaction: Transaction, kind_requests: Sequence[KindRequest]) -> SharedCapacity:
+    providers = {kind_request.provider for kind_request in kind_requests if kind_request.provider is not None}
+    if not providers and not any(kind_request.limits for kind_request in kind_requests):
         return SharedCapacity({}, (), ())  # rates, commands and demands alone: nothing has to be counted
     holdings = [HeldPermits(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
     return SharedCapacity(dict(transaction.rows("limit_values")), servers.pool(transaction, providers), holdings)
 
 
-def _commands(lanes: Lanes, lane: Lane, allotment: SharedCapacity, limit: int) -> list[Any]:
+def _commands(ready_groups: ReadyGroups, ready_group: ReadyGroup, allotment: SharedCapacity, limit: int) -> list[Any]:
     """Those for servers that have no room are left out: however many they are, they hide nobody."""
-    if lane.room.provider is None:
-        return lanes.first(lane, limit)
-    servers = allotment.open_servers(lane.room.provider)
-    return lanes.commands_for(lane, servers, limit) if servers else []
+    if ready_group.kind_request.provider is None:
+        return ready_groups.first(ready_group, limit)
+    servers = allotment.open_servers(ready_group.kind_request.provider)
+    return ready_groups.commands_for(ready_group, servers, limit) if servers else []
 
 
 class _Candidates:
     """Enough rows of each lane to fill the node, and one more that it might keep room for."""
 
-    def __init__(self, request: ClaimRequest, lanes: Lanes, allotment: SharedCapacity) -> None:
+    def __init__(self, request: ClaimRequest, ready_groups: ReadyGroups, allotment: SharedCapacity) -> None:
         self._request = request
-        self._lanes = lanes
+        self._ready_groups = ready_groups
         self._allotment = allotment
         # What is held for a task is free again when that one is taken, so that more may follow it.
         self._scales = NodeCapacity(replace(request, held={}))
 
-    def of(self, found: Sequence[Lane]) -> list[Any]:
-        rooms = {room.kind: room for room in self._request.kinds}
-        lists = [rows for lane in found if lane.room.only is None and (rows := self._of_lane(lane))]
-        named = self._named(rooms)
+    def of(self, found: Sequence[ReadyGroup]) -> list[Any]:
+        kind_requests = {kind_request.kind: kind_request for kind_request in self._request.kinds}
+        lists = [
+            rows
+            for ready_group in found
+            if ready_group.kind_request.only is None and (rows := self._of_ready_group(ready_group))
+        ]
+        named = self._named(kind_requests)
         if len(lists) == 1 and not named:
             return lists[0]
         reserved_task = self._request.reserved_task
         by_id = {row[0]: row for row in chain(*lists, named)}
         return sorted(
-            by_id.values(), key=lambda row: claim_order(rooms[row[KIND]], row[PRIORITY], row[0], reserved_task)
+            by_id.values(), key=lambda row: claim_order(kind_requests[row[KIND]], row[PRIORITY], row[0], reserved_task)
         )
 
-    def _named(self, rooms: Mapping[str, KindRequest]) -> list[Any]:
+    def _named(self, kind_requests: Mapping[str, KindRequest]) -> list[Any]:
         """Those that rooms name, and the one that room is kept for, if its own room does not leave it out."""
-        only = {room.kind: frozenset(room.only) for room in rooms.values() if room.only is not None}
+        only = {
+            kind_request.kind: frozenset(kind_request.only)
+            for kind_request in kind_requests.values()
+            if kind_request.only is not None
+        }
         reserved_task = [] if self._request.reserved_task is None else [self._request.reserved_task]
         named = [*chain.from_iterable(only.values()), *reserved_task]
-        rows = self._lanes.among(rooms, named) if named else []
+        rows = self._ready_groups.among(kind_requests, named) if named else []
         return [row for row in rows if row[0] in only.get(row[KIND], reserved_task)]
 
-    def _of_lane(self, lane: Lane) -> list[Any]:
-        room, requirements = lane.room, requirements_of(lane.room, lane.requirements)
-        if self._scales.fit(room, requirements) is Fit.NEVER:
+    def _of_ready_group(self, ready_group: ReadyGroup) -> list[Any]:
+        kind_request, requirements = (
+            ready_group.kind_request,
+            requirements_of(ready_group.kind_request, ready_group.requirements),
+        )
+        if self._scales.fit(kind_request, requirements) is Fit.NEVER:
             return []
-        if room.is_command:
-            return _commands(self._lanes, lane, self._allotment, LOOKED_AT)
-        most = min(self._allotment.most(room), self._scales.slots(room) + may_reserve(self._request))
-        return self._first(lane, min(most, self._scales.most(room, requirements) + 1)) if most > 0 else []
+        if kind_request.is_command:
+            return _commands(self._ready_groups, ready_group, self._allotment, LOOKED_AT)
+        most = min(self._allotment.most(kind_request), self._scales.slots(kind_request) + may_reserve(self._request))
+        return (
+            self._first(ready_group, min(most, self._scales.most(kind_request, requirements) + 1)) if most > 0 else []
+        )
 
-    def _first(self, lane: Lane, most: int) -> list[Any]:
+    def _first(self, ready_group: ReadyGroup, most: int) -> list[Any]:
         """If there is none among them that wants a certain server, any place suits the first."""
-        rows = self._lanes.first(lane, most)
-        wants_server = lane.room.provider is not None and len(rows) == most and any(map(target_of, rows))
-        return self._lanes.first(lane, max(most, LOOKED_AT)) if wants_server else rows
+        rows = self._ready_groups.first(ready_group, most)
+        wants_server = ready_group.kind_request.provider is not None and len(rows) == most and any(map(target_of, rows))
+        return self._ready_groups.first(ready_group, max(most, LOOKED_AT)) if wants_server else rows
 
 
-def _place(taken: TakenRow) -> tuple[Any, ...]:
+def _permit_row(taken: TakenRow) -> tuple[Any, ...]:
     limits, provider, server, slot = taken.grant
     holds = "\n".join(limits) if limits or provider is not None else None
     return taken.row[0], holds, provider, server, slot
 
 
 def _charge(transaction: Transaction, request: ClaimRequest, taken: list[TakenRow]) -> None:
-    rated = {room.kind for room in request.kinds if room.is_rated}
+    rated = {kind_request.kind for kind_request in request.kinds if kind_request.is_rated}
     started = Counter(
         (row[KIND], row[LIMIT_KEY]) for row, _ in taken if row[KIND] in rated and row[LIMIT_KEY] is not None
     )

@@ -15,13 +15,13 @@ Found = tuple[int, list[tuple[Position, Event]]]
 
 
 def look(
-    transaction: Transaction, place: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
+    transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """What was pruned, and what follows the place."""
     (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
-    rows = [row for state in states for row in transaction.rows("endings_at", state, *place, limit)]
+    rows = [row for state in states for row in transaction.rows("endings_at", state, *position, limit)]
     if len(rows) < limit:
-        rows += [row for state in states for row in transaction.rows("endings", state, place[0], limit)]
+        rows += [row for state in states for row in transaction.rows("endings", state, position[0], limit)]
     return pruned, first([_entry(row) for row in rows], limit)
 
 

@@ -44,7 +44,7 @@ def finish(transaction: Transaction, settlements: Sequence[FencedOutcome]) -> li
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
     running = {row[0]: row for row in transaction.rows("running", as_json(entry.id for entry in settlements))}
     succeeded: list[tuple[int, str | None]] = []
-    lanes: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     wellness: list[tuple[str, str, bool]] = []
     verdicts: list[Verdict | None] = []
     for settlement in settlements:
@@ -70,16 +70,16 @@ def finish(transaction: Transaction, settlements: Sequence[FencedOutcome]) -> li
             verdicts.append(_succeed_with_children(transaction, settlement.id, kind, outcome))
         else:
             succeeded.append((settlement.id, _text(outcome.result)))
-            lanes[queue, kind] += 1
+            counts[queue, kind] += 1
             verdicts.append(Verdict(settlement.id, State.SUCCEEDED, (), kind))
-    _end_all(transaction, succeeded, State.SUCCEEDED, None, lanes, by_owner=True)
+    _end_all(transaction, succeeded, State.SUCCEEDED, None, counts, by_owner=True)
     if wellness:
         server_health.note(transaction, wellness)
     moves = draw(transaction)
     if not moves and not transaction.released and None not in verdicts:
         return cast("list[Verdict]", verdicts)
     found = [
-        _placed(verdict, moves) if verdict is not None else _already(transaction, settlement)
+        _with_new_states(verdict, moves) if verdict is not None else _already(transaction, settlement)
         for settlement, verdict in zip(settlements, verdicts, strict=True)
     ]
     if found and transaction.released:
@@ -88,7 +88,7 @@ def finish(transaction: Transaction, settlements: Sequence[FencedOutcome]) -> li
     return found
 
 
-def _placed(verdict: Verdict, moves: Moves) -> Verdict:
+def _with_new_states(verdict: Verdict, moves: Moves) -> Verdict:
     """A task that went back into its line may have a place there at once."""
     if verdict.id not in moves:
         return verdict
@@ -101,8 +101,8 @@ def _text(result: bytes | None) -> str | None:
 
 def _succeed_with_children(transaction: Transaction, task_id: int, kind: str, outcome: Succeeded) -> Verdict:
     """The parent ends first, so that a child may have its key."""
-    lanes = _leave(transaction, [task_id])
-    _end_all(transaction, [(task_id, _text(outcome.result))], State.SUCCEEDED, None, lanes, by_owner=True)
+    counts = _leave(transaction, [task_id])
+    _end_all(transaction, [(task_id, _text(outcome.result))], State.SUCCEEDED, None, counts, by_owner=True)
     children = [msgspec.structs.replace(child, on_conflict="return") for child in outcome.children]
     return Verdict(task_id, State.SUCCEEDED, tuple(child.id for child in store(transaction, children)), kind)
 
@@ -112,16 +112,16 @@ def _end_all(
     ended: Sequence[tuple[int, str | None]],
     state: State,
     reason: Reason | None,
-    lanes: Counter[tuple[str, str]],
+    counts: Counter[tuple[str, str]],
     *,
     by_owner: bool,
 ) -> None:
-    """Move rows, given as pairs of id and result, to the history; `lanes` says how many of which queue and kind."""
+    """Move rows, given as pairs of id and result, to the history; `counts` says how many of which queue and kind."""
     if not ended:
         return
     transaction.run("end", state, reason, by_owner, transaction.now, as_json(ended))
     transaction.run("forget", as_json(task_id for task_id, _ in ended))
-    for (queue, kind), count in lanes.items():
+    for (queue, kind), count in counts.items():
         transaction.run("tally", queue, kind, state, count)
 
 
@@ -163,7 +163,7 @@ def _move(transaction: Transaction, task_id: int, outcome: Outcome, *, is_comman
         case Retrying(delay=delay) | Snoozed(delay=delay):
             return release(transaction, task_id, transaction.now + delay, by_owner=True)
         case KeyAssigned(limit_key=limit_key):
-            transaction.run("enter_line", limit_key, task_id)
+            transaction.run("enter_key_queue", limit_key, task_id)
         case HandedBack(protected_for=protected_for) if protected_for > 0:
             transaction.run("spare", transaction.now + protected_for, task_id)
     return release(transaction, task_id, None, by_owner=True)
@@ -173,18 +173,18 @@ def end(
     transaction: Transaction, ids: Sequence[int], state: State, reason: Reason | None, *, by_owner: bool = False
 ) -> State:
     """Move rows without a result to the history; `by_owner`: whoever claimed them says so."""
-    lanes = _leave(transaction, ids)
-    _end_all(transaction, [(task_id, None) for task_id in ids], state, reason, lanes, by_owner=by_owner)
+    counts = _leave(transaction, ids)
+    _end_all(transaction, [(task_id, None) for task_id in ids], state, reason, counts, by_owner=by_owner)
     return state
 
 
 def _leave(transaction: Transaction, ids: Sequence[int]) -> Counter[tuple[str, str]]:
     """Tasks are about to end: how many of which queue and kind they are; their lines and groups are written down."""
-    lanes: Counter[tuple[str, str]] = Counter()
-    for queue, kind, limit_key, group_id in transaction.rows("lanes", as_json(ids)):
+    counts: Counter[tuple[str, str]] = Counter()
+    for queue, kind, limit_key, group_id in transaction.rows("memberships", as_json(ids)):
         transaction.touch(kind, limit_key, group_id)
-        lanes[queue, kind] += 1
-    return lanes
+        counts[queue, kind] += 1
+    return counts
 
 
 def release(transaction: Transaction, task_id: int, run_at: int | None, *, by_owner: bool = False) -> State:

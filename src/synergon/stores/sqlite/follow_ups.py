@@ -19,9 +19,9 @@ def draw(transaction: Transaction) -> Moves:
     if transaction.groups:
         touched, transaction.groups = transaction.groups, set()
         moves.update(_end_groups(transaction, touched))
-    if transaction.lines:
-        lines, transaction.lines = transaction.lines, set()
-        moves.update(balance(transaction, lines))
+    if transaction.key_queues:
+        key_queues, transaction.key_queues = transaction.key_queues, set()
+        moves.update(balance(transaction, key_queues))
     return moves
 
 

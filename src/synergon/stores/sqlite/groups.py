@@ -12,7 +12,7 @@ from synergon.model.record import to_datetime
 from synergon.model.tasks import Cutoffs, Moved
 from synergon.stores.sqlite import operations
 from synergon.stores.sqlite.follow_ups import draw
-from synergon.stores.sqlite.insert import placed, store
+from synergon.stores.sqlite.insert import store, with_new_states
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
@@ -26,7 +26,7 @@ def open_group(transaction: Transaction, new: NewGroup) -> OpenedGroup:
     if then:
         transaction.run("set_then", inserted[-1].id, group_id)
     transaction.groups.add(group_id)  # one without tasks has ended at once
-    inserted = placed(inserted, draw(transaction))
+    inserted = with_new_states(inserted, draw(transaction))
     return OpenedGroup(id=group_id, insertions=tuple(inserted[: len(members)]), then=inserted[-1] if then else None)
 
 

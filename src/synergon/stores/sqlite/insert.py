@@ -22,10 +22,10 @@ READY: Final = State.READY  # to look a member up takes longer than to compare i
 def insert(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks` or, raising `KeyConflict`, none that a commit could keep."""
     inserted = store(transaction, tasks)
-    return placed(inserted, draw(transaction)) if transaction.lines else inserted
+    return with_new_states(inserted, draw(transaction)) if transaction.key_queues else inserted
 
 
-def placed(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
+def with_new_states(inserted: Sequence[Insertion], moves: Moves) -> list[Insertion]:
     """What became of tasks that their lines have put in order since."""
     return [
         Insertion(entry.id, entry.created, moves[entry.id][1]) if entry.id in moves else entry for entry in inserted

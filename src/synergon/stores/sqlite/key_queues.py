@@ -50,11 +50,11 @@ _LAST: Final = msgspec.json.Decoder(tuple[int, int])
 _FIRST: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 
 
-def balance(transaction: Transaction, lines: Iterable[tuple[str, str]]) -> Moves:
+def balance(transaction: Transaction, key_queues: Iterable[tuple[str, str]]) -> Moves:
     """Put lines, given as pairs of kind and limit key, in order; what was moved for it."""
     moves: Moves = {}
     has_paused = bool(transaction.rows("paused_queues"))
-    for kind, keys in _by_kind(lines).items():
+    for kind, keys in _by_kind(key_queues).items():
         balancing = _Balancing(transaction, kind, moves)
         for chunk in _chunks(keys):
             balancing.put_in_order(chunk, has_paused=has_paused)
@@ -66,20 +66,20 @@ def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
         yield keys[start : start + SIZES[-1]]
 
 
-_LINES: Final = tuple(f"line_{number}" for number in range(SIZES[-1]))
+_KEY_NAMES: Final = tuple(f"key_{number}" for number in range(SIZES[-1]))
 """The names of the parameters."""
 
 _TEXTS: Final = {
-    (name, size): SQL[name].replace("{lines}", ", ".join(f"(:{line})" for line in _LINES[:size]))
-    for name in ("survey", "promote_lines", "demote_paused", "rates", "line_up")
+    (name, size): SQL[name].replace("{keys}", ", ".join(f"(:{key_name})" for key_name in _KEY_NAMES[:size]))
+    for name in ("survey", "promote_key_queues", "demote_paused", "rates", "join_key_queue")
     for size in SIZES
 }
 
 
-def _of_lines(transaction: Transaction, name: str, kind: str, keys: Sequence[str], **more: int) -> list[Any]:
+def _of_key_queues(transaction: Transaction, name: str, kind: str, keys: Sequence[str], **more: int) -> list[Any]:
     """All rows of a named statement that takes a list of lines, and perhaps more."""
     size = next(size for size in SIZES if size >= len(keys))
-    return transaction.select(_TEXTS[name, size], dict(zip_longest(_LINES[:size], keys)) | {"kind": kind, **more})
+    return transaction.select(_TEXTS[name, size], dict(zip_longest(_KEY_NAMES[:size], keys)) | {"kind": kind, **more})
 
 
 def terms_of(transaction: Transaction, kind: str) -> Terms:
@@ -106,47 +106,47 @@ class _Balancing:
         value, rate = self._terms
         if value is None and rate is None:
             # In paused queues too: a line without end has no place to keep for others.
-            self._move_all("promote_lines", keys, State.READY)
+            self._move_all("promote_key_queues", keys, State.READY)
             return
         if has_paused:  # a task that nobody may claim must not take the place of one that could run
             self._move_all("demote_paused", keys, State.WAITING)
         next_moments: dict[str, int] = {}
         if rate is not None:
             # Whose turn has come is in line again, noticed or not: nobody behind it may take the place meanwhile.
-            self._move_all("line_up", keys, State.WAITING, now=self._transaction.now)
-            next_moments = dict(_of_lines(self._transaction, "rates", self._kind, keys))
+            self._move_all("join_key_queue", keys, State.WAITING, now=self._transaction.now)
+            next_moments = dict(_of_key_queues(self._transaction, "rates", self._kind, keys))
         promoted: list[int] = []
-        for row in _of_lines(self._transaction, "survey", self._kind, keys, limit=self._few):
-            promoted += self._order_line(_standing(row), next_moments.get(row[0]))
+        for row in _of_key_queues(self._transaction, "survey", self._kind, keys, limit=self._few):
+            promoted += self._balance_one(_standing(row), next_moments.get(row[0]))
         self._promote(promoted)
 
     def _move_all(self, statement: str, keys: Sequence[str], state: State, **more: int) -> None:
-        for (task_id,) in _of_lines(self._transaction, statement, self._kind, keys, **more):
+        for (task_id,) in _of_key_queues(self._transaction, statement, self._kind, keys, **more):
             self._moves[task_id] = self._kind, state
 
-    def _order_line(self, line: Standing, next_at: int | None) -> Sequence[int]:
+    def _balance_one(self, key_queue: Standing, next_at: int | None) -> Sequence[int]:
         """Demote what has no place in the line; the ones that may be promoted."""
-        places = UNLIMITED if self._terms.value is None else max(self._terms.value - line.running, 0)
+        permits = UNLIMITED if self._terms.value is None else max(self._terms.value - key_queue.running, 0)
         rate = self._terms.rate
-        if rate is None or places == 0:
-            return self._fill(line, places)
+        if rate is None or permits == 0:
+            return self._fill(key_queue, permits)
         allowed = rates.allowed(rate, next_at, self._transaction.now)
-        promoted = self._fill(line, min(places, allowed))
+        promoted = self._fill(key_queue, min(permits, allowed))
         if allowed == 0:
-            self._give_turn(line.limit_key, rates.next_start(rate, next_at, self._transaction.now))
+            self._give_turn(key_queue.limit_key, rates.next_start(rate, next_at, self._transaction.now))
         return promoted
 
-    def _fill(self, line: Standing, places: int) -> Sequence[int]:
-        wanted = places - line.ready
-        if wanted < 0 or wanted > len(line.first_waiting) == self._few or _is_overtaken(line):
-            return self._rank(line.limit_key, places)
-        return [task_id for _, task_id in line.first_waiting[:wanted]]
+    def _fill(self, key_queue: Standing, permits: int) -> Sequence[int]:
+        wanted = permits - key_queue.ready
+        if wanted < 0 or wanted > len(key_queue.first_waiting) == self._few or _is_overtaken(key_queue):
+            return self._rank(key_queue.limit_key, permits)
+        return [task_id for _, task_id in key_queue.first_waiting[:wanted]]
 
-    def _rank(self, limit_key: str, places: int) -> Sequence[int]:
+    def _rank(self, limit_key: str, permits: int) -> Sequence[int]:
         """The long way, for a line whose order has changed or that has many places."""
-        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=places)
+        first = self._transaction.rows("first_of_key_queue", kind=self._kind, limit_key=limit_key, limit=permits)
         staying = {task_id for task_id, state in first if state == State.READY}
-        ready = [task_id for (task_id,) in self._transaction.rows("ready_of_line", self._kind, limit_key)]
+        ready = [task_id for (task_id,) in self._transaction.rows("ready_of_key_queue", self._kind, limit_key)]
         self._demote([task_id for task_id in ready if task_id not in staying])
         return [task_id for task_id, state in first if state == State.WAITING]
 
@@ -162,7 +162,7 @@ class _Balancing:
 
     def _give_turn(self, limit_key: str, turn: int) -> None:
         """Only time holds the line back: its first task comes when it may start, and looks for a place then."""
-        first = self._transaction.rows("first_of_line", kind=self._kind, limit_key=limit_key, limit=1)
+        first = self._transaction.rows("first_of_key_queue", kind=self._kind, limit_key=limit_key, limit=1)
         if first and self._transaction.row("has_turn", self._kind, limit_key, turn) is None:
             ((task_id, _),) = first
             self._transaction.run("give_turn", turn, task_id)
@@ -180,15 +180,15 @@ def _standing(row: tuple[Any, ...]) -> Standing:
     )
 
 
-def _is_overtaken(line: Standing) -> bool:
+def _is_overtaken(key_queue: Standing) -> bool:
     """Whether one that waits has a better place than one that is ready."""
-    if line.last_ready is None or not line.first_waiting:
+    if key_queue.last_ready is None or not key_queue.first_waiting:
         return False
-    return _order(line.first_waiting[0]) < _order(line.last_ready)
+    return _order(key_queue.first_waiting[0]) < _order(key_queue.last_ready)
 
 
-def _order(place: tuple[int, int]) -> tuple[int, int]:
-    priority, task_id = place
+def _order(position: tuple[int, int]) -> tuple[int, int]:
+    priority, task_id = position
     return -priority, task_id
 
 
@@ -199,25 +199,25 @@ def charge_starts(transaction: Transaction, started: Counter[tuple[str, str]]) -
         if rate is None:
             continue
         for chunk in _chunks(keys):
-            next_moments = dict(_of_lines(transaction, "rates", kind, chunk))
+            next_moments = dict(_of_key_queues(transaction, "rates", kind, chunk))
             for key in chunk:
                 next_at = rates.after(rate, next_moments.get(key), transaction.now, started[kind, key])
                 transaction.run("charge_rate", kind, key, next_at)
                 transaction.touch(kind, key)
 
 
-def _by_kind(lines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _by_kind(key_queues: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     by_kind: dict[str, list[str]] = defaultdict(list)
-    for kind, limit_key in lines:
+    for kind, limit_key in key_queues:
         by_kind[kind].append(limit_key)
     return by_kind
 
 
 def touch_kind(transaction: Transaction, kind: str) -> None:
     """All lines of the kind may have to be put in order."""
-    transaction.lines.update((kind, row[0]) for row in transaction.rows("lines_of_kind", kind=kind))
+    transaction.key_queues.update((kind, row[0]) for row in transaction.rows("key_queues_of_kind", kind=kind))
 
 
 def touch_queue(transaction: Transaction, queue: str) -> None:
     """All lines that tasks of the queue stand in may have to be put in order."""
-    transaction.lines.update((row[0], row[1]) for row in transaction.rows("lines_of_queue", queue))
+    transaction.key_queues.update((row[0], row[1]) for row in transaction.rows("key_queues_of_queue", queue))

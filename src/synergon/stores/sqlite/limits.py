@@ -15,7 +15,7 @@ from synergon.stores.sqlite.follow_ups import draw
 from synergon.stores.sqlite.key_queues import touch_kind
 from synergon.stores.sqlite.transaction import Transaction
 
-OF_LINES: Final = "key:"
+OF_KEY_QUEUES: Final = "key:"
 """Limits whose names begin so belong to the lines of a kind."""
 
 
@@ -48,8 +48,8 @@ def set_limit(transaction: Transaction, name: str, value: int | None) -> bool:
 
 
 def _touch(transaction: Transaction, name: str) -> None:
-    if name.startswith(OF_LINES):
-        touch_kind(transaction, name.removeprefix(OF_LINES))
+    if name.startswith(OF_KEY_QUEUES):
+        touch_kind(transaction, name.removeprefix(OF_KEY_QUEUES))
 
 
 def split(holds: str) -> tuple[str, ...]:
@@ -61,13 +61,13 @@ def limits(transaction: Transaction) -> list[LimitRecord]:
     """All limits, by name, with what is in use."""
     rows = transaction.rows("limits")
     used = _used(transaction, [row[0] for row in rows])
-    lines = {(OF_LINES + kind, state): count for kind, state, count in transaction.rows("used_lines")}
+    key_queues = {(OF_KEY_QUEUES + kind, state): count for kind, state, count in transaction.rows("used_key_queues")}
     return [
         LimitRecord(
             name=name,
             value=value,
-            in_use=lines.get((name, "running"), used[name]),
-            waiting=lines.get((name, "waiting"), 0),
+            in_use=key_queues.get((name, "running"), used[name]),
+            waiting=key_queues.get((name, "waiting"), 0),
             rate=NewRate(every=every, burst=burst) if every is not None else None,
         )
         for name, value, every, burst in rows

@@ -32,7 +32,7 @@ def _make_ready(transaction: Transaction, limit: int) -> Counter[str]:
     due = transaction.rows("due", transaction.now, limit)
     transaction.run("make_ready", as_json(row[0] for row in due))
     ready = Counter(kind for _, kind, limit_key in due if limit_key is None)
-    transaction.lines.update((kind, limit_key) for _, kind, limit_key in due if limit_key is not None)
+    transaction.key_queues.update((kind, limit_key) for _, kind, limit_key in due if limit_key is not None)
     ready.update(kind for kind, state in draw(transaction).values() if state == State.READY)
     return ready
 
@@ -67,10 +67,10 @@ def _refused(transaction: Transaction, task_id: int) -> Moved:
 
 def retry(transaction: Transaction, ids: Sequence[int]) -> list[Moved]:
     """Bring ended tasks back."""
-    return _placed([_retry(transaction, task_id) for task_id in ids], draw(transaction))
+    return _with_new_states([_retry(transaction, task_id) for task_id in ids], draw(transaction))
 
 
-def _placed(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
+def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
     """A task that went into its line may have a place there at once."""
     return [msgspec.structs.replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
@@ -126,7 +126,7 @@ def _delete(transaction: Transaction, task_id: int) -> Moved:
 def reschedule(transaction: Transaction, changes: Sequence[Rescheduling]) -> list[Moved]:
     """Change when tasks are due."""
     moved = [_reschedule(transaction, change) for change in changes]
-    return _placed(moved, draw(transaction))
+    return _with_new_states(moved, draw(transaction))
 
 
 def _reschedule(transaction: Transaction, change: Rescheduling) -> Moved:
@@ -146,7 +146,7 @@ def _reschedule(transaction: Transaction, change: Rescheduling) -> Moved:
 def set_priority(transaction: Transaction, changes: Sequence[Reprioritizing]) -> list[Moved]:
     """Change the order."""
     moved = [_set_priority(transaction, change) for change in changes]
-    return _placed(moved, draw(transaction))
+    return _with_new_states(moved, draw(transaction))
 
 
 def _set_priority(transaction: Transaction, change: Reprioritizing) -> Moved:

@@ -32,15 +32,15 @@ _SERVER: Final = 16
 Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
 
 
-class Lane(NamedTuple):
+class ReadyGroup(NamedTuple):
     """Where tasks stand that are as good as each other but for priority and age."""
 
-    room: KindRequest
+    kind_request: KindRequest
     queue: str
     requirements: str
 
 
-class Lanes:
+class ReadyGroups:
     """The lanes of kinds, in queues that are asked for and not paused; those of commands in every queue."""
 
     def __init__(self, transaction: Transaction, queues: frozenset[str] | None) -> None:
@@ -48,55 +48,66 @@ class Lanes:
         self._queues = queues
         self._paused = {row[0] for row in transaction.rows("paused_queues")}
 
-    def of(self, rooms: Sequence[KindRequest]) -> list[Lane]:
+    def of(self, kind_requests: Sequence[KindRequest]) -> list[ReadyGroup]:
         """All lanes of these kinds that have tasks."""
-        asked = rooms if len(rooms) == 1 else self._with_tasks({room.kind: room for room in rooms})
+        asked = (
+            kind_requests
+            if len(kind_requests) == 1
+            else self._with_tasks({kind_request.kind: kind_request for kind_request in kind_requests})
+        )
         return [
-            Lane(room, queue, requirements)
-            for room in asked
-            for queue, requirements in self._transaction.rows("lanes_of_kind", kind=room.kind)
-            if self._is_open(room, queue)
+            ReadyGroup(kind_request, queue, requirements)
+            for kind_request in asked
+            for queue, requirements in self._transaction.rows("ready_groups_of_kind", kind=kind_request.kind)
+            if self._is_open(kind_request, queue)
         ]
 
-    def _with_tasks(self, rooms: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
+    def _with_tasks(self, kind_requests: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
         """From each kind that has ready tasks to the next one that is asked for: kinds without tasks cost nothing."""
-        kinds, number = sorted(rooms), 0
+        kinds, number = sorted(kind_requests), 0
         while number < len(kinds):
             (found,) = self._transaction.row("next_kind", kinds[number])
             if found is None:
                 return
             number = bisect_left(kinds, found, number)
             if number < len(kinds) and kinds[number] == found:
-                yield rooms[found]
+                yield kind_requests[found]
                 number += 1
 
-    def _is_open(self, room: KindRequest, queue: str) -> bool:
-        if room.is_command:
+    def _is_open(self, kind_request: KindRequest, queue: str) -> bool:
+        if kind_request.is_command:
             return True
         return queue not in self._paused and (self._queues is None or queue in self._queues)
 
-    def first(self, lane: Lane, limit: int) -> list[Any]:
+    def first(self, ready_group: ReadyGroup, limit: int) -> list[Any]:
         """At most so many rows of a lane, in order."""
         return self._transaction.rows(
-            "ready", lane.room.kind, lane.queue, lane.requirements, self._transaction.now, limit
+            "ready",
+            ready_group.kind_request.kind,
+            ready_group.queue,
+            ready_group.requirements,
+            self._transaction.now,
+            limit,
         )
 
-    def commands_for(self, lane: Lane, servers: Collection[str], limit: int) -> list[Any]:
+    def commands_for(self, ready_group: ReadyGroup, servers: Collection[str], limit: int) -> list[Any]:
         """Commands for any server or for one of these; no other's are looked at."""
-        now, kind, rows = self._transaction.now, lane.room.kind, self._transaction.rows
+        now, kind, rows = self._transaction.now, ready_group.kind_request.kind, self._transaction.rows
         targets = [row[0] for row in rows("wanted_servers", kind=kind) if row[0] is None or row[0] in servers]
         found = merged([rows("ready_commands", kind, target, now, limit) for target in targets], limit, itemgetter(0))
-        return [row for row in found if lane_of(row) == (kind, lane.queue, lane.requirements)]
+        return [row for row in found if ready_group_of(row) == (kind, ready_group.queue, ready_group.requirements)]
 
-    def among(self, rooms: Mapping[str, KindRequest], ids: Sequence[int]) -> list[Any]:
+    def among(self, kind_requests: Mapping[str, KindRequest], ids: Sequence[int]) -> list[Any]:
         """The rows of these tasks that stand in a lane of these kinds, in any order."""
         rows = self._transaction.rows("ready_among", as_json(ids), self._transaction.now)
-        return [row for row in rows if row[KIND] in rooms and self._is_open(rooms[row[KIND]], row[_QUEUE])]
+        return [
+            row for row in rows if row[KIND] in kind_requests and self._is_open(kind_requests[row[KIND]], row[_QUEUE])
+        ]
 
 
-def order_of(lanes: Sequence[Lane]) -> Order:
+def order_of(ready_groups: Sequence[ReadyGroup]) -> Order:
     """`node_capacity.claim_order` for kinds that share nothing but slots: priority, rank, age."""
-    ranks = {lane.room.kind: lane.room.rank for lane in lanes}
+    ranks = {ready_group.kind_request.kind: ready_group.kind_request.rank for ready_group in ready_groups}
     if len(set(ranks.values())) == 1:
         return _by_age
     return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])
@@ -112,7 +123,7 @@ def merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
     return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
 
 
-def lane_of(row: tuple[Any, ...]) -> tuple[str, str, str]:
+def ready_group_of(row: tuple[Any, ...]) -> tuple[str, str, str]:
     """The lane in which a row stands."""
     return row[KIND], row[_QUEUE], row[DEMAND]
 

@@ -318,8 +318,8 @@ class SqliteStore:
     ) -> OrderedFinalEvents:
         """Read the ends of tasks."""
 
-        def look(place: Position, limit: int) -> asyncio.Future[final_events.Found]:
-            return self._read(final_events.look, place, states, kinds, limit)
+        def look(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
+            return self._read(final_events.look, position, states, kinds, limit)
 
         if after == NOW:
             moment = await self._read(final_events.last_moment)

@@ -46,7 +46,7 @@ class Transaction:
     """What a piece of work may use. Time stands still in it, and ids are given in order.
 
     New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
-    commit share statements too. What is written down in `lines` and `groups` is put in order by
+    commit share statements too. What is written down in `key_queues` and `groups` is put in order by
     `follow_ups.draw` before the work returns.
     """
 
@@ -61,7 +61,7 @@ class Transaction:
         "_pending",
         "_steady",
         "groups",
-        "lines",
+        "key_queues",
         "released",
     )
 
@@ -77,7 +77,7 @@ class Transaction:
         """What tasks have in common, and the rest of each, one after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
-        self.lines: set[tuple[str, str]] = set()
+        self.key_queues: set[tuple[str, str]] = set()
         self.groups: set[int] = set()
         self.released: list[str] = []
         """The kinds of tasks that waited for a group which has ended."""
@@ -112,7 +112,7 @@ class Transaction:
     def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
         """A task of this line and this group has moved."""
         if limit_key is not None:
-            self.lines.add((kind, limit_key))
+            self.key_queues.add((kind, limit_key))
         if group_id is not None:
             self.groups.add(group_id)
 

@@ -71,8 +71,11 @@ class _Contest:
     def _rest(self) -> ClaimRequest:
         """What there is still room for."""
         by_kind = Counter(row["kind"] for row in self.taken)
-        rooms = tuple(replace(room, count=room.count - by_kind[room.kind]) for room in self._request.kinds)
-        return replace(self._request, kinds=rooms, limit=self._request.limit - len(self.taken))
+        kind_requests = tuple(
+            replace(kind_request, count=kind_request.count - by_kind[kind_request.kind])
+            for kind_request in self._request.kinds
+        )
+        return replace(self._request, kinds=kind_requests, limit=self._request.limit - len(self.taken))
 
     async def _take(self, ids: Sequence[int], *, halves: bool) -> None:
         try:
@@ -95,13 +98,13 @@ async def _look(session: Session, request: ClaimRequest, held: Sequence[int]) ->
     return await session.rows(
         "candidates",
         request.node_id,
-        [room.kind for room in request.kinds],
-        [room.count for room in request.kinds],
+        [kind_request.kind for kind_request in request.kinds],
+        [kind_request.count for kind_request in request.kinds],
         request.limit,
         queues_of(request),
-        min(request.limit, max((room.count for room in request.kinds), default=0)),
+        min(request.limit, max((kind_request.count for kind_request in request.kinds), default=0)),
         held,
-        [room.rank for room in request.kinds],
+        [kind_request.rank for kind_request in request.kinds],
     )
 
 

@@ -41,7 +41,7 @@ class ClockFinalEvents:
         self._states = sorted(states)
         self._kinds = None if kinds is None else sorted(kinds)
         self._stretch = timedelta(seconds=stretch_seconds)
-        self._place: tuple[datetime, int] = (EPOCH, 0)
+        self._position: tuple[datetime, int] = (EPOCH, 0)
         self._given: dict[tuple[int, datetime], None] = {}
         """What was given of the stretch."""
         self._floor = Floor(None)
@@ -55,7 +55,7 @@ class ClockFinalEvents:
         reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
         if after == NOW:
             now = await run(_now)
-            reading._place = (now, 0)
+            reading._position = (now, 0)
             reading._floor = Floor(from_datetime(now))
             reading._given = dict.fromkeys(await run(_since, reading._states, now - reading._stretch, now))
         elif after is not None:
@@ -63,17 +63,17 @@ class ClockFinalEvents:
             if found is None:
                 raise unreadable(after)
             moment, floor = numbers_of(after, *found.groups(default="0"), greatest=_LAST_MOMENT)
-            reading._place = (to_datetime(moment) - reading._stretch, 0)
-            reading._floor = Floor(max(floor, from_datetime(reading._place[0])))
+            reading._position = (to_datetime(moment) - reading._stretch, 0)
+            reading._floor = Floor(max(floor, from_datetime(reading._position[0])))
         return reading
 
     async def read(self, limit: int) -> list[Event]:
         """The next ends."""
-        gone, rows = await self._run(_page, self._states, self._kinds, *self._place, limit)
-        self._floor.check(gone, from_datetime(self._place[0]))
+        gone, rows = await self._run(_page, self._states, self._kinds, *self._position, limit)
+        self._floor.check(gone, from_datetime(self._position[0]))
         late = await self._late(limit) if len(rows) < limit else []
         if rows:
-            self._place = (rows[-1]["finished_at"], rows[-1]["id"])
+            self._position = (rows[-1]["finished_at"], rows[-1]["id"])
         self._remember(late)  # some of which, of the very moment of the place, may be in both
         new = [row for row in rows if (row["id"], row["finished_at"]) not in self._given]
         self._remember(new)
@@ -83,7 +83,7 @@ class ClockFinalEvents:
         """What has turned up in the part that was read already; what is beyond the limit is found again."""
         is_long = time.monotonic() - self._looked_at > LONG_LOOK_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
-        since, until = max(self._place[0], EPOCH + back) - back, self._place[0]
+        since, until = max(self._position[0], EPOCH + back) - back, self._position[0]
         missing = [key for key in await self._run(_since, self._states, since, until) if key not in self._given]
         if is_long and len(missing) <= limit:
             self._looked_at = time.monotonic()
@@ -95,7 +95,7 @@ class ClockFinalEvents:
     def _remember(self, rows: list[Any]) -> None:
         for row in rows:
             self._given[row["id"], row["finished_at"]] = None
-        oldest = self._place[0] - 2 * self._stretch
+        oldest = self._position[0] - 2 * self._stretch
         while self._given:
             key = next(iter(self._given))
             if key[1] >= oldest:
@@ -103,7 +103,7 @@ class ClockFinalEvents:
             del self._given[key]
 
     def _cursor(self, row: Any) -> str:
-        moment = from_datetime(max(row["finished_at"], self._place[0]))
+        moment = from_datetime(max(row["finished_at"], self._position[0]))
         return f"{moment}{self._floor.suffix(moment)}"
 
 

@@ -60,13 +60,13 @@ CREATE INDEX task_expiry ON {schema}.task (expires_at) WHERE expires_at IS NOT N
 CREATE UNIQUE INDEX task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
 -- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
 -- may come back.
-CREATE INDEX task_line ON {schema}.task (kind, limit_key, state, priority DESC, id, queue)
+CREATE INDEX task_key_queue ON {schema}.task (kind, limit_key, state, priority DESC, id, queue)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
-CREATE INDEX task_turn ON {schema}.task (kind, limit_key, run_at)
+CREATE INDEX task_deferred ON {schema}.task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state || '' = 'scheduled';
 -- What running tasks hold; and no two of them have the same place on a server.
 CREATE INDEX task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
-CREATE UNIQUE INDEX task_seat ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE UNIQUE INDEX task_server_slot ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX task_command ON {schema}.task (kind, target, id) WHERE is_command AND state || '' = 'ready';
 CREATE INDEX task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
 CREATE INDEX task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
@@ -225,6 +225,6 @@ CREATE TABLE {schema}.audit_log (
 CREATE INDEX audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
 -- Rows to be locked. `keys`: by whoever stores several tasks with keys at once: two lists with the same keys in another
--- order would wait for each other. `lines`: by whoever gives a kind the limit of its lines, against those who find none.
+-- order would wait for each other. `key_queues`: by whoever gives a kind the limit of its lines, against those who find none.
 CREATE TABLE {schema}.lock_row (name text PRIMARY KEY);
-INSERT INTO {schema}.lock_row VALUES ('keys'), ('lines');
+INSERT INTO {schema}.lock_row VALUES ('keys'), ('key_queues');

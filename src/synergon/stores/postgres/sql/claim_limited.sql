@@ -1,38 +1,38 @@
--- name: lanes
+-- name: ready_groups
 -- Whether the node has a lease, whether it is cordoned, and what the ready tasks of these kinds requirements, by jumping from
 -- one set of requirements to the next in the index. Commands come from every queue. Nothing is locked.
-WITH RECURSIVE lane (kind, queue, requirements) AS (
-    SELECT room.kind, queue.name, (
+WITH RECURSIVE ready_group (kind, queue, requirements) AS (
+    SELECT kind_request.kind, queue.name, (
         SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name ORDER BY requirements LIMIT 1
+        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name ORDER BY requirements LIMIT 1
     )
-    FROM unnest($2::text[], $3::boolean[]) AS room (kind, is_command) CROSS JOIN {schema}.queue
-    WHERE room.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    FROM unnest($2::text[], $3::boolean[]) AS kind_request (kind, is_command) CROSS JOIN {schema}.queue
+    WHERE kind_request.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
     UNION ALL
-    SELECT lane.kind, lane.queue, (
+    SELECT ready_group.kind, ready_group.queue, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.kind = lane.kind AND task.queue = lane.queue AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
 SELECT node.is_cordoned, found.kind, found.requirements
 FROM (SELECT 1) AS always
 LEFT JOIN (
     SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 ) AS node ON true
-LEFT JOIN (SELECT DISTINCT kind, requirements FROM lane WHERE requirements IS NOT NULL) AS found ON true
+LEFT JOIN (SELECT DISTINCT kind, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: ready
 -- The first ready tasks of some kinds and demands, in open queues; without locks. $6: how long a task has to be due
 -- before room is kept for it; $7: by whom. If $9, what running tasks hold is told beside, without an id.
-WITH lane AS MATERIALIZED (
+WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.requirements, asked.count, queue.name AS queue
     FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, requirements, count)
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
 )
-SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found.target, found.server, found.attempts,
+SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target, found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $7
@@ -40,13 +40,13 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
-FROM lane CROSS JOIN LATERAL (
+        ) AS may_be_reserved, NULL AS holds, NULL AS provider, NULL::integer AS slot
+FROM ready_group CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-    WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND requirements = lane.requirements
+    WHERE state = 'ready' AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ready_group.requirements
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
     ORDER BY priority DESC, id
-    LIMIT least(lane.count, $8)
+    LIMIT least(ready_group.count, $8)
 ) AS found
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
@@ -62,7 +62,7 @@ SELECT id, priority, kind, queue, requirements, target, server, attempts,
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = task.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_kept
+        ) AS may_be_reserved
 FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
     AND (expires_at IS NULL OR expires_at > now())
@@ -73,7 +73,7 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
 -- Commands are for a provider, not for a queue. Those for a server that is not among the open ones, which are $4
 -- (provider) and $5 (address), are not even looked at. If there are none of a kind, its servers are not gone through.
 -- The state is written so that no index but theirs will do.
-SELECT found.id, 0 AS priority, room.kind, found.queue, found.requirements, found.target, found.server, found.attempts,
+SELECT found.id, 0 AS priority, kind_request.kind, found.queue, found.requirements, found.target, found.server, found.attempts,
     coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $8
@@ -81,13 +81,13 @@ SELECT found.id, 0 AS priority, room.kind, found.queue, found.requirements, foun
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_kept
-FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL (
-    SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = room.kind LIMIT 1
+        ) AS may_be_reserved
+FROM unnest($1::text[], $2::text[]) AS kind_request (kind, provider) CROSS JOIN LATERAL (
+    SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind LIMIT 1
 ) AS one CROSS JOIN LATERAL (
     (
         SELECT id, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-        WHERE is_command AND state || '' = 'ready' AND kind = room.kind AND target IS NULL
+        WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind AND target IS NULL
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         ORDER BY id
         LIMIT $3
@@ -96,18 +96,18 @@ FROM unnest($1::text[], $2::text[]) AS room (kind, provider) CROSS JOIN LATERAL 
     SELECT its.*
     FROM unnest($4::text[], $5::text[]) AS open (provider, address) CROSS JOIN LATERAL (
         SELECT id, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-        WHERE is_command AND state || '' = 'ready' AND kind = room.kind AND target = open.address
+        WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind AND target = open.address
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         ORDER BY id
         LIMIT $3
     ) AS its
-    WHERE open.provider = room.provider
+    WHERE open.provider = kind_request.provider
 ) AS found
 
 -- name: lease
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 
--- name: take_seats
+-- name: take_permits
 -- Asked again, because the look was a statement of its own; a row that somebody else holds is passed over, and one that
 -- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two
 -- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
@@ -133,7 +133,7 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
     overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
--- name: keep
+-- name: reserve
 -- Room is kept for it, unless another node does so. $4: what it must requirements; NULL: anything.
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
@@ -162,7 +162,7 @@ RETURNING id
 
 -- name: demands
 -- What the ready tasks of a kind requirements, in open queues.
-WITH RECURSIVE lane (queue, requirements) AS (
+WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
         WHERE state = 'ready' AND kind = $1 AND queue = queue.name ORDER BY requirements LIMIT 1
@@ -170,16 +170,16 @@ WITH RECURSIVE lane (queue, requirements) AS (
     FROM {schema}.queue
     WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
     UNION ALL
-    SELECT lane.queue, (
+    SELECT ready_group.queue, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = lane.queue AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = ready_group.queue AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
-SELECT DISTINCT requirements FROM lane WHERE requirements IS NOT NULL
+SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
--- name: first_in_lanes
+-- name: first_in_ready_groups
 -- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues; without
 -- those that stand in the queues $7 and requirements $8. Two questions, because the index is in order of the one down and of
 -- the other up.
@@ -188,19 +188,19 @@ SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
 FROM {schema}.task
 WHERE id = ANY (ARRAY(
     SELECT found.id
-    FROM unnest($2::text[]) AS lane (requirements)
+    FROM unnest($2::text[]) AS ready_group (requirements)
     CROSS JOIN {schema}.queue
     CROSS JOIN LATERAL (
         (
             SELECT id, priority FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND requirements = lane.requirements
+            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
                 AND priority = $4 AND id > $5 AND (expires_at IS NULL OR expires_at > now())
             ORDER BY id LIMIT $6
         )
         UNION ALL
         (
             SELECT id, priority FROM {schema}.task
-            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND requirements = lane.requirements
+            WHERE state = 'ready' AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
                 AND priority < $4 AND (expires_at IS NULL OR expires_at > now())
             ORDER BY priority DESC, id LIMIT $6
         )
@@ -208,50 +208,50 @@ WHERE id = ANY (ARRAY(
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
         AND NOT EXISTS (
             SELECT 1 FROM unnest($7::text[], $8::text[]) AS passed (queue, requirements)
-            WHERE passed.queue = queue.name AND passed.requirements = lane.requirements
+            WHERE passed.queue = queue.name AND passed.requirements = ready_group.requirements
         )
     ORDER BY found.priority DESC, found.id LIMIT $6
 ))
 
--- name: place_of
+-- name: position_of
 SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
 WHERE id = $1 AND state || '' IN ('ready', 'waiting')
 
 -- name: ahead_ready
 -- How many ready tasks of a kind are before a place: the first of every lane, and of these the better ones.
-WITH RECURSIVE lane (queue, requirements) AS (
+WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
         WHERE state = 'ready' AND kind = $1 AND queue = queue.name ORDER BY requirements LIMIT 1
     )
     FROM {schema}.queue
     UNION ALL
-    SELECT lane.queue, (
+    SELECT ready_group.queue, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = lane.queue AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.kind = $1 AND task.queue = ready_group.queue AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
 SELECT count(*) FROM (
-    SELECT 1 FROM lane CROSS JOIN LATERAL (
+    SELECT 1 FROM ready_group CROSS JOIN LATERAL (
         SELECT priority, id FROM {schema}.task
-        WHERE state = 'ready' AND kind = $1 AND queue = lane.queue AND requirements = lane.requirements
+        WHERE state = 'ready' AND kind = $1 AND queue = ready_group.queue AND requirements = ready_group.requirements
             AND priority >= $2
         ORDER BY priority DESC, id LIMIT $4
     ) AS first
-    WHERE lane.requirements IS NOT NULL AND (first.priority > $2 OR first.id < $3)
+    WHERE ready_group.requirements IS NOT NULL AND (first.priority > $2 OR first.id < $3)
     LIMIT $4
 ) AS before
 
--- name: ahead_in_line
-WITH line AS MATERIALIZED (
+-- name: ahead_in_key_queue
+WITH key_queue AS MATERIALIZED (
     SELECT $1::text AS kind, $2::text AS limit_key, $3::text AS state
 )
 SELECT count(*) FROM (
-    SELECT 1 FROM line CROSS JOIN LATERAL (
+    SELECT 1 FROM key_queue CROSS JOIN LATERAL (
         SELECT priority, id FROM {schema}.task
-        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.state
+        WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.state
             AND priority >= $4
         ORDER BY priority DESC, id LIMIT $6
     ) AS first

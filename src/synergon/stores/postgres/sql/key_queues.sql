@@ -2,16 +2,16 @@
 -- A transaction that waits here sees what the previous holder wrote: whatever it counts, it counts by later statements.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
 
--- name: lock_lines
+-- name: lock_key_queues
 -- The limits of all key queues.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
 
 -- name: find_no_limit
 -- Beside others who find none, and not beside somebody who makes one.
-SELECT name FROM {schema}.lock_row WHERE name = 'lines' FOR KEY SHARE
+SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR KEY SHARE
 
 -- name: make_limit
-SELECT name FROM {schema}.lock_row WHERE name = 'lines' FOR UPDATE
+SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR UPDATE
 
 -- name: survey
 -- How lines stand: how many run, how many are ready, how many of those in paused queues, the last of those, and the
@@ -20,31 +20,31 @@ SELECT name FROM {schema}.lock_row WHERE name = 'lines' FOR UPDATE
 WITH paused AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
 ),
-line AS MATERIALIZED (
+key_queue AS MATERIALIZED (
     SELECT kind, limit_key, 'running' AS running, 'ready' AS ready, 'waiting' AS waiting
     FROM unnest($1::text[], $2::text[]) AS given (kind, limit_key)
 )
 SELECT
-    line.kind, line.limit_key, running.count AS running, ready.count AS ready, ready.paused AS paused,
+    key_queue.kind, key_queue.limit_key, running.count AS running, ready.count AS ready, ready.paused AS paused,
     last_ready.priority AS last_priority, last_ready.id AS last_id, waiting.priorities, waiting.ids
-FROM line
+FROM key_queue
 CROSS JOIN LATERAL (
     SELECT count(*) FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.running
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.running
 ) AS running
 CROSS JOIN LATERAL (
     SELECT count(*), count(*) FILTER (WHERE queue IN (SELECT name FROM paused)) AS paused FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.ready
 ) AS ready
 LEFT JOIN LATERAL (
     SELECT priority, id FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.ready
     ORDER BY priority, id DESC LIMIT 1
 ) AS last_ready ON true
 CROSS JOIN LATERAL (
     SELECT array_agg(first.priority) AS priorities, array_agg(first.id) AS ids FROM (
         SELECT priority, id FROM {schema}.task
-        WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+        WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.waiting
             AND queue NOT IN (SELECT name FROM paused)
         ORDER BY priority DESC, id LIMIT $3
     ) AS first
@@ -58,23 +58,23 @@ ORDER BY priority DESC, id LIMIT $3
 
 -- name: misplaced
 -- The ready tasks of a line that are not among its first $3.
-WITH line AS MATERIALIZED (
+WITH key_queue AS MATERIALIZED (
     SELECT $1::text AS kind, $2::text AS limit_key, 'ready' AS ready, 'waiting' AS waiting
 )
-SELECT task.id FROM line JOIN {schema}.task
-    ON task.kind = line.kind AND task.limit_key = line.limit_key AND task.after_group IS NULL AND task.state = line.ready
+SELECT task.id FROM key_queue JOIN {schema}.task
+    ON task.kind = key_queue.kind AND task.limit_key = key_queue.limit_key AND task.after_group IS NULL AND task.state = key_queue.ready
 WHERE task.id <> ALL (ARRAY(
     SELECT id FROM (
-        SELECT id, priority FROM line CROSS JOIN LATERAL (
+        SELECT id, priority FROM key_queue CROSS JOIN LATERAL (
             SELECT id, priority FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.ready
+            WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.ready
                 AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
             ORDER BY priority DESC, id LIMIT $3
         ) AS ready
         UNION ALL
-        SELECT id, priority FROM line CROSS JOIN LATERAL (
+        SELECT id, priority FROM key_queue CROSS JOIN LATERAL (
             SELECT id, priority FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = line.waiting
+            WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.waiting
                 AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
             ORDER BY priority DESC, id LIMIT $3
         ) AS waiting
@@ -97,15 +97,15 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 RETURNING id, kind
 
--- name: promote_lines
+-- name: promote_key_queues
 -- Lines that have no end. OFFSET 0 keeps the look by line, one after the other.
 UPDATE {schema}.task SET state = 'ready'
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
-        SELECT found.id FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key) CROSS JOIN LATERAL (
+        SELECT found.id FROM unnest($1::text[], $2::text[]) AS key_queue (kind, limit_key) CROSS JOIN LATERAL (
             SELECT id FROM {schema}.task
-            WHERE kind = line.kind AND limit_key = line.limit_key AND after_group IS NULL AND state = 'waiting'
+            WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = 'waiting'
             OFFSET 0
         ) AS found
     ))
@@ -113,9 +113,9 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 RETURNING id, kind
 
--- name: lines_of_kind
+-- name: key_queues_of_kind
 -- The lines of a kind that have ready or waiting tasks, by jumping from one to the next in the index.
-WITH RECURSIVE line (limit_key) AS (
+WITH RECURSIVE key_queue (limit_key) AS (
     (
         SELECT limit_key FROM {schema}.task
         WHERE limit_key IS NOT NULL AND after_group IS NULL AND kind = $1 ORDER BY limit_key LIMIT 1
@@ -123,19 +123,19 @@ WITH RECURSIVE line (limit_key) AS (
     UNION ALL
     SELECT (
         SELECT task.limit_key FROM {schema}.task
-        WHERE task.limit_key > line.limit_key AND task.after_group IS NULL AND task.kind = $1
+        WHERE task.limit_key > key_queue.limit_key AND task.after_group IS NULL AND task.kind = $1
         ORDER BY task.limit_key LIMIT 1
     )
-    FROM line WHERE line.limit_key IS NOT NULL
+    FROM key_queue WHERE key_queue.limit_key IS NOT NULL
 )
-SELECT limit_key FROM line
+SELECT limit_key FROM key_queue
 WHERE limit_key IS NOT NULL AND EXISTS (
     SELECT 1 FROM {schema}.task
-    WHERE task.kind = $1 AND task.limit_key = line.limit_key AND task.after_group IS NULL
+    WHERE task.kind = $1 AND task.limit_key = key_queue.limit_key AND task.after_group IS NULL
         AND task.state IN ('ready', 'waiting')
 )
 
--- name: lines_of_queue
+-- name: key_queues_of_queue
 SELECT DISTINCT kind, limit_key FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'waiting') AND queue = $1
 
@@ -144,19 +144,19 @@ WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'wait
 -- now. The index of turns is the only one that says `state || ''`, here and below: with another the planner would walk
 -- through all that is due, of any line, when its statistics are of another time.
 SELECT
-    line.kind, line.limit_key, rate.next_at, awaited.run_at AS awaited,
+    key_queue.kind, key_queue.limit_key, rate.next_at, awaited.run_at AS awaited,
     coalesce(first.run_at <= statement_timestamp(), false) AS is_due,
     floor(extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS now
-FROM unnest($1::text[], $2::text[]) AS line (kind, limit_key)
-LEFT JOIN {schema}.rate ON rate.kind = line.kind AND rate.limit_key = line.limit_key
+FROM unnest($1::text[], $2::text[]) AS key_queue (kind, limit_key)
+LEFT JOIN {schema}.rate ON rate.kind = key_queue.kind AND rate.limit_key = key_queue.limit_key
 LEFT JOIN LATERAL (
     SELECT run_at FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND state || '' = 'scheduled'
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND state || '' = 'scheduled'
     ORDER BY run_at LIMIT 1
 ) AS first ON true
 LEFT JOIN LATERAL (
     SELECT run_at FROM {schema}.task
-    WHERE kind = line.kind AND limit_key = line.limit_key AND state || '' = 'scheduled'
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND state || '' = 'scheduled'
         AND run_at > statement_timestamp()
     ORDER BY run_at LIMIT 1
 ) AS awaited ON true
@@ -164,7 +164,7 @@ LEFT JOIN LATERAL (
 -- name: next_start
 SELECT next_at FROM {schema}.rate WHERE kind = $1 AND limit_key = $2
 
--- name: line_up
+-- name: join_key_queue
 -- Those of a line whose turn has come. One whose row is locked is moved by its holder.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(

@@ -22,6 +22,6 @@ SELECT name FROM {schema}.task_limit WHERE value IS NOT NULL AND name NOT LIKE '
 SELECT holds, CASE WHEN slot IS NOT NULL THEN server END AS address, count(*) FROM {schema}.task
 WHERE holds IS NOT NULL GROUP BY 1, 2
 
--- name: used_lines
+-- name: used_key_queues
 SELECT kind, state, count(*) FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'waiting') GROUP BY kind, state

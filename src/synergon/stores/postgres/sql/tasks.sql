@@ -155,36 +155,36 @@ RETURNING state
 -- a task that was stored after its own moment: nothing has started before it was there.
 -- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
 -- all rows in that state, which it likes to do when it believes that there are few.
-WITH lane AS MATERIALIZED (
-    SELECT room.kind, room.count, room.rank, queue.name AS queue, (
+WITH ready_group AS MATERIALIZED (
+    SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
-        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND requirements > '' LIMIT 1
+        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements > '' LIMIT 1
     ) AS is_demanding
-    FROM unnest($2::text[], $3::integer[], $6::integer[]) AS room (kind, count, rank)
+    FROM unnest($2::text[], $3::integer[], $6::integer[]) AS kind_request (kind, count, rank)
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
 demanding AS MATERIALIZED (
-    SELECT DISTINCT kind FROM lane WHERE is_demanding
+    SELECT DISTINCT kind FROM ready_group WHERE is_demanding
 ),
 candidate AS MATERIALIZED (
-    SELECT found.id, lane.kind, lane.rank, found.priority, lane.count
-    FROM lane CROSS JOIN LATERAL (
+    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
+    FROM ready_group CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = lane.kind AND queue = lane.queue AND requirements = ''
+        WHERE state = 'ready' AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now())
         ORDER BY priority DESC, id
-        LIMIT least(lane.count, $4)
+        LIMIT least(ready_group.count, $4)
         FOR UPDATE SKIP LOCKED
     ) AS found
     WHERE NOT EXISTS (SELECT 1 FROM demanding)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS row_no
         FROM candidate
     ) AS ranked
-    WHERE place <= count
+    WHERE row_no <= count
     ORDER BY priority DESC, rank, id
     LIMIT $4
 ),
@@ -249,27 +249,27 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT found.id
-    FROM unnest($2::text[], $3::integer[]) AS room (kind, rank)
+    FROM unnest($2::text[], $3::integer[]) AS kind_request (kind, rank)
     CROSS JOIN {schema}.queue
     CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND requirements = ''
+        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now())
         ORDER BY priority DESC, id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
     ) AS found
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
-    ORDER BY found.priority DESC, room.rank, found.id
+    ORDER BY found.priority DESC, kind_request.rank, found.id
     LIMIT $4
 ))
 AND EXISTS (
     SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
 )
 AND NOT EXISTS (
-    SELECT 1 FROM unnest($2) AS room (kind) CROSS JOIN {schema}.queue CROSS JOIN LATERAL (
+    SELECT 1 FROM unnest($2) AS kind_request (kind) CROSS JOIN {schema}.queue CROSS JOIN LATERAL (
         SELECT 1 FROM {schema}.task
-        WHERE state = 'ready' AND kind = room.kind AND queue = queue.name AND requirements > '' LIMIT 1
+        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements > '' LIMIT 1
     ) AS demanding
     WHERE queue.paused_at IS NULL AND ($5 IS NULL OR queue.name = ANY ($5))
 )

@@ -56,13 +56,13 @@ CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
 -- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
 -- may come back. The state comes before the key, so that the few that are ready or running share pages.
-CREATE INDEX synergon_task_line ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
+CREATE INDEX synergon_task_key_queue ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
-CREATE INDEX synergon_task_turn ON synergon_task (kind, limit_key, run_at)
+CREATE INDEX synergon_task_deferred ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';
 -- What running tasks hold, read without their rows; and no two of them have the same place on a server.
 CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
-CREATE UNIQUE INDEX synergon_task_seat ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
+CREATE UNIQUE INDEX synergon_task_server_slot ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
 CREATE INDEX synergon_task_target ON synergon_task (kind, target, id) WHERE is_command = 1 AND state = 'ready';
 CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;

@@ -2,25 +2,25 @@
 -- The first kind from here on that has ready tasks.
 SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
 
--- name: lanes_of_kind
+-- name: ready_groups_of_kind
 -- The queues that have ready tasks of a kind, and what those requirements, by jumping from one to the next in the index.
-WITH RECURSIVE line (queue) AS (
+WITH RECURSIVE found_queue (queue) AS (
     SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
     UNION ALL
-    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > line.queue)
-    FROM line WHERE line.queue IS NOT NULL
+    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > found_queue.queue)
+    FROM found_queue WHERE found_queue.queue IS NOT NULL
 ),
-lane (queue, requirements) AS (
-    SELECT queue, (SELECT min(requirements) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = line.queue)
-    FROM line WHERE queue IS NOT NULL
+ready_group (queue, requirements) AS (
+    SELECT queue, (SELECT min(requirements) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = found_queue.queue)
+    FROM found_queue WHERE queue IS NOT NULL
     UNION ALL
     SELECT queue, (
         SELECT min(requirements) FROM synergon_task
-        WHERE state = 'ready' AND kind = :kind AND queue = lane.queue AND requirements > lane.requirements
+        WHERE state = 'ready' AND kind = :kind AND queue = ready_group.queue AND requirements > ready_group.requirements
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
-SELECT queue, requirements FROM lane WHERE requirements IS NOT NULL
+SELECT queue, requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: ready
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
@@ -69,16 +69,16 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
--- name: keep
+-- name: reserve
 UPDATE synergon_task SET reserved_by = ?, reserved_until = ? WHERE id = ? AND state = 'ready'
 
 -- name: let_go
 UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? AND reserved_by = ?
 
--- name: place
+-- name: position
 SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
 
--- name: ahead_in_lane
+-- name: ahead_in_ready_group
 -- How many ready tasks of a lane go before this place; each half is counted up to the limit only.
 SELECT
     (
@@ -96,7 +96,7 @@ SELECT
         )
     )
 
--- name: ahead_in_line
+-- name: ahead_in_key_queue
 -- The same for those of a line that are in one state.
 SELECT
     (

@@ -24,21 +24,21 @@ SELECT holds, provider, iif(slot IS NULL, NULL, server), slot FROM synergon_task
 SELECT holds, iif(slot IS NULL, NULL, server) AS address, count(*) FROM synergon_task
 WHERE holds IS NOT NULL GROUP BY holds, address
 
--- name: used_lines
+-- name: used_key_queues
 SELECT kind, state, count(*) FROM synergon_task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'waiting') GROUP BY kind, state
 
--- name: take_seats
+-- name: take_permits
 -- The last parameter is a list of [id, holds, provider, server, slot].
 UPDATE synergon_task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0,
-    reserved_by = NULL, reserved_until = NULL, holds = seat.holds, provider = coalesce(seat.provider, synergon_task.provider),
-    server = coalesce(seat.server, synergon_task.server), slot = seat.slot
+    reserved_by = NULL, reserved_until = NULL, holds = permit.holds, provider = coalesce(permit.provider, synergon_task.provider),
+    server = coalesce(permit.server, synergon_task.server), slot = permit.slot
 FROM (
     SELECT
         json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holds,
         json_extract(value, '$[2]') AS provider, json_extract(value, '$[3]') AS server,
         json_extract(value, '$[4]') AS slot
     FROM json_each(?)
-) AS seat
-WHERE synergon_task.id = seat.id AND synergon_task.state = 'ready'
+) AS permit
+WHERE synergon_task.id = permit.id AND synergon_task.state = 'ready'

@@ -67,7 +67,7 @@ WHERE task.id = json_extract(ended.value, '$[0]')
 -- name: forget
 DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
 
--- name: lanes
+-- name: memberships
 SELECT queue, kind, limit_key, group_id FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: tally

@@ -1,40 +1,40 @@
--- name: lanes
-WITH RECURSIVE lane (kind, queue, shard, requirements) AS (
-    SELECT room.kind, queue.name, shard.number, (
+-- name: ready_groups
+WITH RECURSIVE ready_group (kind, queue, shard, requirements) AS (
+    SELECT kind_request.kind, queue.name, shard.number, (
         SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND shard = shard.number AND kind = room.kind AND queue = queue.name
+        WHERE state = 'ready' AND shard = shard.number AND kind = kind_request.kind AND queue = queue.name
         ORDER BY requirements LIMIT 1
     )
-    FROM unnest($2::text[], $3::boolean[]) AS room (kind, is_command) CROSS JOIN {schema}.queue
+    FROM unnest($2::text[], $3::boolean[]) AS kind_request (kind, is_command) CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
-    WHERE room.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    WHERE kind_request.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
     UNION ALL
-    SELECT lane.kind, lane.queue, lane.shard, (
+    SELECT ready_group.kind, ready_group.queue, ready_group.shard, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = lane.kind AND task.queue = lane.queue
-            AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = ready_group.kind AND task.queue = ready_group.queue
+            AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
 SELECT node.is_cordoned, found.kind, found.requirements
 FROM (SELECT 1) AS always
 LEFT JOIN (
     SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 ) AS node ON true
-LEFT JOIN (SELECT DISTINCT kind, requirements FROM lane WHERE requirements IS NOT NULL) AS found ON true
+LEFT JOIN (SELECT DISTINCT kind, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: ready
 -- The heads of every shard. LIMIT is a parameter and no expression of the lane, which not every planner takes: who
 -- wants one of some lanes and many of others asks twice.
-WITH lane AS MATERIALIZED (
+WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.requirements, asked.count, queue.name AS queue, shard.number AS shard
     FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, requirements, count)
     CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
 )
-SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found.target, found.server, found.attempts,
+SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target, found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $7
@@ -42,10 +42,10 @@ SELECT found.id, found.priority, lane.kind, lane.queue, lane.requirements, found
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_kept, NULL AS holds, NULL AS provider, NULL::integer AS slot
-FROM lane CROSS JOIN LATERAL (
+        ) AS may_be_reserved, NULL AS holds, NULL AS provider, NULL::integer AS slot
+FROM ready_group CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-    WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND requirements = lane.requirements
+    WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ready_group.requirements
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
     ORDER BY priority DESC, id
     LIMIT $8
@@ -54,7 +54,7 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
--- name: take_seats
+-- name: take_permits
 -- A row that somebody holds is an error at once instead of a wait without end.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
@@ -77,7 +77,7 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
     overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
--- name: keep
+-- name: reserve
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -107,7 +107,7 @@ RETURNING id
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
 
 -- name: demands
-WITH RECURSIVE lane (queue, shard, requirements) AS (
+WITH RECURSIVE ready_group (queue, shard, requirements) AS (
     SELECT queue.name, shard.number, (
         SELECT requirements FROM {schema}.task
         WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
@@ -116,36 +116,36 @@ WITH RECURSIVE lane (queue, shard, requirements) AS (
     FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
     UNION ALL
-    SELECT lane.queue, lane.shard, (
+    SELECT ready_group.queue, ready_group.shard, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = $1 AND task.queue = lane.queue
-            AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = $1 AND task.queue = ready_group.queue
+            AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
-SELECT DISTINCT requirements FROM lane WHERE requirements IS NOT NULL
+SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
--- name: first_in_lanes
+-- name: first_in_ready_groups
 SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
     CASE WHEN reserved_until > now() THEN reserved_by END AS keeper
 FROM {schema}.task
 WHERE id = ANY (ARRAY(
     SELECT found.id
-    FROM unnest($2::text[]) AS lane (requirements)
+    FROM unnest($2::text[]) AS ready_group (requirements)
     CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
     CROSS JOIN LATERAL (
         (
             SELECT id, priority FROM {schema}.task
-            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = lane.requirements
+            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
                 AND priority = $4 AND id > $5 AND (expires_at IS NULL OR expires_at > now())
             ORDER BY id LIMIT $6
         )
         UNION ALL
         (
             SELECT id, priority FROM {schema}.task
-            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = lane.requirements
+            WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
                 AND priority < $4 AND (expires_at IS NULL OR expires_at > now())
             ORDER BY priority DESC, id LIMIT $6
         )
@@ -153,13 +153,13 @@ WHERE id = ANY (ARRAY(
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
         AND NOT EXISTS (
             SELECT 1 FROM unnest($7::text[], $8::text[]) AS passed (queue, requirements)
-            WHERE passed.queue = queue.name AND passed.requirements = lane.requirements
+            WHERE passed.queue = queue.name AND passed.requirements = ready_group.requirements
         )
     ORDER BY found.priority DESC, found.id LIMIT $6
 ))
 
 -- name: ahead_ready
-WITH RECURSIVE lane (queue, shard, requirements) AS (
+WITH RECURSIVE ready_group (queue, shard, requirements) AS (
     SELECT queue.name, shard.number, (
         SELECT requirements FROM {schema}.task
         WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
@@ -167,21 +167,21 @@ WITH RECURSIVE lane (queue, shard, requirements) AS (
     )
     FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
     UNION ALL
-    SELECT lane.queue, lane.shard, (
+    SELECT ready_group.queue, ready_group.shard, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = lane.shard AND task.kind = $1 AND task.queue = lane.queue
-            AND task.requirements > lane.requirements
+        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = $1 AND task.queue = ready_group.queue
+            AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
-    FROM lane WHERE lane.requirements IS NOT NULL
+    FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
 SELECT count(*) FROM (
-    SELECT 1 FROM lane CROSS JOIN LATERAL (
+    SELECT 1 FROM ready_group CROSS JOIN LATERAL (
         SELECT priority, id FROM {schema}.task
-        WHERE state = 'ready' AND shard = lane.shard AND kind = $1 AND queue = lane.queue AND requirements = lane.requirements
+        WHERE state = 'ready' AND shard = ready_group.shard AND kind = $1 AND queue = ready_group.queue AND requirements = ready_group.requirements
             AND priority >= $2
         ORDER BY priority DESC, id LIMIT $4
     ) AS first
-    WHERE lane.requirements IS NOT NULL AND (first.priority > $2 OR first.id < $3)
+    WHERE ready_group.requirements IS NOT NULL AND (first.priority > $2 OR first.id < $3)
     LIMIT $4
 ) AS before

@@ -6,7 +6,7 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 ))
 RETURNING id, kind
 
--- name: line_up
+-- name: join_key_queue
 -- Waits for somebody who moves one of them, and leaves it where it is then.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(

@@ -15,25 +15,25 @@
 -- name: candidates
 -- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
 -- LIMIT is a parameter and no expression of the lane, which not every planner takes.
-WITH lane AS MATERIALIZED (
-    SELECT room.kind, room.count, room.rank, queue.name AS queue, shard.number AS shard, (
+WITH ready_group AS MATERIALIZED (
+    SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, shard.number AS shard, (
         SELECT true FROM {schema}.task
-        WHERE state = 'ready' AND shard = shard.number AND kind = room.kind AND queue = queue.name AND requirements > ''
+        WHERE state = 'ready' AND shard = shard.number AND kind = kind_request.kind AND queue = queue.name AND requirements > ''
         LIMIT 1
     ) AS is_demanding
-    FROM unnest($2::text[], $3::integer[], $8::integer[]) AS room (kind, count, rank)
+    FROM unnest($2::text[], $3::integer[], $8::integer[]) AS kind_request (kind, count, rank)
     CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
 demanding AS MATERIALIZED (
-    SELECT DISTINCT kind FROM lane WHERE is_demanding
+    SELECT DISTINCT kind FROM ready_group WHERE is_demanding
 ),
 candidate AS MATERIALIZED (
-    SELECT found.id, lane.kind, lane.rank, found.priority, lane.count
-    FROM lane CROSS JOIN LATERAL (
+    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
+    FROM ready_group CROSS JOIN LATERAL (
         SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND shard = lane.shard AND kind = lane.kind AND queue = lane.queue AND requirements = ''
+        WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($7::bigint[])
         ORDER BY priority DESC, id
         LIMIT $6
@@ -42,10 +42,10 @@ candidate AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS place
+        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS row_no
         FROM candidate
     ) AS ranked
-    WHERE place <= count
+    WHERE row_no <= count
     ORDER BY priority DESC, rank, id
     LIMIT $4
 )
