@@ -17,7 +17,7 @@ from synergon import Context, Engine, Health, Retry, Server, injected
 CAPACITIES = (4, 2, 1)
 
 engine = Engine("memory://")
-pool = engine.provider("pool", health=Health(failures=3, rest="200ms", cap="1s"))
+pool = engine.provider("pool", health=Health(failures=3, backoff="200ms", cap="1s"))
 
 
 class LocalServer:
@@ -68,7 +68,7 @@ async def hello(name: str, server: Server = injected, ctx: Context = injected) -
 
 async def until_rested(address: str, *, rests: bool) -> None:
     while True:
-        found = {server.address: server.resting_until is not None for server in await pool.servers()}
+        found = {server.address: server.backs_off_until is not None for server in await pool.servers()}
         if found[address] is rests:
             return
         await asyncio.sleep(0.01)

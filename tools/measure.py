@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import re
 import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -28,6 +29,13 @@ INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 """Newer versions of Python run most of these without a frame of their own, so they count on none."""
 NOUNS: Final = frozenset({"string", "warning"})
 """Words in -ing that name a thing."""
+OUTSIDE: Final = re.compile(
+    r"_(rooms?|lanes?|seats?|settlements?|settled|body|bodies|resting|refuse|refused|refusal|demands?|holdings?|kept|places?"
+    r"|standing|pace|turns?)(?=_)"
+)
+"""Words that the glossary replaces by others. A request over HTTP has a body, which is no task function."""
+STATEMENT_OR_COLUMN: Final = re.compile(r"^(?:-- name: |    )([a-z_]+)(?=$| +[A-Za-z]+\b)", re.MULTILINE)
+HTTP: Final = frozenset({"http_client", "http_server", "signatures", "wire"})
 
 
 # ------------------------------------------------------------ the walk of a task
@@ -185,6 +193,32 @@ def _is_gerund(word: str) -> bool:
     return word.endswith("ing") and word not in NOUNS
 
 
+def names_outside(trees: Mapping[Path, ast.Module], source: Path) -> list[str]:
+    """Names that are defined in Python or SQL and contain a word that the glossary replaces, once for each."""
+    names = {name for path, tree in trees.items() if path.stem not in HTTP for name in _defined(tree)}
+    for path in source.rglob("*.sql"):
+        names.update(STATEMENT_OR_COLUMN.findall(path.read_text(encoding="utf-8")))
+    return sorted(name for name in names if OUTSIDE.search(f"_{_with_underscores(name)}_"))
+
+
+def _with_underscores(name: str) -> str:
+    return re.sub(r"([A-Z][a-z])", r"_\1", name).lower()
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.arg(arg=name)
+            ):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
 def lines(source: Path, pattern: str) -> int:
     """How many lines the files of this name have."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in source.rglob(pattern))
@@ -198,7 +232,7 @@ def figures(walk: Walk) -> dict[str, tuple[int, str]]:
     trees = modules(SOURCE)
     given = callables_by_class(trees.values(), callable_names(trees.values()))
     outright = callables_by_class(trees.values(), {"Callable"})
-    casts, named = casts_of_self(trees.values()), gerunds(trees)
+    casts, named, outside = casts_of_self(trees.values()), gerunds(trees), names_outside(trees, SOURCE)
     python, sql = lines(SOURCE, "*.py"), lines(SOURCE, "*.sql")
     return {
         "walk of a plain task: calls": (walk.calls.total(), "enqueue to result, SQLite, all threads"),
@@ -213,6 +247,7 @@ def figures(walk: Walk) -> dict[str, tuple[int, str]]:
         "source files": (len(trees), "*.py"),
         "source lines": (python + sql, f"Python {python}, SQL {sql}"),
         "modules named by a gerund": (len(named), ", ".join(dict.fromkeys(named))),
+        "names outside the glossary": (len(outside), ", ".join(outside)),
     }
 
 

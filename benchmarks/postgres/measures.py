@@ -121,13 +121,13 @@ class Turn:
 
     async def _settled(self, since: float | None = None) -> None:
         """Let the tables catch up with the bodies before the worker is killed, and note how long that took."""
-        if self._system.is_settled is None:
+        if self._system.is_over is None:
             await asyncio.sleep(SILENT_SECONDS)
             return
         connection = await asyncpg.connect(self._url)
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                while not await connection.fetchval(self._system.is_settled):  # noqa: ASYNC110
+                while not await connection.fetchval(self._system.is_over):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return  # what is missing is counted at the end

@@ -22,7 +22,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     package: str
-    is_settled: str | None
+    is_over: str | None
     """Whether its tables say that nothing is left to do; None: they do not tell, and only what bodies say counts."""
     succeeded: str | None
     """How many tasks have succeeded; None: its tables do not tell for long."""
@@ -54,19 +54,19 @@ SYSTEMS: Final = {
         System(
             name="synergon",
             package="synergon",
-            is_settled="SELECT NOT EXISTS (SELECT FROM synergon.task)",
+            is_over="SELECT NOT EXISTS (SELECT FROM synergon.task)",
             succeeded="SELECT coalesce(sum(count), 0)::bigint FROM synergon.tally WHERE state = 'succeeded'",
         ),
         System(
             name="pgqueuer",
             package="pgqueuer",
-            is_settled="SELECT NOT EXISTS (SELECT FROM pgqueuer)",
+            is_over="SELECT NOT EXISTS (SELECT FROM pgqueuer)",
             succeeded="SELECT count(*) FROM pgqueuer_log WHERE status = 'successful'",
         ),
         System(
             name="procrastinate",
             package="procrastinate",
-            is_settled="SELECT NOT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
+            is_over="SELECT NOT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
             succeeded="SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'",
             share=0.05,
         ),
@@ -74,13 +74,13 @@ SYSTEMS: Final = {
             name="awa",
             package="awa-pg",
             # Its view of ended jobs takes seconds, which would be its time, and its tables forget them after a while.
-            is_settled=None,
+            is_over=None,
             succeeded=None,
         ),
         System(
             name="oban",
             package="oban",
-            is_settled=(
+            is_over=(
                 "SELECT NOT EXISTS (SELECT FROM oban_jobs"
                 " WHERE state IN ('available', 'executing', 'scheduled', 'retryable'))"
             ),

@@ -38,7 +38,7 @@ from synergon.options.durations import Duration, seconds
 from synergon.options.idle_hook import IdleHook, WhenIdle, registrar
 from synergon.options.middleware_checks import Middleware, check_middleware
 from synergon.options.options import check_limit, check_limit_name
-from synergon.options.pipelines import refuse_circle, refuse_unknown_upstream
+from synergon.options.pipelines import reject_circle, reject_unknown_upstream
 from synergon.options.settings import UNSET, Settings
 from synergon.options.sizes import Size
 from synergon.options.store_urls import shown
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from synergon.node.callbacks.event_feed import Subscriber
     from synergon.node.node import Node
     from synergon.peering.peers import Peers
-    from synergon.peering.signing import Envelope
+    from synergon.peering.signatures import Envelope
     from synergon.peering.transport import Transport
     from synergon.stores.base import Store
     from synergon.worker import Worker
@@ -185,9 +185,9 @@ class Engine:
             )
         if task_type.policy.downstream_of:
             together = {**self.kinds, task_type.kind: task_type}
-            refuse_circle(together)
+            reject_circle(together)
             if self.node is not None:  # it has checked already that all of them are there
-                refuse_unknown_upstream(together)
+                reject_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
@@ -241,7 +241,7 @@ class Engine:
         """Connect to the store. May be called often; each call is undone by one `close`."""
         self.sync_bridge.check_is_here()
         if not self.connection.is_in_child:  # a child imports the one module that it needs
-            refuse_unknown_upstream(self.kinds)
+            reject_unknown_upstream(self.kinds)
         self._users += 1
         if not self.connection.is_open:
             try:
@@ -298,7 +298,7 @@ class Engine:
             self.sync_bridge.check_is_here()
         if self._stopping is None:
             if self.node is not None:
-                self.node.shutdown.refuse_from_inside(self._grace(grace))
+                self.node.shutdown.reject_from_inside(self._grace(grace))
             self._stopping = asyncio.ensure_future(self._stop(self._grace(grace)))
         try:
             await asyncio.shield(self._stopping)

@@ -8,7 +8,7 @@ SynergonError
 ├── PayloadError (ValueError)         arguments or results that do not fit, are no JSON, or are too large
 ├── StoreError                        the store could not do what was asked
 │   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
-│   ├── DataRefused                   it will not take this value, today or tomorrow
+│   ├── DataRejected                  it will not take this value, today or tomorrow
 │   └── SchemaError                   its schema is missing, older or newer than this code
 ├── TaskError                         about one task; has `.task_id`
 │   ├── TaskNotFound, TaskDeleted
@@ -65,8 +65,8 @@ class StoreUnavailable(StoreError):
     """The store is away, locked, full or read-only; the same call may succeed later."""
 
 
-class DataRefused(StoreError):
-    """The store will not take what it was given: the value itself is at fault, and would be refused again."""
+class DataRejected(StoreError):
+    """The store will not take what it was given: the value itself is at fault, and would be rejected again."""
 
 
 class SchemaError(StoreError):

@@ -106,17 +106,17 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """When a server is given a rest: after so many failures in a row, for `rest` seconds, twice as long each time
+    """When a server is given a rest: after so many failures in a row, for `backoff` seconds, twice as long each time
     without a success in between, and at most `cap`. After a rest it is tried with one task."""
 
     failures: int = 5
-    rest: Duration = 1.0
+    backoff: Duration = 1.0
     cap: Duration = 60.0
 
     def __post_init__(self) -> None:
         if isinstance(self.failures, bool) or not isinstance(self.failures, int) or self.failures < 1:
             raise OptionError(f"Health failures must be a whole number from 1 on, got {self.failures!r}")
-        for name in ("rest", "cap"):
+        for name in ("backoff", "cap"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"Health {name}", positive=True))
 
 

@@ -248,7 +248,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
         self.is_coroutine = inspect.iscoroutinefunction(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise ConfigurationError(f"task {self.kind!r} is a generator; a body returns once")
+            raise ConfigurationError(f"task {self.kind!r} is a generator; a task function returns once")
         self.policy: KindPolicy = kind_policy(
             options, f"@task of {self.kind!r}", is_coroutine=self.is_coroutine, default_retry=ONCE
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.errors import OptionError, StoreUnavailable
 from synergon.node.duty import pause_after
-from synergon.options.pipelines import refuse_unknown_upstream
+from synergon.options.pipelines import reject_unknown_upstream
 from synergon.options.settings import Settings
 from synergon.stores import open_store
 
@@ -75,7 +75,7 @@ async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = Fal
     connection = engine.connection
     if connection.node is not None:
         raise OptionError("this engine already runs a node; make another Engine for a second one")
-    refuse_unknown_upstream(engine.kinds)
+    reject_unknown_upstream(engine.kinds)
     await connection.declare()
     node = connection.node = engine.ports.make_node(
         connection.store,

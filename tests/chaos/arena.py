@@ -31,7 +31,7 @@ EXPECTED_EXITS: Final = {-signal.SIGKILL, -signal.SIGTERM, 0, 3, 75}
 """Killed, told to end before it could listen, ended in order, no database at its start, lease lost."""
 UNEXPECTED_WORDS: Final = (
     "failed and goes on",
-    "refused by the store",
+    "rejected by the store",
     "cannot be stored",
     "was never retrieved",
     "never awaited",

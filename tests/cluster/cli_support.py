@@ -70,12 +70,12 @@ class Started:
         """All matches, once there are so many."""
         found: list[re.Match[str]] = []
 
-        def is_said() -> bool:
+        def is_published() -> bool:
             found[:] = re.finditer(pattern, self.text)
             return len(found) >= times
 
         try:
-            until(is_said)
+            until(is_published)
         except TimeoutError:
             raise AssertionError(f"{pattern!r} was not said {times} times in:\n{self.text}") from None
         return found

@@ -128,7 +128,7 @@ USAGE = ("USAGE ON SCHEMA versioned", "SELECT ON versioned.meta")
 
 TROUBLES: dict[str, tuple[Callable[[], AbstractContextManager[str]], list[str]]] = {
     "an unknown database": (unknown_database, ['"nowhere" does not exist', "create it with CREATE DATABASE"]),
-    "a wrong password": (wrong_password, ["refuses the role", "check the user and password in the URL"]),
+    "a wrong password": (wrong_password, ["rejects the role", "check the user and password in the URL"]),
     "a missing schema": (missing_schema, ["'not_there'", "is not there", "may not change it", "`synergon migrate`"]),
     "a newer schema": (lambda: version(999, *USAGE), ["has version 999, this code knows", "upgrade synergon"]),
     "an older schema": (lambda: version(0, *USAGE), ["has version 0, this code needs", "`synergon migrate"]),

@@ -115,7 +115,7 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
     *(f"{store}.{what}" for store in ("backlog", "pg_backlog") for what in OF_A_BACKLOG),
     *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
-    *(f"pg_{name}.settled_after_last_body" for name in ("synergon", *RIVALS) if SYSTEMS[name].is_settled),
+    *(f"pg_{name}.settled_after_last_body" for name in ("synergon", *RIVALS) if SYSTEMS[name].is_over),
     *(f"ratio.drain_to_{rival}" for rival in RIVALS),
     *(f"{store}.{what}" for store in ("limits", "pg_limits") for what in OF_LIMITS),
     *(f"memory.{what}" for what in OF_SERVERS),

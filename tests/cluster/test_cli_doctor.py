@@ -138,7 +138,7 @@ def test_nodes_are_shown_and_a_dead_one_is_a_problem(migrated: Shell) -> None:
         worker.until_says(r"node \w+ \(kim\) runs")
         (node,) = migrated.run("doctor", "--app", "app", "--json").document["nodes"]
         assert node["name"] == "kim"
-        assert 0 < node["lease_left"] <= 20
+        assert 0 < node["lease_remaining"] <= 20
         worker.process.kill()
         worker.ended()
         found = migrated.run("doctor", "--app", "app")

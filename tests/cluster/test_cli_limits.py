@@ -125,7 +125,7 @@ def test_operator_actions_are_recorded_in_the_audit(shell: Shell) -> None:
     assert unknown.err.startswith("error: there is no task 999")
     found = lines(shell, "audit")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
-        ("cancel", "999", "refused: no task of that id"),
+        ("cancel", "999", "rejected: no task of that id"),
         ("set_limit", "license", "limit license is 5 now"),
         ("cancel", str(task_id), "cancelled"),
         ("pause", "mail", "paused"),
@@ -152,10 +152,10 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
     with shell.start("worker", "app", "--name", "kim") as worker:
         worker.until_says(r"node \w+ \(kim\) runs")
         assert quickly(shell, "nodes", "cordon", "kim", "--app", "app").code == 0
-        worker.until_says("orders: cordon")
+        worker.until_says("operator action: cordon")
         (node,) = lines(shell, "nodes")
         assert quickly(shell, "nodes", "uncordon", node["id"], "--app", "app").code == 0
-        worker.until_says("orders: uncordon")
+        worker.until_says("operator action: uncordon")
         unknown = quickly(shell, "nodes", "stop", "lee", "--app", "app")
         assert (unknown.code, unknown.err) == (
             2,
@@ -166,7 +166,7 @@ def test_a_node_is_cordoned_and_stopped_by_its_name(shell: Shell) -> None:
         assert worker.ended() == 0
     assert [order["outcome"] for order in lines(shell, "audit")] == [
         "stops",
-        "refused: no node of that id",
+        "rejected: no node of that id",
         "takes work again",
         "cordoned",
     ]
@@ -189,13 +189,13 @@ def test_a_resting_server_is_listed_and_reported_and_tasks_show_their_server(she
     assert shell.run("worker", "app", "--drain").code == 0
     (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
     assert (server["failures"], server["in_use"]) == (1, 0)
-    assert server["resting_until"] is not None
-    assert "resting, next try in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    assert server["backs_off_until"] is not None
+    assert "backs off, next try in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
     shown = quickly(shell, "tasks", "show", str(task_id), "--app", "app").out
     assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
     doctor = quickly(shell, "doctor", "--app", "app", "--json").document
     problems = [finding["problem"] for finding in doctor["problems"]]
-    assert "server http://weak of provider weak is resting after 1 failure in a row" in problems
+    assert "server http://weak of provider weak backs off after 1 failure in a row" in problems
     assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
 
 

@@ -56,7 +56,7 @@ def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shel
         assert (node["concurrency"], node["running"], node["free"]) == (3, 1, 2)
         assert (node["kinds"], node["queues"]) == (["greet", "hold", "send"], ["default"])
         assert node["address"].startswith("http://")
-        assert 0 < node["lease_left"] <= 30
+        assert 0 < node["lease_remaining"] <= 30
         shown = shell.run("nodes", "--app", "app", COLUMNS="200")
         heading, row = shown.out.splitlines()
         assert " ".join(heading.split()) == "name running lease host pid kinds queues id address version"
@@ -87,7 +87,7 @@ def test_a_draining_worker_is_listed_as_such_and_exits_with_code_0(tmp_path: Pat
         assert " cordoned " in quickly(shell, "nodes", "--app", "app").out
         told = quickly(shell, "nodes", "drain", "kim", "--app", "app")
         assert told.out == f"requested: drain of node {node['id']}; `synergon audit` shows the outcome\n"
-        worker.until_says("orders: drain")
+        worker.until_says("operator action: drain")
         until_so(lambda: nodes_here(shell)[0]["leaving"] == "drain")
         (node,) = nodes_here(shell)
         assert (node["state"]["is_cordoned"], node["state"]["running"]) == (True, {"hold": 1})

@@ -110,7 +110,7 @@ def test_a_task_that_does_not_end_within_the_grace_is_handed_back(shell: Shell) 
         worker.until_says("hold has begun")
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
-        assert "gives back tasks whose bodies would not end: 1 (hold)" in worker.text
+        assert "gives back tasks whose functions would not end: 1 (hold)" in worker.text
     assert shell.counts() == {State.READY: 1}
 
 

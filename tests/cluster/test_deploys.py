@@ -36,13 +36,13 @@ class Site:
     def announces_its_stop(self, worker: Started) -> None:
         """Return when the node's row says that it stops."""
 
-        def is_said() -> bool:
+        def is_published() -> bool:
             with self.engine as engine:
                 nodes = engine.sync_bridge.call(engine.nodes)
             return any(node.is_stopping for node in nodes if is_alive(node.process.pid))
 
         try:
-            until(is_said)
+            until(is_published)
         except TimeoutError:
             raise AssertionError(f"no row says that its node stops:\n{worker.text}") from None
 

@@ -35,7 +35,7 @@ async def test_a_process_that_was_stopped_past_its_lease_cannot_finish_what_anot
     frozen.thaw()  # by its own clock the body has slept for long enough, and returns
 
     await frozen.says("joined again as node")
-    await frozen.says("came too late and was refused")
+    await frozen.says("came too late and was rejected")
     assert await handle.status() == record, "the late outcome changed something"
     assert await cluster.node_id_of(frozen) != old_id
     other.kill()

@@ -41,7 +41,7 @@ def hide_process_of(worker: WorkerProcess, cluster: Cluster) -> None:
 async def end_of_lease(worker: WorkerProcess, cluster: Cluster) -> float:
     """When the lease of the worker runs out, if it is not renewed."""
     now = time.time()
-    return now + next(node.lease_left for node in await cluster.engine.nodes() if node.process.pid == worker.pid)
+    return now + next(node.lease_remaining for node in await cluster.engine.nodes() if node.process.pid == worker.pid)
 
 
 async def all_were_claimed_again_at(handles: list[Handle[str]], cluster: Cluster) -> float:

@@ -84,10 +84,10 @@ async def test_the_second_interrupt_ends_the_process_at_once(cluster: Cluster, c
 
 
 async def announces_its_stop(cluster: Cluster, worker: WorkerProcess) -> None:
-    async def is_said() -> bool:
+    async def is_published() -> bool:
         return any(node.is_stopping for node in await cluster.engine.nodes() if node.process.pid == worker.pid)
 
-    await until(f"the row of worker {worker.pid} says that it stops", is_said)
+    await until(f"the row of worker {worker.pid} says that it stops", is_published)
 
 
 async def test_a_worker_whose_loop_is_blocked_announces_its_stop_and_charges_nothing(cluster: Cluster) -> None:

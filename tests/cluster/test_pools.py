@@ -98,7 +98,7 @@ async def test_a_node_that_was_frozen_past_its_lease_frees_nothing_that_is_not_i
     (waiting,) = await cluster.enqueue(occupy.call("c"))
     frozen.thaw()
     await frozen.says("joined again as node")
-    await frozen.says("came too late and was refused")
+    await frozen.says("came too late and was rejected")
 
     (server,) = await cluster.engine.servers()
     assert server.in_use == 2

@@ -73,8 +73,8 @@ def flood_from_threads(argument: bytes, channel: ChildChannel) -> bytes:
 def ask(argument: bytes, channel: ChildChannel) -> bytes:
     try:
         return channel.request(argument)
-    except RequestRejected as refusal:
-        return f"refused: {refusal}".encode()
+    except RequestRejected as rejection:
+        return f"refused: {rejection}".encode()
 
 
 def ask_from_threads(argument: bytes, channel: ChildChannel) -> bytes:

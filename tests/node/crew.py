@@ -41,7 +41,7 @@ class Crew:
         gate = self.gate
         engine.limit("db", 1)
         engine.limit("http://gpu", None)
-        pool = engine.provider("pool", servers={"http://gpu-1": 1}, health=Health(failures=1, rest=3600, cap=3600))
+        pool = engine.provider("pool", servers={"http://gpu-1": 1}, health=Health(failures=1, backoff=3600, cap=3600))
 
         async def hold() -> None:
             await gate.hold()
@@ -115,7 +115,7 @@ class Crew:
         """What is said of the task, once it is this; nodes publish meanwhile."""
         found: list[Explanation] = []
 
-        async def is_said() -> bool:
+        async def is_published() -> bool:
             for engine in self.engines:
                 if engine.node is not None:
                     engine.node.membership.renew_soon()
@@ -123,7 +123,7 @@ class Crew:
             return re.fullmatch(pattern, found[0].sentence) is not None
 
         try:
-            await until(is_said)
+            await until(is_published)
         except TimeoutError:
             raise AssertionError(f"not {pattern!r} but {found[0].sentence!r}\n{found[0]}") from None
         return found[0]

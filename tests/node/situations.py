@@ -18,7 +18,7 @@ from synergon import (
     Why,
 )
 
-PERHAPS_KEPT: Final = r"(; node-\d keeps room for it)?"
+PERHAPS_KEPT: Final = r"(; node-\d has reserved capacity for it)?"
 """After a while one of the nodes does; where the machine is busy, the question comes after that."""
 
 
@@ -67,7 +67,7 @@ async def snoozed(crew: Crew) -> Situation:
     await until_state(handle, State.SCHEDULED)
     return Situation(
         handle,
-        r"scheduled: its body asked to be run again in (59|60) min",
+        r"scheduled: its function asked to be run again in (59|60) min",
         Why.SNOOZED,
         lambda: crew.first.reschedule(handle.id, delay=0),
     )
@@ -76,8 +76,8 @@ async def snoozed(crew: Crew) -> Situation:
 async def its_turn(crew: Crew) -> Situation:
     await (await crew.enqueue("paced")).result(timeout=PATIENCE_SECONDS)
     handle = await crew.enqueue("paced")
-    pattern = r"scheduled: its turn comes (in [123] s|now), by the rate of the line of its kind"
-    return Situation(handle, pattern, Why.TURN, _nothing)
+    pattern = r"scheduled: it may start (in [123] s|now) by the rate of the key queue of its kind"
+    return Situation(handle, pattern, Why.RATE, _nothing)
 
 
 async def _nothing() -> None:
@@ -92,8 +92,8 @@ async def in_line(crew: Crew) -> Situation:
     handle: Handle[Any] = await bill.enqueue("ada")
     return Situation(
         handle,
-        r"waits: the line of its limit key 'ada' is full: at most 1 at once, position 2",
-        Why.LINE,
+        r"waits: the key queue of its limit key 'ada' is full: at most 1 at once, position 2",
+        Why.KEY_QUEUE,
         lambda: open_gate(crew),
     )
 
@@ -185,8 +185,8 @@ async def server_resting(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 rests until [\d: -]+ \(in (59|60) min\)",
-        Why.RESTING,
+        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 backs off until [\d: -]+ \(in (59|60) min\)",
+        Why.BACKED_OFF,
         lambda: crew.first.set_servers("pool", {"http://gpu-2": 1}),
     )
 
@@ -299,7 +299,7 @@ async def unknown_kind(crew: Crew) -> Situation:
 
 async def refused(crew: Crew) -> Situation:
     handle = await crew.enqueue("asked")
-    others = "".join(rf", node-{number} asks before it takes one" for number in range(1, len(crew.engines)))
+    others = "".join(rf", node-{number} asks can_accept before it claims one" for number in range(1, len(crew.engines)))
     plural = "1 node runs" if len(crew.engines) == 1 else f"{len(crew.engines)} nodes run"
 
     async def remove() -> None:
@@ -307,8 +307,8 @@ async def refused(crew: Crew) -> Situation:
 
     return Situation(
         handle,
-        rf"ready, due for \d+ s; {plural} `asked`: node-0 has refused it, and asks again (in 1 s|now){others}",
-        Why.REFUSED,
+        rf"ready, due for \d+ s; {plural} `asked`: node-0 has rejected it, and asks again (in 1 s|now){others}",
+        Why.REJECTED,
         remove,
     )
 

@@ -137,7 +137,7 @@ async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(
             await gate.until_reached()
             await until(lambda: chooser.node is not None and not chooser.node.scheduler.is_claiming)
             gate.open()
-            await until(lambda: taker.node is not None and taker.node.completer.settled == 1)
+            await until(lambda: taker.node is not None and taker.node.completer.finished == 1)
             node_of(taker).scheduler.close()
         assert await handle.result(PATIENCE_SECONDS) == "here"
     assert asked == [handle.id]
@@ -398,8 +398,8 @@ async def test_a_drain_ends_although_a_function_never_does(
     async with engine:
         handles = await note.enqueue_many([()] * 250)
         async with asyncio.timeout(PATIENCE_SECONDS), engine.worker(drain=True):
-            await until(lambda: node_of(engine).acceptance.is_refused("note", handles[-1].id))
-            assert "has refused it" in (await handles[-1].explain()).sentence
+            await until(lambda: node_of(engine).acceptance.is_rejected("note", handles[-1].id))
+            assert "has rejected it" in (await handles[-1].explain()).sentence
         gate.open()
         assert (await engine.counts())[State.READY] == 250
     assert calls == 1

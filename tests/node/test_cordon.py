@@ -149,7 +149,7 @@ async def test_a_node_that_has_not_heard_of_it_starts_nothing_either(new_engine:
         ran.append(number)
 
     async with engine.worker() as node:
-        await until(lambda: node.scheduler.is_at_rest(None))
+        await until(lambda: node.scheduler.is_idle(None))
         await order_without_a_word(engine, "cordon", node.id)
         for number in range(TRIES):
             node.scheduler.is_cordoned = False

@@ -49,7 +49,7 @@ def verb_word(verb: Verb) -> str:
 
 async def leaving_of(engine: Engine, verb: str) -> bool:
     (record,) = await engine.nodes()
-    return record.is_cordoned and record.state.is_cordoned and record.state.leaving == verb
+    return record.is_cordoned and record.state.is_cordoned and record.state.departure == verb
 
 
 async def test_an_idle_node_that_is_told_to_drain_ends_at_once(new_engine: NewEngine, url: str) -> None:
@@ -78,11 +78,11 @@ async def test_uncordon_calls_a_drain_off(new_engine: NewEngine, memory_url: str
         first = await hold.enqueue()
         await gate.until_reached()
         await engine.restart(node.id)
-        await until(lambda: node.cordon.leaving is not None)
+        await until(lambda: node.cordon.departure is not None)
         second = await hold.enqueue()
         await engine.uncordon(node.id)
         gate.open()
         for handle in (first, second):
             assert await handle.result(timeout=PATIENCE_SECONDS) == "held"
-        assert (node.cordon.leaving, node.cordon.exit_code) == (None, 0)
+        assert (node.cordon.departure, node.cordon.exit_code) == (None, 0)
         assert not (await row_of(engine, node)).is_cordoned

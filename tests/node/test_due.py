@@ -142,7 +142,7 @@ async def test_a_retry_that_comes_while_the_store_answers_what_is_due_next_is_no
         node.alarm.look()
         await answer.until_reached()
         handle = await fail_once.enqueue()
-        await until(lambda: node.completer.settled == 1)
+        await until(lambda: node.completer.finished == 1)
         answer.open()
         assert await handle.result(PATIENCE_SECONDS) == "on time"
 

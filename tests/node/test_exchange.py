@@ -17,7 +17,7 @@ from tests.stores.actions import add_many, new_node, states
 from tests.support import PATIENCE_SECONDS, Gate, TroubledStore, is_away, make_troubled, until
 
 from synergon import Engine, State
-from synergon.errors import DataRefused, StoreUnavailable
+from synergon.errors import DataRejected, StoreUnavailable
 from synergon.model.claims import Claim, ClaimRequest
 from synergon.model.clock import SystemClock
 from synergon.model.node_status import KindStatus, NodeStatus, encode_status
@@ -25,7 +25,7 @@ from synergon.model.nodes import NodeRecord, ProcessIdentity
 from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.node.attempts import completer as completers
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.settlements import handed_back
+from synergon.node.attempts.fenced_outcomes import handed_back
 from synergon.node.callbacks.callbacks import Callbacks
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.claims import scheduler as schedulers
@@ -52,8 +52,8 @@ def another_node(**kinds: KindStatus) -> NodeRecord:
         version="1",
         address=None,
         registered_at=datetime.now(UTC),
-        lease_left=30.0,
-        published=Raw(encode_status(NodeStatus(is_said=True, kinds=kinds))),
+        lease_remaining=30.0,
+        published=Raw(encode_status(NodeStatus(is_published=True, kinds=kinds))),
     )
 
 
@@ -255,7 +255,7 @@ async def test_a_kind_without_capacity_takes_the_permit_when_it_has_some(stand: 
     ids, claim = await run_one(stand)
     (few,) = await stand.add(1, "few")
     await stand.settle()
-    assert stand.scheduler.is_at_rest("few"), "there is no permit for it"
+    assert stand.scheduler.is_idle("few"), "there is no permit for it"
     stand.ledger.take("few")
     stand.end(claim)
     await stand.settle()
@@ -298,7 +298,7 @@ async def test_an_exchange_on_a_cordoned_node_writes_the_outcome(stand: Stand) -
     stand.end(claim)
     await stand.scheduler.step()
     await stand.check_written(ids[0])
-    assert (stand.claims, stand.scheduler.is_at_rest("shared")) == ([], False), "it is asked for again later"
+    assert (stand.claims, stand.scheduler.is_idle("shared")) == ([], False), "it is asked for again later"
 
 
 def cordoning(stand: Stand) -> Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]:
@@ -336,7 +336,7 @@ async def test_outcomes_that_the_store_rejects_do_not_hold_claims_up(stand: Stan
     ids, claim = await run_one(stand, 2)
 
     async def reject(_call: Callable[[], Awaitable[Any]]) -> Any:
-        raise DataRefused("not this value")
+        raise DataRejected("not this value")
 
     stand.store.cause("exchange", reject)
     stand.end(claim)
@@ -494,7 +494,7 @@ class Turns:
     async def let_go(self, node: Node) -> None:
         """Let the first one end when the node is at rest."""
         await self.entered.wait()
-        await until(lambda: node.scheduler.is_at_rest(None))
+        await until(lambda: node.scheduler.is_idle(None))
         self.gate.set()
 
     async def body(self, number: int) -> int:

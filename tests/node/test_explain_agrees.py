@@ -487,7 +487,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
         await engine.store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
-        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_KEEP_ROOM}), said
+        assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_RESERVE}), said
 
     asyncio.run(in_world(world, check))
 

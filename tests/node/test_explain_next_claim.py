@@ -62,15 +62,15 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
         who = "node-0" if count == 1 else "one of node-0, node-1, node-2"
         full = crew.each("hold", r"is full \(cpu 3 of 4 used by task \d+, and it needs 4\)")
-        explanation = await crew.said(big, rf"{full}; {who} is about to keep room for it")
+        explanation = await crew.said(big, rf"{full}; {who} is about to reserve capacity for it")
         assert [node.will_reserve for node in explanation.nodes] == [True] * count
         assert explanation.reserved_by is None
-        explanation = await crew.said(small, crew.each("quick", f"is about to keep room for task {big.id}"))
+        explanation = await crew.said(small, crew.each("quick", f"is about to reserve capacity for task {big.id}"))
         assert {(cause.why, cause.subject) for node in explanation.nodes for cause in node.causes} == {
-            (Why.WILL_KEEP_ROOM, str(big.id))
+            (Why.WILL_RESERVE, str(big.id))
         }
         claims.go_on()
-        explanation = await crew.said(big, rf"{full}; node-\d keeps room for it")
+        explanation = await crew.said(big, rf"{full}; node-\d has reserved capacity for it")
         assert not any(node.will_reserve for node in explanation.nodes)
         crew.gate.open()
         await until_state(big, State.SUCCEEDED)
@@ -104,7 +104,7 @@ async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int
             node_of(engine).reservation.patience_seconds = 0.05
         holding = await crew.running("hold", count, cost=Resources(cpu=3))
         big = await crew.enqueue("quick", cost=Resources(cpu=4))
-        await crew.said(big, r".*; node-\d keeps room for it")
+        await crew.said(big, r".*; node-\d has reserved capacity for it")
         keeper = (await big.status()).reserved_by
         claims = await HeldClaims.of(crew)
         first, second = [await crew.enqueue("quick", priority=9) for _ in range(2)]
@@ -114,12 +114,12 @@ async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int
 
         await crew.said(big, r".*; it can start on .*")  # so the nodes have said what is free now
 
-        async def is_said() -> bool:
+        async def is_published() -> bool:
             told = [await handle.explain() for handle in (big, first, second)]
             there = [keeper in {node.id for node in each.can_start_on} for each in told]
             return there == [True, True, False]
 
-        await until(is_said, PATIENCE_SECONDS)
+        await until(is_published, PATIENCE_SECONDS)
         claims.go_on()
         for handle in (big, first, second):
             await until_state(handle, State.SUCCEEDED)

@@ -35,12 +35,12 @@ async def said(handle: Handle[Any], pattern: str) -> Explanation:
     """What is said of the task, once it is this."""
     found: list[Explanation] = []
 
-    async def is_said() -> bool:
+    async def is_published() -> bool:
         found[:] = [await handle.explain()]
         return re.fullmatch(pattern, str(found[0])) is not None
 
     try:
-        await until(is_said)
+        await until(is_published)
     except TimeoutError:
         raise AssertionError(f"not {pattern!r} but {found[0].sentence!r}\n{found[0]}") from None
     return found[0]
@@ -80,10 +80,12 @@ async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
         pattern = (
             r"ready, due for \d+ s; 1 node runs `hold`: node-0 is full \(cpu 3 of 4 used by task 1, and it needs 4\)"
         )
-        explanation = await crew.said(big, f"{pattern}; node-0 keeps room for it")
+        explanation = await crew.said(big, f"{pattern}; node-0 has reserved capacity for it")
         assert explanation.reserved_by == node_of(crew.first).id
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
-        await crew.said(small, rf"ready, due for \d+ s; 1 node runs `quick`: node-0 keeps room for task {big.id}")
+        await crew.said(
+            small, rf"ready, due for \d+ s; 1 node runs `quick`: node-0 has reserved capacity for task {big.id}"
+        )
         crew.gate.open()
         await until_state(small, State.SUCCEEDED)
 
@@ -96,7 +98,7 @@ async def test_one_of_three_nodes_keeps_room_and_the_others_fill_theirs(memory_u
         assert len({(await one.status()).node_id for one in held}) == 3
         big = await crew.enqueue("hold", cost=Resources(cpu=4))
         clause = r"is full \(cpu 3 of 4 used by task \d, and it needs 4\)"
-        explanation = await crew.said(big, crew.each("hold", clause) + r"; node-\d keeps room for it")
+        explanation = await crew.said(big, crew.each("hold", clause) + r"; node-\d has reserved capacity for it")
         small = await crew.enqueue("hold", cost=Resources(cpu=1))
         record = await until_state(small, State.RUNNING)
         assert record.node_id != explanation.reserved_by
@@ -146,7 +148,7 @@ async def test_a_node_that_is_silent_and_one_that_has_said_nothing(memory_url: s
             await engine.store.register(a_row(name, "quick", lease=microseconds(lease)))
         (handle,) = await engine.enqueue([engine.call("quick")])
         ghost = r"ghost has not been heard from for \d+ s"
-        pattern = rf"ready, due for \d+ s; 2 nodes run `quick`: {ghost}, newborn has said nothing of itself yet"
+        pattern = rf"ready, due for \d+ s; 2 nodes run `quick`: {ghost}, newborn has published no status yet"
         await said(handle, pattern)
         await engine.store.unregister("newborn")
         await said(handle, r"ready, due for \d+ s; no live node knows kind `quick`")
@@ -158,7 +160,7 @@ async def test_nodes_of_one_name_are_told_apart(memory_url: str, new_engine: New
         for node_id in ("one", "two"):
             await engine.store.register(a_row(node_id, "quick", name="twin"))
         (handle,) = await engine.enqueue([engine.call("quick")])
-        silence = "has said nothing of itself yet"
+        silence = "has published no status yet"
         await said(handle, rf"ready, due for .*: twin \(one\) {silence}, twin \(two\) {silence}")
 
 
@@ -194,7 +196,9 @@ async def test_what_can_start_is_told_and_who_goes_first(count: int, memory_url:
         names = ", ".join(f"node-{number}" for number in range(count))
         explanation = await crew.said(first, rf"ready, due for \d+ s; it can start on {names}")
         assert (len(explanation.can_start_on), explanation.position) == (count, 1)
-        explanation = await crew.said(second, crew.each("quick", "has room, and others go first") + ", position 2")
+        explanation = await crew.said(
+            second, crew.each("quick", "has capacity, and other tasks go first") + ", position 2"
+        )
         assert explanation.position == 2
         gate.open()
         await until_state(second, State.SUCCEEDED)
@@ -288,12 +292,12 @@ async def test_a_rate_is_blamed_only_for_the_moment_that_it_has_set(memory_url: 
         delayed = await paced.with_options(delay=60).enqueue()
         await said(delayed, r"scheduled: its time comes in [456]\d s")
         snoozed = await paced.enqueue(nap=1200.0)
-        await said(snoozed, r"scheduled: its body asked to be run again in (19|20) min")
+        await said(snoozed, r"scheduled: its function asked to be run again in (19|20) min")
         await engine.cancel(delayed.id)
         await engine.cancel(snoozed.id)
         await (await paced.enqueue()).result(timeout=PATIENCE_SECONDS)
         await said(
-            await paced.enqueue(), r"scheduled: its turn comes in (29|30) min, by the rate of the line of its kind"
+            await paced.enqueue(), r"scheduled: it may start in (29|30) min by the rate of the key queue of its kind"
         )
 
 
@@ -334,7 +338,7 @@ async def test_a_body_that_cannot_be_stopped_is_overdue(memory_url: str, new_eng
 
     async with engine.worker():
         handle = await deaf.enqueue()
-        odd = "; overdue: its body could not be stopped at its deadline"
+        odd = "; overdue: its function could not be stopped at its deadline"
         await said(handle, rf"running on node-a for \d+ s, attempt 1 of 1{odd}")
         release.set()
         await until_state(handle, State.FAILED)
@@ -472,7 +476,7 @@ def test_a_command_for_a_server_that_is_gone_says_so() -> None:
 
 def test_a_server_on_trial_takes_one_at_a_time() -> None:
     now = datetime.now(UTC)
-    server = ServerRecord(provider="pool", address="http://one", capacity=8, in_use=1, failures=5, resting_until=now)
+    server = ServerRecord(provider="pool", address="http://one", capacity=8, in_use=1, failures=5, backs_off_until=now)
     task = TaskRecord(id=1, kind="work", queue="default", state=State.READY, run_at=now, enqueued_at=now)
     (cause,) = SharedState([], [server], [], now).causes(task, KindRequest(kind="work", count=1, provider="pool"))
     assert (cause.in_use, cause.of) == (1, 1)

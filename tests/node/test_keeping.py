@@ -23,7 +23,7 @@ def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reservation, "PATIENCE_SECONDS", 0.05)
 
 
-async def in_turn(claim: Callable[[], Awaitable[Any]]) -> Any:
+async def ordered(claim: Callable[[], Awaitable[Any]]) -> Any:
     """So that claims without end do not stop the test."""
     await asyncio.sleep(0)
     return await claim()
@@ -56,7 +56,7 @@ async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
 
     async with engine.worker():
         node = node_of(engine)
-        stores[-1].cause("claim", in_turn)
+        stores[-1].cause("claim", ordered)
         await hold.enqueue()
         await gate.until_reached()
         handles = [await big.enqueue()]
@@ -65,7 +65,7 @@ async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
         await asked.wait()
         before = stores[-1].calls["claim"]
         await until(lambda: stores[-1].calls["claim"] >= before + 3)
-        await until(lambda: node.scheduler.is_at_rest(asking), patience_seconds=WITHIN_A_LEASE)
+        await until(lambda: node.scheduler.is_idle(asking), patience_seconds=WITHIN_A_LEASE)
         gate.open()
         for handle in handles:
             await handle.result(timeout=WITHIN_A_LEASE)
@@ -101,7 +101,7 @@ async def test_the_last_place_of_its_kind_is_left_to_the_task(new_engine: NewEng
         heavy = await half.begin(job, "heavy")
         light = await job.with_options(cost=Resources(cpu=0), priority=9).enqueue("light")
         await half.claims()
-        assert "keeps room for task" in (await light.explain()).sentence
+        assert "has reserved capacity for task" in (await light.explain()).sentence
         half.gate.open()
         await heavy.result(timeout=WITHIN_A_LEASE)
         await light.result(timeout=WITHIN_A_LEASE)
@@ -207,7 +207,7 @@ async def test_what_was_left_to_a_task_is_free_for_all_when_that_is_gone(new_eng
     async with engine.worker():
         heavy = await half.begin(big)
         late = await light.enqueue()
-        await until(lambda: node_of(engine).scheduler.is_at_rest("light"))
+        await until(lambda: node_of(engine).scheduler.is_idle("light"))
         await heavy.cancel()
         await late.result(timeout=WITHIN_A_LEASE)
         half.gate.open()

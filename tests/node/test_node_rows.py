@@ -32,7 +32,7 @@ async def test_what_a_node_says_of_itself_is_in_its_row_at_once_and_renewed_with
 
     async def says(**running: int) -> bool:
         record = await row_of(engine, node)
-        assert record.state.is_said
+        assert record.state.is_published
         return record.state.running == running
 
     async def said_at() -> float:
@@ -86,10 +86,10 @@ async def test_nobody_is_told_who_is_not_there_and_that_is_written_down(new_engi
             with pytest.raises(OptionError, match=r"there is no node 'lee'; registered are: gone \(kim\)"):
                 await give("lee")
         orders = await engine.audit()
-        assert all(order.is_refused for order in orders)
+        assert all(order.is_rejected for order in orders)
         assert Counter((order.subject, order.outcome) for order in orders) == {
-            ("gone", "refused: its process is gone"): 5,
-            ("lee", "refused: no node of that id"): 5,
+            ("gone", "rejected: its process is gone"): 5,
+            ("lee", "rejected: no node of that id"): 5,
         }
         assert [node.cordoned_at for node in await engine.nodes()] == [None]
 
@@ -109,5 +109,5 @@ async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(n
             with pytest.raises(OptionError, match="has no NUL in it"):
                 await give("fa\0r")
         outcomes = Counter((order.subject, order.outcome) for order in await engine.audit())
-        assert outcomes == {("far", "refused: its lease is over"): 5}
+        assert outcomes == {("far", "rejected: its lease is over"): 5}
         assert [node.cordoned_at for node in await engine.nodes()] == [None]

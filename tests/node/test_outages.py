@@ -27,7 +27,7 @@ from tests.support import (
 )
 
 from synergon import Context, Engine, Retry, State
-from synergon.errors import DataRefused, NotConnected, StoreError, StoreUnavailable
+from synergon.errors import DataRejected, NotConnected, StoreError, StoreUnavailable
 from synergon.node.processes.executors import LocalExecutor
 from synergon.options.settings import Settings
 
@@ -157,7 +157,7 @@ async def test_claims_go_on_when_the_store_is_back(new_engine: NewEngine, url: s
         assert await late.result(PATIENCE_SECONDS) == "ran"
 
 
-@pytest.mark.parametrize("error", [DataRefused("cannot be stored"), RuntimeError("a bug in the store")], ids=repr)
+@pytest.mark.parametrize("error", [DataRejected("cannot be stored"), RuntimeError("a bug in the store")], ids=repr)
 async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neighbours(
     new_engine: NewEngine, url: str, error: Exception
 ) -> None:
@@ -175,10 +175,10 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
         store = real(url)
         finish = store.finish
 
-        async def refuse_poison(settlements: Any) -> Any:
-            if any(entry.id in poison and not hasattr(entry.outcome, "error") for entry in settlements):
+        async def refuse_poison(fenced_outcomes: Any) -> Any:
+            if any(entry.id in poison and not hasattr(entry.outcome, "error") for entry in fenced_outcomes):
                 raise error
-            return await finish(settlements)
+            return await finish(fenced_outcomes)
 
         store.finish = refuse_poison  # type: ignore[method-assign]  # put in its place
         return store
@@ -252,7 +252,7 @@ async def test_an_outage_that_ends_in_a_refusal_does_not_hold_claims_back_for_ev
     engine = new_engine(url)
     stores = make_troubled(engine)
     gate = Gate()
-    troubles: list[Exception] = [StoreUnavailable("away"), DataRefused("something in it cannot be stored")]
+    troubles: list[Exception] = [StoreUnavailable("away"), DataRejected("something in it cannot be stored")]
 
     @engine.task
     async def note() -> str:
@@ -439,7 +439,7 @@ async def test_a_node_that_cannot_renew_cancels_its_attempts_before_the_lease_is
         try:
             await gate.hold()
         except asyncio.CancelledError:
-            left = [record.lease_left for record in await engine.nodes() if record.id == first_id]
+            left = [record.lease_remaining for record in await engine.nodes() if record.id == first_id]
             ended_with.append(left[0] if left else 0.0)
             raise
         return "never"

@@ -108,7 +108,7 @@ async def test_a_stop_is_announced_in_its_grace_if_the_store_was_away_before(eng
     async def work() -> None:
         await gate.hold()
 
-    async def is_said() -> bool:
+    async def is_published() -> bool:
         return [node.is_stopping for node in await engine.nodes()] == [True]
 
     async with engine:
@@ -118,9 +118,9 @@ async def test_a_stop_is_announced_in_its_grace_if_the_store_was_away_before(eng
             way.is_cut = True
             stopping = asyncio.ensure_future(node.stop(PATIENCE_SECONDS))
             await until(lambda: way.stops_refused > 0)
-            assert not await is_said()
+            assert not await is_published()
             way.is_cut = False
-            await until(is_said)
+            await until(is_published)
             assert not stopping.done()
             gate.open()
             await stopping
@@ -243,7 +243,7 @@ async def test_a_stopped_node_leaves_no_row(engine: Engine) -> None:
         async with engine.worker(name="the-node") as node:
             (record,) = await engine.nodes()
             assert (record.id, record.name, record.kinds) == (node.id, "the-node", ("note",))
-            assert record.lease_left > 0
+            assert record.lease_remaining > 0
         assert await engine.nodes() == []
 
 
@@ -356,7 +356,7 @@ async def test_a_body_cannot_wait_for_its_own_end(engine: Engine) -> None:
     async with engine.worker():
         record = await ended(await enough.enqueue())
     assert record.error is not None
-    assert record.error.message.startswith("a body cannot stop its own engine with grace=None")
+    assert record.error.message.startswith("a task function cannot stop its own engine with grace=None")
 
 
 async def test_a_body_that_will_not_end_is_named(
@@ -374,10 +374,10 @@ async def test_a_body_that_will_not_end_is_named(
             handle = await stubborn.enqueue()
             await gate.until_reached()
             stop = asyncio.create_task(engine.stop_node(0))
-            await until(lambda: "waits for bodies that will not end" in caplog.text)
+            await until(lambda: "waits for task functions that will not end" in caplog.text)
             gate.open()
             await stop
-    assert f"waits for bodies that will not end: {handle.id} (stubborn)" in caplog.text
+    assert f"waits for task functions that will not end: {handle.id} (stubborn)" in caplog.text
 
 
 # ---------------------------------------------------------------- producers

@@ -38,7 +38,7 @@ async def test_a_coroutine_is_cancelled_at_its_deadline(engine: Engine) -> None:
     assert record.error is not None
     assert (record.error.type, record.error.message) == (
         "Timeout",
-        "the body ran longer than its timeout of 0.05 s",
+        "the function ran longer than its timeout of 0.05 s",
     )
 
 

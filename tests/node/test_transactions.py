@@ -213,7 +213,7 @@ async def test_a_body_that_ends_the_transaction_itself_has_failed(engine: Engine
     async with engine.worker():
         record = await ended(await order.enqueue())
     assert record.error is not None
-    assert "the body committed, rolled back or closed ctx.transaction() itself" in record.error.message
+    assert "the task function committed, rolled back or closed ctx.transaction() itself" in record.error.message
 
 
 async def test_a_body_that_closes_the_connection_has_failed_and_the_node_lives_on(engine: Engine, file: Path) -> None:

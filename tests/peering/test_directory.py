@@ -22,7 +22,7 @@ def node(node_id: str, **values: Any) -> NodeRecord:
             "version": "1",
             "address": f"http://{node_id}",
             "registered_at": datetime.now(UTC),
-            "lease_left": 10.0,
+            "lease_remaining": 10.0,
             **values,
         }
     )
@@ -41,7 +41,7 @@ def ids(found: Directory, kind: str, queue: str | None, count: int) -> list[str]
 def test_only_live_nodes_with_a_usable_address_are_peers() -> None:
     found = directory(
         node("me"),
-        node("dead", lease_left=-1.0),
+        node("dead", lease_remaining=-1.0),
         node("mute", address=None),
         node("file", address="file:///etc/passwd"),
         node("odd", address="gopher://x"),

@@ -17,7 +17,7 @@ from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until, until_st
 from synergon import Context, Engine, Retry, State, TaskCancelled
 from synergon.peering.outbox import MIN_INTERVAL_SECONDS
 from synergon.peering.pipe import PipeNetwork
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 from synergon.peering.wire import message
 
 RARELY = 3600

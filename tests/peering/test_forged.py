@@ -18,7 +18,7 @@ from synergon import Engine, State
 from synergon.model.nodes import NewNode, ProcessIdentity
 from synergon.model.tasks import NewTask
 from synergon.peering.http_server import HEADERS
-from synergon.peering.signing import WINDOW, Envelope, Signer
+from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
 
 SOON_SECONDS: Final = 0.3

@@ -21,7 +21,7 @@ from synergon import Engine
 from synergon.errors import OptionError
 from synergon.peering import http_server
 from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _start
-from synergon.peering.signing import WINDOW, Envelope, Signer
+from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
 

@@ -15,7 +15,7 @@ from tests.support import PATIENCE_SECONDS, until_state
 from synergon import Engine, State
 from synergon.peering.peers import Peers
 from synergon.peering.pipe import PipeNetwork
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 from synergon.peering.transport import SendError
 from synergon.peering.wire import Message, encode, message
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from synergon.peering import signing
-from synergon.peering.signing import WINDOW, SignatureError, Signer
+from synergon.peering import signatures
+from synergon.peering.signatures import WINDOW, SignatureError, Signer
 
 SECRET = b"a secret of the cluster"
 
@@ -56,7 +56,7 @@ def test_an_envelope_outside_the_time_window_is_rejected(shift: int) -> None:
 
 
 def test_an_envelope_whose_nonce_was_dropped_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signing, "MAX_NONCES", 10)
+    monkeypatch.setattr(signatures, "MAX_NONCES", 10)
     moment = Moment()
     signer = Signer(SECRET, moment)
     envelopes = []

@@ -165,7 +165,7 @@ async def test_a_stale_outcome_calls_no_hooks(engine: Engine) -> None:
         await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
         claim = node.runner.running[handle.id].claim
         late = FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded(result=b"null"))
-        node.hooks.settled(late, Verdict(claim.id, None))  # what the completer says then
+        node.hooks.finished(late, Verdict(claim.id, None))  # what the completer says then
         gate.set()
         await handle.result(PATIENCE_SECONDS)
     assert [what[0] for what in heard] == ["start"]

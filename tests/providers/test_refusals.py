@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "rate in no time": (lambda _: Rate(1, per=0), "Rate per must be"),
     "rate with no burst": (lambda _: Rate(1, burst=0), "Rate burst must be a whole number from 1 on, got 0"),
     "health of nothing": (lambda _: Health(failures=0), "Health failures must be a whole number from 1 on, got 0"),
-    "no rest": (lambda _: Health(rest=0), "Health rest must be"),
+    "no rest": (lambda _: Health(backoff=0), "Health rest must be"),
     "negative cap": (lambda _: Health(cap=-1), "Health cap must be"),
     "server outside a provider": (server_without_provider, "a Server"),
 }
@@ -158,10 +158,10 @@ async def test_unknown_limits_and_providers_cannot_be_changed(engine: Engine) ->
         with pytest.raises(OptionError, match="capacity of 'b' must be"):
             await engine.set_servers("gpu", {"b": -1})
         assert [(order.verb, order.subject, order.outcome) for order in await engine.audit()] == [
-            ("cordon", "nobody", "refused: no node of that id"),
-            ("set_servers", "cpu", "refused: no provider of that name"),
-            ("set_limit", "kind:work", "refused: no limit of that name"),
-            ("set_limit", "licence", "refused: no limit of that name"),
+            ("cordon", "nobody", "rejected: no node of that id"),
+            ("set_servers", "cpu", "rejected: no provider of that name"),
+            ("set_limit", "kind:work", "rejected: no limit of that name"),
+            ("set_limit", "licence", "rejected: no limit of that name"),
         ]
         assert [limit.value for limit in await engine.limits()] == [2]
         assert [server.address for server in await engine.servers()] == ["a"]

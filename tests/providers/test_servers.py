@@ -107,7 +107,7 @@ async def test_a_retry_prefers_a_server_that_has_not_just_failed_it(engine: Engi
 
 
 async def test_a_server_rests_after_failures_in_a_row_and_is_tried_with_one_task(engine: Engine) -> None:
-    pool = engine.provider("pool", servers={"weak": 5}, health=Health(failures=3, rest=0.3, cap=1))
+    pool = engine.provider("pool", servers={"weak": 5}, health=Health(failures=3, backoff=0.3, cap=1))
     is_broken = True
     crowd = Crowd()
 
@@ -121,22 +121,22 @@ async def test_a_server_rests_after_failures_in_a_row_and_is_tried_with_one_task
     async with engine.worker():
         handles = await work.enqueue_many([() for _ in range(10)])
 
-        async def is_resting() -> bool:
+        async def is_backed_off() -> bool:
             (server,) = await pool.servers()
-            return server.resting_until is not None
+            return server.backs_off_until is not None
 
-        await until(is_resting)
+        await until(is_backed_off)
         is_broken = False
         for handle in handles:
             await handle.result(PATIENCE_SECONDS)
         (server,) = await pool.servers()
     assert server.failures == 0
-    assert server.resting_until is None
+    assert server.backs_off_until is None
     assert crowd.most["trial"] <= 5
 
 
 async def test_an_error_of_the_task_itself_does_not_count_against_the_server(engine: Engine) -> None:
-    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
+    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, backoff=60, cap=60))
 
     @pool.task(retry=Retry(attempts=2, first=0.01))
     async def bad(how: str, ctx: Context = injected) -> None:
@@ -158,7 +158,7 @@ async def test_an_error_of_the_task_itself_does_not_count_against_the_server(eng
 
 
 async def test_a_subclass_of_a_control_exception_does_not_count_either(engine: Engine) -> None:
-    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
+    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, backoff=60, cap=60))
 
     class Busy(RetryAfter):
         pass
@@ -175,7 +175,7 @@ async def test_a_subclass_of_a_control_exception_does_not_count_either(engine: E
 
 
 async def test_a_server_is_tried_again_when_its_rest_is_over_whatever_the_sweep(engine: Engine) -> None:
-    pool = engine.provider("pool", servers={"a": 1}, health=Health(failures=1, rest=0.3, cap=1))
+    pool = engine.provider("pool", servers={"a": 1}, health=Health(failures=1, backoff=0.3, cap=1))
     tries = 0
 
     @pool.task(retry=Retry(attempts=2, first=0.001))
@@ -191,7 +191,7 @@ async def test_a_server_is_tried_again_when_its_rest_is_over_whatever_the_sweep(
 
 
 async def test_a_timeout_counts_against_the_server(engine: Engine) -> None:
-    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, rest=60, cap=60))
+    pool = engine.provider("pool", servers={"a": 2}, health=Health(failures=1, backoff=60, cap=60))
 
     @pool.task(timeout=0.05)
     async def hang() -> None:
@@ -201,7 +201,7 @@ async def test_a_timeout_counts_against_the_server(engine: Engine) -> None:
         await ended(await hang.enqueue())
         (server,) = await pool.servers()
     assert server.failures == 1
-    assert server.resting_until is not None
+    assert server.backs_off_until is not None
 
 
 async def test_added_servers_are_used_at_once_and_removed_ones_finish_their_work(engine: Engine) -> None:

@@ -238,41 +238,38 @@ class Auditor:
         before: dict[int, Seen],
     ) -> None:
         # A body that was given back by a process that stops may return after all: the first word counts.
-        settlements = {(settlement.id, settlement.claim_no): settlement for settlement in reversed(args[0])}
+        fenced_outcomes = {(fenced.id, fenced.claim_no): fenced for fenced in reversed(args[0])}
         children = 0
         for task_id, old in changed.items():
             if old is None:
                 children -= 1
                 continue
             fence = (task_id, old.claim_no)
-            settlement = settlements.get(fence)
-            if settlement is None or fence in self.accepted:
+            fenced = fenced_outcomes.get(fence)
+            if fenced is None or fence in self.accepted:
                 self.fail(task_id, f"an outcome was accepted for claim {old.claim_no} that is not its own")
                 continue
             self.accepted.add(fence)
-            children += self._check_outcome(settlement, old)
+            children += self._check_outcome(fenced, old)
         if children:
             self._world.fail(f"{process}: finish stored {-children} children too many")
-        for fence in settlements:
+        for fence in fenced_outcomes:
             old = before.get(fence[0])
             if old is not None and (old.state, old.claim_no) == (State.RUNNING, fence[1]) and fence[0] not in changed:
                 self.fail(fence[0], "a good outcome was refused")
 
-    def _check_outcome(self, settlement: FencedOutcome, old: Seen) -> int:
+    def _check_outcome(self, fenced: FencedOutcome, old: Seen) -> int:
         """How many children it must have brought."""
-        new = self.seen[settlement.id]
-        wrong = check_outcome(settlement.outcome, old, new)
+        new = self.seen[fenced.id]
+        wrong = check_outcome(fenced.outcome, old, new)
         if wrong is not None:
-            self.fail(settlement.id, wrong)
-        if isinstance(settlement.outcome, Cancelled) and not old.cancel_requested:
-            self._check_own_wish(settlement.id)
-        if (
-            isinstance(settlement.outcome, HandedBack)
-            and (settlement.id, old.claim_no) in self._world.executions.returned
-        ):
-            self.fail(settlement.id, "its body had returned, and it was handed back")
-        if isinstance(settlement.outcome, Succeeded) and new.state is State.SUCCEEDED:
-            return len(settlement.outcome.children)
+            self.fail(fenced.id, wrong)
+        if isinstance(fenced.outcome, Cancelled) and not old.cancel_requested:
+            self._check_own_wish(fenced.id)
+        if isinstance(fenced.outcome, HandedBack) and (fenced.id, old.claim_no) in self._world.executions.returned:
+            self.fail(fenced.id, "its body had returned, and it was handed back")
+        if isinstance(fenced.outcome, Succeeded) and new.state is State.SUCCEEDED:
+            return len(fenced.outcome.children)
         return 0
 
     def _check_own_wish(self, task_id: int) -> None:

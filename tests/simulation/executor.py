@@ -103,14 +103,14 @@ class Child(ChildRun):
         super().__init__(job, on_message=on_message, is_fresh=is_fresh)
         self._process = process
         self._task = process.start_apart(self._perform(_JOB.decode(job)))
-        self._task.add_done_callback(self._settle)
+        self._task.add_done_callback(self._apply_outcome)
 
     def kill(self) -> None:
         if not self._task.done():
             self.is_kill_requested = True
             self._task.cancel()
 
-    def _settle(self, task: asyncio.Task[ChildAnswer]) -> None:
+    def _apply_outcome(self, task: asyncio.Task[ChildAnswer]) -> None:
         if task.cancelled():
             self.finish(ChildKilled("the child was killed"))
         elif isinstance(task.exception(), ChildDies):

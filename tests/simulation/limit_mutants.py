@@ -21,11 +21,11 @@ def line_not_counted_again_after_an_end(patch: Patch) -> None:
     finish, balance = attempts.finish, Tables._balance
     is_finishing = False
 
-    def finish_only(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+    def finish_only(tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
         nonlocal is_finishing
         is_finishing = True
         try:
-            return finish(tables, settlements, now)
+            return finish(tables, fenced_outcomes, now)
         finally:
             is_finishing = False
 

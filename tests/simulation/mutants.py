@@ -35,10 +35,10 @@ def finish_without_fence(patch: Patch) -> None:
     """Any claim's outcome is taken, as long as the task runs."""
     finish_one = attempts._finish_one
 
-    def finish_any(tables: Tables, settlement: FencedOutcome, now: int) -> Verdict:
-        row = tables.rows.get(settlement.id)
-        claim_no = settlement.claim_no if row is None else row.claim_no
-        return finish_one(tables, FencedOutcome(id=settlement.id, claim_no=claim_no, outcome=settlement.outcome), now)
+    def finish_any(tables: Tables, fenced: FencedOutcome, now: int) -> Verdict:
+        row = tables.rows.get(fenced.id)
+        claim_no = fenced.claim_no if row is None else row.claim_no
+        return finish_one(tables, FencedOutcome(id=fenced.id, claim_no=claim_no, outcome=fenced.outcome), now)
 
     patch.setattr(attempts, "_finish_one", finish_any)
 
@@ -47,7 +47,7 @@ def reaper_without_recheck(patch: Patch) -> None:
     """A node that was late when the reaper looked is taken for dead, although it may have renewed since."""
 
     def gone(self: Reaper) -> list[str]:
-        return [node.id for node in self._nodes if node.lease_left < 4 * self._beat_seconds]
+        return [node.id for node in self._nodes if node.lease_remaining < 4 * self._beat_seconds]
 
     patch.setattr(Reaper, "_gone", gone)
 
@@ -77,14 +77,14 @@ def node_never_fenced(patch: Patch) -> None:
 
 def cancel_forgotten_at_retry(patch: Patch) -> None:
     """A body that fails after somebody wanted it cancelled is tried again."""
-    settle = attempts._settle
+    settle = attempts._apply_outcome
 
-    def forget(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tuple[int, ...]:
-        if isinstance(settlement.outcome, Retrying):
+    def forget(tables: Tables, row: Row, fenced: FencedOutcome, now: int) -> tuple[int, ...]:
+        if isinstance(fenced.outcome, Retrying):
             row.cancel_requested = False
-        return settle(tables, row, settlement, now)
+        return settle(tables, row, fenced, now)
 
-    patch.setattr(attempts, "_settle", forget)
+    patch.setattr(attempts, "_apply_outcome", forget)
 
 
 def slot_freed_at_timeout(patch: Patch) -> None:
@@ -112,9 +112,9 @@ def attempt_charged_at_hand_back(patch: Patch) -> None:
     """A shutdown costs the task an attempt."""
     charge = attempts._charge
 
-    def charge_more(row: Row, settlement: FencedOutcome, now: int) -> None:
-        if not isinstance(settlement.outcome, HandedBack):
-            charge(row, settlement, now)
+    def charge_more(row: Row, fenced: FencedOutcome, now: int) -> None:
+        if not isinstance(fenced.outcome, HandedBack):
+            charge(row, fenced, now)
 
     patch.setattr(attempts, "_charge", charge_more)
 
@@ -126,7 +126,7 @@ def outcomes_dropped_in_outages(patch: Patch) -> None:
         try:
             return await self._store.finish(batch)
         except StoreUnavailable:
-            return [Verdict(settlement.id, None) for settlement in batch]
+            return [Verdict(fenced.id, None) for fenced in batch]
 
     patch.setattr(Completer, "_write", write_once)
 
@@ -135,12 +135,12 @@ def settlement_applied_twice(patch: Patch) -> None:
     """A settlement that is repeated because its answer was lost counts again."""
     already = attempts._already
 
-    def again(row: Row | None, settlement: FencedOutcome) -> Verdict:
-        if row is not None and row.settled_no == settlement.claim_no and row.state is State.READY:
+    def again(row: Row | None, fenced: FencedOutcome) -> Verdict:
+        if row is not None and row.finished_no == fenced.claim_no and row.state is State.READY:
             row.give_attempt_back()
-        if row is not None and row.settled_no == settlement.claim_no and row.state is State.SCHEDULED:
+        if row is not None and row.finished_no == fenced.claim_no and row.state is State.SCHEDULED:
             row.attempts += 1
-        return already(row, settlement)
+        return already(row, fenced)
 
     patch.setattr(attempts, "_already", again)
 

@@ -159,7 +159,7 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
 
 
 def test_what_a_node_says_is_published_with_every_beat() -> None:
-    assert [is_said for _, is_said in words_of_half_a_minute(None)] == [True] * 6
+    assert [is_published for _, is_published in words_of_half_a_minute(None)] == [True] * 6
 
 
 def test_while_its_loop_is_held_up_its_last_word_is_not_published_as_a_new_one() -> None:
@@ -168,4 +168,4 @@ def test_while_its_loop_is_held_up_its_last_word_is_not_published_as_a_new_one()
         heard = words_of_half_a_minute(held_up)
     finally:
         held_up.close()
-    assert [is_said for _, is_said in heard] == [False, False, False, True, False, False]
+    assert [is_published for _, is_published in heard] == [False, False, False, True, False, False]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tests.simulation.virtual_loop import OUTSIDE
 
 from synergon.peering.pipe import PipeNetwork, PipeTransport
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, Rejected, SendError
 
 if TYPE_CHECKING:

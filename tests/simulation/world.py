@@ -48,8 +48,8 @@ class WatchedStore(MemoryStore):
         super().__init__(clock=clock)
         self.on_finished: Callable[[list[Verdict]], None] = lambda _: None
 
-    def _finish(self, tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
-        verdicts = super()._finish(tables, settlements, now)
+    def _finish(self, tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+        verdicts = super()._finish(tables, fenced_outcomes, now)
         self.on_finished(verdicts)
         return verdicts
 

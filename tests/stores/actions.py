@@ -335,6 +335,6 @@ async def pass_lease(store: Store, node_id: str) -> None:
     """Return when the store says that the node's lease is over."""
 
     async def is_over() -> bool:
-        return any(node.id == node_id and node.lease_left < 0 for node in await store.nodes())
+        return any(node.id == node_id and node.lease_remaining < 0 for node in await store.nodes())
 
     await until(is_over)

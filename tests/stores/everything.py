@@ -96,7 +96,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
     limits = [NewLimit(name=name, value=1) for name in ("key:lined", "host", "kind:served")]
     limits.append(NewLimit(name="key:rated", value=1, rate=NewRate(every=HOUR)))
     servers = (NewServer(address="host:1", capacity=1), NewServer(address="host:2", capacity=1))
-    await store.declare(limits, [NewProvider(name="gpu", servers=servers, rest_after=1)])
+    await store.declare(limits, [NewProvider(name="gpu", servers=servers, backoff_after=1)])
     worker = await Worker.start(store, "limited")
     await store.insert([NewTask(kind=kind, limit_key="ada") for kind in ("rated", "rated", "endless", *["lined"] * 20)])
     await add(store, kind="served")

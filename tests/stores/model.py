@@ -64,7 +64,7 @@ class ModelTask:
     overdue: bool = False
     result: bytes | None = None
     progress: float | None = None
-    settled_no: int | None = None
+    finished_no: int | None = None
     """The last claim that its owner settled."""
     verdict: State | None = None
     """What that owner was told."""
@@ -217,11 +217,11 @@ class Model:
         """Store all of them or raise; id, whether it was created, and state of each."""
         keys: list[tuple[str, str | None]] = []
         for task in tasks:
-            self._refuse_conflict(task, is_earlier=task.key is not None and (task.kind, task.key) in keys)
+            self._reject_conflict(task, is_earlier=task.key is not None and (task.kind, task.key) in keys)
             keys.append((task.kind, task.key))
         return [self._put(task, task.on_conflict, new_ids) for task in tasks]
 
-    def _refuse_conflict(self, task: NewTask, *, is_earlier: bool) -> None:
+    def _reject_conflict(self, task: NewTask, *, is_earlier: bool) -> None:
         holder = self.holder(task)
         is_running = holder is not None and holder.state is State.RUNNING
         is_taken = holder is not None or is_earlier
@@ -337,22 +337,22 @@ class Model:
         task.node_id = node_id
         task.reserved_by = None
 
-    def finish(self, settlement: FencedOutcome, child_ids: Sequence[int]) -> set[State | None]:
+    def finish(self, fenced: FencedOutcome, child_ids: Sequence[int]) -> set[State | None]:
         """Settle one attempt; the verdicts that are right for it."""
-        task = self.owned(settlement.id, settlement.claim_no)
+        task = self.owned(fenced.id, fenced.claim_no)
         if task is None:
-            return self._already(settlement)
-        if settlement.progress is not None:
-            task.progress = settlement.progress.fraction
-        self._settle(task, settlement.outcome, child_ids)
-        task.settled_no = task.claim_no
+            return self._already(fenced)
+        if fenced.progress is not None:
+            task.progress = fenced.progress.fraction
+        self._settle(task, fenced.outcome, child_ids)
+        task.finished_no = task.claim_no
         task.verdict = task.state
         task.has_moved_since = False
         return {task.state}
 
-    def _already(self, settlement: FencedOutcome) -> set[State | None]:
-        task = self.tasks.get(settlement.id)
-        if task is None or task.settled_no != settlement.claim_no:
+    def _already(self, fenced: FencedOutcome) -> set[State | None]:
+        task = self.tasks.get(fenced.id)
+        if task is None or task.finished_no != fenced.claim_no:
             return {None}
         if not task.has_moved_since:
             return {task.verdict}

@@ -112,7 +112,7 @@ class ModelClaim:
             return False
         if (
             self._slots
-            + (self.request.yielding.get(SLOT, 0) if kind_request.is_urgent and not kind_request.is_resting else 0)
+            + (self.request.yielding.get(SLOT, 0) if kind_request.is_urgent and not kind_request.is_backed_off else 0)
             <= 0
         ):
             return False
@@ -132,7 +132,7 @@ class ModelClaim:
     def _available(self, name: str, kind_request: KindRequest, task_id: int) -> int:
         free = self._free.get(name, 0)
         if kind_request.is_urgent:
-            return free + (0 if kind_request.is_resting else self.request.yielding.get(name, 0))
+            return free + (0 if kind_request.is_backed_off else self.request.yielding.get(name, 0))
         is_exempt = kind_request.is_brief or task_id == self.request.reserved_task
         return free if is_exempt else free - self._held.get(name, 0)
 

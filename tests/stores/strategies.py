@@ -128,7 +128,7 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
             ]
         ),
         "is_urgent": st.sampled_from([False, False, False, True]),
-        "is_resting": st.sampled_from([False, False, False, True]),
+        "is_backed_off": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
     }
 )

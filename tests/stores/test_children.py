@@ -49,8 +49,8 @@ async def test_children_are_not_inserted_twice(store: Store, worker: Worker) -> 
 
 async def test_children_of_one_settlement_given_twice_are_inserted_once(store: Store, worker: Worker) -> None:
     await add(store)
-    settlement = settlement_of(await worker.claim_one(), Succeeded(children=(NewTask(kind="child"),)))
-    verdicts = await store.finish([settlement, settlement])
+    fenced = settlement_of(await worker.claim_one(), Succeeded(children=(NewTask(kind="child"),)))
+    verdicts = await store.finish([fenced, fenced])
     assert await listed(store, kind="child") == list(verdicts[0].child_ids)
 
 

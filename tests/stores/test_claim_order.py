@@ -76,7 +76,10 @@ async def test_what_others_yield_is_not_for_kinds_that_rest_and_these_take_nothi
 ) -> None:
     resting = await add_many(store, 2, kind="resting", priority=5, requirements=demands(cpu=1))
     urgent = await add(store, kind="urgent", requirements=demands(cpu=2))
-    kind_requests = (kind_request("resting", is_urgent=True, is_resting=True), kind_request("urgent", is_urgent=True))
+    kind_requests = (
+        kind_request("resting", is_urgent=True, is_backed_off=True),
+        kind_request("urgent", is_urgent=True),
+    )
     state: dict[str, Any] = {"totals": amounts(cpu=4), "yielding": amounts(cpu=2)}
     claims = await worker.claim_rooms(*kind_requests, free=amounts(cpu=1), **state)
     assert ids_of(claims) == [resting[0], urgent]

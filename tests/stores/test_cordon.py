@@ -38,7 +38,7 @@ async def node(store: Store, node_id: str = "node-1") -> NodeRecord:
 
 
 async def order(store: Store, verb: Verb, node_id: str = "node-1") -> None:
-    assert not (await store.act(NewAction(verb=verb, subject=node_id, who="ada"))).is_refused
+    assert not (await store.act(NewAction(verb=verb, subject=node_id, who="ada"))).is_rejected
 
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "restart"])
@@ -96,7 +96,7 @@ async def test_a_second_cordon_changes_nothing(store: Store, worker: Worker) -> 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "restart"])
 async def test_nobody_is_cordoned_who_is_not_there(store: Store, worker: Worker, verb: Verb) -> None:
     refused = await store.act(NewAction(verb=verb, subject="gone", who="ada"))
-    assert refused.outcome == "refused: no node of that id"
+    assert refused.outcome == "rejected: no node of that id"
     assert await store.audit() == [refused]
     assert not (await worker.claim()).is_cordoned
 
@@ -109,7 +109,7 @@ async def test_an_order_to_a_node_whose_lease_is_over_is_refused_and_changes_not
     await pass_lease(store, "late")
     before = (await node(store, "late")).cordoned_at
     refused = await store.act(NewAction(verb=verb, subject="late", who="ada"))
-    assert (refused.outcome, refused.is_refused) == ("refused: its lease is over", True)
+    assert (refused.outcome, refused.is_rejected) == ("rejected: its lease is over", True)
     assert (await node(store, "late")).cordoned_at == before
     assert await store.audit(node_id="late") == []
     keeper = await store.keeper()
@@ -123,8 +123,8 @@ async def test_an_order_to_a_node_whose_lease_is_over_is_refused_and_changes_not
 async def test_what_comes_with_its_refusal_is_only_written_down(store: Store, worker: Worker, verb: Verb) -> None:
     task_id = await add(store)
     subject = {"pause": "default", "resume": "default", "cancel": str(task_id)}.get(verb, "node-1")
-    refused = await store.act(NewAction(verb=verb, subject=subject, who="ada", refusal="its process is gone"))
-    assert (refused.outcome, refused.is_refused) == ("refused: its process is gone", True)
+    refused = await store.act(NewAction(verb=verb, subject=subject, who="ada", rejection="its process is gone"))
+    assert (refused.outcome, refused.is_rejected) == ("rejected: its process is gone", True)
     assert await store.audit() == [refused]
     assert await store.audit(node_id="node-1") == []
     assert (await node(store)).cordoned_at is None

@@ -338,22 +338,26 @@ def failed(claim: Claim) -> FencedOutcome:
 
 async def test_a_server_that_begins_to_rest_with_this_outcome_gets_no_task(store: Store) -> None:
     relay = await Relay.begin(store, SERVED)
-    await store.declare([], [NewProvider(name="gpu", servers=pool(a=1), rest_after=1, rest_first=HOUR, rest_cap=HOUR)])
+    await store.declare(
+        [], [NewProvider(name="gpu", servers=pool(a=1), backoff_after=1, backoff_first=HOUR, backoff_cap=HOUR)]
+    )
     (verdict,), claims = await store.exchange([failed(relay.claim)], relay.request())
     assert (verdict.state, list(claims)) == (State.FAILED, [])
     (server,) = await store.servers()
-    assert (server.failures, server.resting_until is not None) == (1, True)
+    assert (server.failures, server.backs_off_until is not None) == (1, True)
 
 
 async def test_a_server_that_ends_its_rest_with_this_outcome_gets_the_next_task(store: Store) -> None:
     relay = await Relay.begin(store, SERVED)
-    await store.declare([], [NewProvider(name="gpu", servers=pool(a=2), rest_after=1, rest_first=HOUR, rest_cap=HOUR)])
+    await store.declare(
+        [], [NewProvider(name="gpu", servers=pool(a=2), backoff_after=1, backoff_first=HOUR, backoff_cap=HOUR)]
+    )
     (claim,) = await relay.worker.claim_rooms(SERVED)
     await store.finish([failed(claim)])
     assert await relay.worker.claim_rooms(SERVED) == [], "it rests"
     assert await relay.next() == relay.ids[2:]
     (server,) = await store.servers()
-    assert (server.failures, server.resting_until) == (0, None)
+    assert (server.failures, server.backs_off_until) == (0, None)
 
 
 async def test_a_limit_that_is_held_by_way_of_servers_is_counted_with_them(store: Store) -> None:

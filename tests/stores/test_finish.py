@@ -225,10 +225,10 @@ async def test_the_last_twenty_errors_are_kept_at_least(store: Store, worker: Wo
 async def test_answers_come_in_the_order_of_the_settlements(store: Store, worker: Worker) -> None:
     await add_many(store, len(OUTCOMES))
     claims = await worker.claim()
-    settlements = [settlement_of(claim, outcome) for claim, outcome in zip(claims, OUTCOMES.values(), strict=True)]
-    settlements.reverse()
-    verdicts = await store.finish(settlements)
-    assert [verdict.id for verdict in verdicts] == [settlement.id for settlement in settlements]
+    fenced_outcomes = [settlement_of(claim, outcome) for claim, outcome in zip(claims, OUTCOMES.values(), strict=True)]
+    fenced_outcomes.reverse()
+    verdicts = await store.finish(fenced_outcomes)
+    assert [verdict.id for verdict in verdicts] == [fenced.id for fenced in fenced_outcomes]
     assert [verdict.state for verdict in verdicts] == list(reversed(LEADS_TO.values()))
 
 
@@ -324,12 +324,12 @@ async def test_successes_that_are_settled_together_go_each_by_its_own_claim(
             current[claim.id] = claim
             if turn < numbers[ids.index(claim.id)]:
                 await worker.finish(claim, Snoozed(delay=0))
-    settlements = [settlement_of(current[task_id], Succeeded(result=b"%d" % task_id)) for task_id in ids]
-    late = msgspec.structs.replace(settlements[-1], claim_no=9)
-    verdicts = await store.finish([*settlements[:-1], late])
+    fenced_outcomes = [settlement_of(current[task_id], Succeeded(result=b"%d" % task_id)) for task_id in ids]
+    late = msgspec.structs.replace(fenced_outcomes[-1], claim_no=9)
+    verdicts = await store.finish([*fenced_outcomes[:-1], late])
     assert [verdict.state for verdict in verdicts] == [*[State.SUCCEEDED] * len(ids[:-1]), None]
     assert [(await read(store, task_id)).result for task_id in ids] == [*ids[:-1], None]
-    (verdict,) = await store.finish(settlements[-1:])
+    (verdict,) = await store.finish(fenced_outcomes[-1:])
     assert verdict.state is State.SUCCEEDED
 
 
@@ -372,8 +372,8 @@ async def test_a_repeat_after_a_cancel_gets_its_verdict_again(store: Store, work
 @pytest.mark.parametrize("outcome", OUTCOMES)
 async def test_a_settlement_twice_in_one_list_is_applied_once(store: Store, worker: Worker, outcome: str) -> None:
     task_id = await add(store)
-    settlement = settlement_of(await worker.claim_one(), OUTCOMES[outcome])
-    verdicts = await store.finish([settlement, settlement])
+    fenced = settlement_of(await worker.claim_one(), OUTCOMES[outcome])
+    verdicts = await store.finish([fenced, fenced])
     assert [verdict.state for verdict in verdicts] == [LEADS_TO[outcome]] * 2
     record = await read(store, task_id)
     assert len(record.errors) <= 1

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.simulation.virtual_loop import VirtualLoop
 
-from synergon.errors import DataRefused, NotConnected, StoreError, StoreUnavailable, SynergonError
+from synergon.errors import DataRejected, NotConnected, StoreError, StoreUnavailable, SynergonError
 from synergon.model.lifecycle import State
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import insert_batcher
@@ -97,7 +97,7 @@ class Database:
             case "cancelled":
                 raise asyncio.CancelledError
         if any(task.kind == BAD for task in tasks):
-            raise DataRefused("bad")
+            raise DataRejected("bad")
         self.stored.update(task.queue for task in tasks)
         if how == "away after the commit":
             raise StoreUnavailable("the connection was lost")
@@ -211,7 +211,7 @@ class Story:
             assert not caller.is_bad
             assert [str(insertion.id) for insertion in caller.task.result()] == caller.numbers
             assert caller.stored[0] == 1
-        elif isinstance(error, DataRefused):
+        elif isinstance(error, DataRejected):
             assert caller.is_bad, "neighbours are spared"
         else:
             assert self._has_trouble, f"{error!r} without a reason"
@@ -279,7 +279,7 @@ class FailsNeighbours(InsertBatcher):
     """One bad task fails all that shared its statement."""
 
     async def _insert_one_by_one(self) -> None:
-        insert_batcher._fail(self._under_way, DataRefused("one of them is bad"))
+        insert_batcher._fail(self._under_way, DataRejected("one of them is bad"))
 
 
 class TriesAgain(InsertBatcher):

@@ -38,7 +38,7 @@ async def test_a_registered_node_is_known_with_all_it_said(store: Store) -> None
     assert (node.id, node.name, node.process, node.kinds) == (new.id, new.name, new.process, new.kinds)
     assert (node.queues, node.concurrency, node.version, node.address) == (None, 8, "1.2.3", new.address)
     assert before <= int(node.registered_at.timestamp() * 1_000_000) + 1
-    assert 3590 < node.lease_left <= 3600
+    assert 3590 < node.lease_remaining <= 3600
 
 
 async def test_a_node_may_be_for_some_queues_only(store: Store) -> None:
@@ -88,7 +88,7 @@ async def test_a_keeper_renews_from_now(store: Store) -> None:
     assert await keeper.renew("node-1", HOUR) is True
     await keeper.close()
     (node,) = await store.nodes()
-    assert node.lease_left > 3590
+    assert node.lease_remaining > 3590
 
 
 async def test_a_keeper_is_told_that_the_row_is_gone(store: Store, worker: Worker) -> None:

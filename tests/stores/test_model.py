@@ -207,9 +207,9 @@ class StoreMachine(RuleBasedStateMachine):
         if cancels:
             self.cancel([task_id for task_id, _ in self.claims[first : first + 1]], why=None)
         for (task_id, claim_no), outcome in zip(self.claims[first:], drawn, strict=False):
-            self.finish_both([self.settlement((task_id, claim_no), outcome)])
+            self.finish_both([self.fenced((task_id, claim_no), outcome)])
 
-    def settlement(self, fence: Fence, outcome: Outcome, progress: Progress | None = None) -> FencedOutcome:
+    def fenced(self, fence: Fence, outcome: Outcome, progress: Progress | None = None) -> FencedOutcome:
         return FencedOutcome(
             id=fence[0],
             claim_no=fence[1],
@@ -272,27 +272,29 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.claims) > 1)
     @rule(some=st.lists(st.tuples(picks, outcomes, notes), min_size=1, max_size=3))
     def finish(self, some: list[tuple[Pick, Outcome, Progress | None]]) -> None:
-        settlements: dict[Fence, FencedOutcome] = {}
+        fenced_outcomes: dict[Fence, FencedOutcome] = {}
         for pick, outcome, progress in some:
             fence = self.pick_claim(pick)
             # A claim is settled once; whoever comes again comes with the same.
-            settlements[fence] = self.settled.get(fence, self.settlement(fence, outcome, progress))
-        self.finish_both(list(settlements.values()))
+            fenced_outcomes[fence] = self.settled.get(fence, self.fenced(fence, outcome, progress))
+        self.finish_both(list(fenced_outcomes.values()))
 
-    def finish_both(self, settlements: list[FencedOutcome]) -> None:
-        if len(settlements) > 1:  # children of one may hold a key that another frees, and stores may order that freely
-            settlements = [settlement for settlement in settlements if not _has_children(settlement)]
-        verdicts = self.run(self.store.finish(settlements))
-        assert [verdict.id for verdict in verdicts] == [settlement.id for settlement in settlements]
-        for settlement, verdict in zip(settlements, verdicts, strict=True):
-            fence = (settlement.id, settlement.claim_no)
+    def finish_both(self, fenced_outcomes: list[FencedOutcome]) -> None:
+        if (
+            len(fenced_outcomes) > 1
+        ):  # children of one may hold a key that another frees, and stores may order that freely
+            fenced_outcomes = [fenced for fenced in fenced_outcomes if not _has_children(fenced)]
+        verdicts = self.run(self.store.finish(fenced_outcomes))
+        assert [verdict.id for verdict in verdicts] == [fenced.id for fenced in fenced_outcomes]
+        for fenced, verdict in zip(fenced_outcomes, verdicts, strict=True):
+            fence = (fenced.id, fenced.claim_no)
             is_first = self.model.owned(*fence) is not None
             child_ids = verdict.child_ids if is_first else ()
             self.ids += [child_id for child_id in child_ids if child_id not in self.ids]
-            assert _in_line(verdict.state) in map(_in_line, self.model.finish(settlement, child_ids))
+            assert _in_line(verdict.state) in map(_in_line, self.model.finish(fenced, child_ids))
             self.model.balance()
             if is_first:
-                self.settled[fence] = settlement
+                self.settled[fence] = fenced
 
     @precondition(lambda self: len(self.claims) > 1)
     @rule(pick=picks, progress=notes, overdue=st.booleans())
@@ -321,7 +323,7 @@ class StoreMachine(RuleBasedStateMachine):
     def tell_node(self, pick: Pick, verb: Verb) -> None:
         node_id = self.pick_node(pick)
         order = self.run(self.store.act(NewAction(verb=verb, subject=node_id, who="ada")))
-        assert order.is_refused is not self.model.order(verb, node_id)
+        assert order.is_rejected is not self.model.order(verb, node_id)
 
     @rule(pick=picks, leaves=st.booleans())
     def a_node_comes_and_may_replace_another(self, pick: Pick, leaves: bool) -> None:
@@ -466,8 +468,8 @@ def _pick(pick: Pick, alive: Sequence[Answer], all_ever: Sequence[Answer]) -> An
     return candidates[-1 - index % len(candidates)]
 
 
-def _has_children(settlement: FencedOutcome) -> bool:
-    return isinstance(settlement.outcome, Succeeded) and bool(settlement.outcome.children)
+def _has_children(fenced: FencedOutcome) -> bool:
+    return isinstance(fenced.outcome, Succeeded) and bool(fenced.outcome.children)
 
 
 def _in_line(state: State | None) -> State | None:

@@ -88,8 +88,8 @@ async def test_an_order_that_makes_no_sense_is_refused_and_that_is_written_down(
     await declare_limit(store, "license", 1)
     await declare_pool(store, a=1)
     refused = await order(store, verb, subject, value)
-    assert refused.is_refused
-    assert (refused.outcome or "").startswith("refused: ")
+    assert refused.is_rejected
+    assert (refused.outcome or "").startswith("rejected: ")
     assert why in (refused.outcome or "")
     assert refused.done_at == refused.requested_at
     assert await store.audit() == [refused]

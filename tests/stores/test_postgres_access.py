@@ -22,7 +22,7 @@ from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store,
 from synergon import Engine
 from synergon.errors import (
     ConfigurationError,
-    DataRefused,
+    DataRejected,
     OptionError,
     SchemaError,
     StoreError,
@@ -254,14 +254,14 @@ async def test_a_right_that_was_taken_away_is_no_fault_of_the_outcome(store: Pos
         administer(f"REVOKE INSERT ON {SCHEMA}.history FROM worker_role")
         with pytest.raises(StoreError, match="GRANT") as caught:
             await worker.finish(claim, SUCCEEDED)
-        assert not isinstance(caught.value, DataRefused)
+        assert not isinstance(caught.value, DataRejected)
         administer(f"GRANT INSERT ON {SCHEMA}.history TO worker_role")
         assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
         await least.close()
 
 
 async def test_data_that_the_database_will_never_take_is_told_apart(store: PostgresStore) -> None:
-    with pytest.raises(DataRefused, match="refused a statement"):
+    with pytest.raises(DataRejected, match="rejected a statement"):
         await store.insert([NewTask(kind="a\0b")])
-    with pytest.raises(DataRefused, match="refused a statement"):
+    with pytest.raises(DataRejected, match="rejected a statement"):
         await store.insert([NewTask(kind="a", priority=2**70)])

@@ -341,7 +341,7 @@ async def test_a_claim_gives_up_when_everything_is_held(store: PostgresStore) ->
     async with held(*ids), asyncio.timeout(PATIENCE_SECONDS):
         claims, _ = await claim.claim_by_contest(run, request(worker.node_id, 500))
         assert claims == []
-    assert tries < 3 * claim.MOST_REFUSALS
+    assert tries < 3 * claim.MOST_REJECTIONS
     assert await worker.claim_ids() == ids
 
 

@@ -121,11 +121,11 @@ async def test_callers_beyond_the_pool_are_told_in_time_and_nothing_is_lost() ->
     async with _locked(f"{SCHEMA}.task"):
         calls = [asyncio.create_task(store.cancel([task_id])) for task_id in ids]
         first, *beyond = calls
-        refusals = await asyncio.gather(*beyond, return_exceptions=True)
+        rejections = await asyncio.gather(*beyond, return_exceptions=True)
         assert not first.done(), "it has the connection"
-    assert all(isinstance(refusal, StoreUnavailable) for refusal in refusals)
-    assert all("all 1 connections" in str(refusal) and "?pool=2" in str(refusal) for refusal in refusals)
-    assert all("in use for 0.3 s" in str(refusal) for refusal in refusals)
+    assert all(isinstance(rejection, StoreUnavailable) for rejection in rejections)
+    assert all("all 1 connections" in str(rejection) and "?pool=2" in str(rejection) for rejection in rejections)
+    assert all("in use for 0.3 s" in str(rejection) for rejection in rejections)
     assert [moved.done for moved in await first] == [True]
     assert [await state_of(store, task_id) for task_id in ids] == [State.CANCELLED, State.READY, State.READY]
     assert all(moved.done for moved in await store.cancel(ids[1:]))

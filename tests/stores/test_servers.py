@@ -34,8 +34,8 @@ FAILED = Failed(reason=Reason.ERROR, error=ERROR)
 async def settle(store: Store, claim: Claim, outcome: Outcome, *, well: bool) -> None:
     """End an attempt that says something about its server."""
     assert claim.server is not None
-    settlement = settlement_of(claim, outcome, server=("gpu", claim.server), is_server_well=well)
-    (verdict,) = await store.finish([settlement])
+    fenced = settlement_of(claim, outcome, server=("gpu", claim.server), is_server_well=well)
+    (verdict,) = await store.finish([fenced])
     assert verdict.state is not None
 
 
@@ -53,16 +53,24 @@ async def server(store: Store, address: str) -> ServerRecord:
 
 async def rest_of(store: Store, address: str, since: int) -> int:
     """Microseconds that the server rests, from a moment on."""
-    until = (await server(store, address)).resting_until
+    until = (await server(store, address)).backs_off_until
     assert until is not None
     return from_datetime(until) - since
 
 
 async def declare_fragile(
-    store: Store, rest_after: int | None = 2, rest_first: int = HOUR, rest_cap: int = 24 * HOUR, **more: int | None
+    store: Store,
+    backoff_after: int | None = 2,
+    backoff_first: int = HOUR,
+    backoff_cap: int = 24 * HOUR,
+    **more: int | None,
 ) -> None:
     provider = NewProvider(
-        name="gpu", servers=pool(**(more or {"a": 4})), rest_after=rest_after, rest_first=rest_first, rest_cap=rest_cap
+        name="gpu",
+        servers=pool(**(more or {"a": 4})),
+        backoff_after=backoff_after,
+        backoff_first=backoff_first,
+        backoff_cap=backoff_cap,
     )
     await store.declare([], [provider])
 
@@ -303,7 +311,7 @@ async def test_a_server_that_fails_too_often_in_a_row_rests(store: Store, worker
     await declare_fragile(store)
     await add_many(store, 9)
     await fail(store, worker, 1)
-    assert (await server(store, "a")).resting_until is None
+    assert (await server(store, "a")).backs_off_until is None
     before = await store.now()
     await fail(store, worker, 1)
     assert await rest_of(store, "a", before) >= HOUR
@@ -321,7 +329,7 @@ async def test_a_success_between_makes_it_start_from_zero(store: Store, worker: 
     (claim,) = await worker.claim_rooms(ROOM, limit=1)
     await settle(store, claim, Succeeded(), well=True)
     await fail(store, worker, 1)
-    assert (await server(store, "a")).resting_until is None
+    assert (await server(store, "a")).backs_off_until is None
     assert (await server(store, "a")).failures == 1
 
 
@@ -335,12 +343,12 @@ async def test_an_outcome_that_says_nothing_of_its_server_counts_for_nothing(sto
 
 
 async def test_a_stale_or_repeated_settlement_does_not_count(store: Store, worker: Worker) -> None:
-    await declare_fragile(store, rest_after=3)
+    await declare_fragile(store, backoff_after=3)
     await add_many(store, 9)
     (claim,) = await worker.claim_rooms(ROOM, limit=1)
-    settlement = settlement_of(claim, FAILED, server=("gpu", "a"), is_server_well=False)
+    fenced = settlement_of(claim, FAILED, server=("gpu", "a"), is_server_well=False)
     for _ in range(5):
-        await store.finish([settlement])
+        await store.finish([fenced])
     assert (await server(store, "a")).failures == 1
 
 
@@ -359,17 +367,17 @@ async def test_what_ran_when_the_rest_began_does_not_lengthen_it(store: Store, w
     assert len(claims) == 4
     for claim in claims[:2]:
         await settle(store, claim, FAILED, well=False)
-    until = (await server(store, "a")).resting_until
+    until = (await server(store, "a")).backs_off_until
     for claim in claims[2:]:
         await settle(store, claim, FAILED, well=False)
-    assert (await server(store, "a")).resting_until == until
+    assert (await server(store, "a")).backs_off_until == until
 
 
 async def test_after_its_rest_it_is_tried_with_one_task_and_rests_twice_as_long_if_that_fails(
     store: Store, worker: Worker
 ) -> None:
     first = 20 * MILLISECOND
-    await declare_fragile(store, rest_first=first, rest_cap=HOUR)
+    await declare_fragile(store, backoff_first=first, backoff_cap=HOUR)
     await add_many(store, 20)
     before = await store.now()
     await fail(store, worker, 2)
@@ -386,19 +394,19 @@ async def test_after_its_rest_it_is_tried_with_one_task_and_rests_twice_as_long_
 
 
 async def test_a_trial_that_succeeds_makes_it_whole_again(store: Store, worker: Worker) -> None:
-    await declare_fragile(store, rest_first=10 * MILLISECOND)
+    await declare_fragile(store, backoff_first=10 * MILLISECOND)
     await add_many(store, 20)
     await fail(store, worker, 2)
     await pass_time(store, 11 * MILLISECOND)
     (claim,) = await worker.claim_rooms(ROOM)
     await settle(store, claim, Succeeded(), well=True)
     well = await server(store, "a")
-    assert (well.failures, well.resting_until) == (0, None)
+    assert (well.failures, well.backs_off_until) == (0, None)
     assert len(await worker.claim_rooms(ROOM)) == 4
 
 
 async def test_no_rest_is_longer_than_the_cap_however_many_came_before(store: Store, worker: Worker) -> None:
-    await declare_fragile(store, rest_after=1, rest_first=MILLISECOND, rest_cap=2 * MILLISECOND)
+    await declare_fragile(store, backoff_after=1, backoff_first=MILLISECOND, backoff_cap=2 * MILLISECOND)
     await add_many(store, 80)
     for _ in range(70):
         before = await store.now()
@@ -415,15 +423,15 @@ async def test_a_success_of_older_work_ends_the_rest(store: Store, worker: Worke
     for claim in claims[:2]:
         await settle(store, claim, FAILED, well=False)
     await settle(store, claims[2], Succeeded(), well=True)
-    assert (await server(store, "a")).resting_until is None
+    assert (await server(store, "a")).backs_off_until is None
     assert len(await worker.claim_rooms(ROOM)) == 3
 
 
 async def test_a_provider_may_never_let_its_servers_rest(store: Store, worker: Worker) -> None:
-    await declare_fragile(store, rest_after=None)
+    await declare_fragile(store, backoff_after=None)
     await add_many(store, 9)
     await fail(store, worker, 8)
-    assert (await server(store, "a")).resting_until is None
+    assert (await server(store, "a")).backs_off_until is None
 
 
 async def test_a_server_that_stays_keeps_its_health_and_one_that_comes_back_is_new(
@@ -433,10 +441,10 @@ async def test_a_server_that_stays_keeps_its_health_and_one_that_comes_back_is_n
     await add_many(store, 9)
     await fail(store, worker, 2)
     await store.set_servers("gpu", pool(a=9, b=1))
-    assert (await server(store, "a")).resting_until is not None
+    assert (await server(store, "a")).backs_off_until is not None
     await store.set_servers("gpu", pool(b=1))
     await store.set_servers("gpu", pool(a=1))
-    assert (await server(store, "a")).resting_until is None
+    assert (await server(store, "a")).backs_off_until is None
 
 
 async def test_the_health_of_a_server_that_is_gone_is_nobody_s_concern(store: Store, worker: Worker) -> None:

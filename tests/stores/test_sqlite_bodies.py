@@ -85,7 +85,7 @@ async def test_a_body_that_lost_its_turn_does_not_end_the_turn_of_the_next_one(
     late = await store.begin(0.01)
     following = await store.begin(3600)
     await late.rollback()
-    assert store._body_turn.locked()
+    assert store._transaction_lock.locked()
     await following.rollback()
-    assert not store._body_turn.locked()
+    assert not store._transaction_lock.locked()
     assert caplog.records == []

@@ -96,7 +96,7 @@ def test_the_lines_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -
 
 
 def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "holdings")
+    (step,) = plan(planner, "held_permits")
     assert "COVERING INDEX synergon_task_holding" in step
 
 

@@ -74,7 +74,7 @@ async def test_a_body_that_takes_the_only_place_is_told() -> None:
     async with testing.memory(own) as tester:
         handle = await needs_one.enqueue()
         await tester.drain()
-        with pytest.raises(TaskFailed, match="take all places"):
+        with pytest.raises(TaskFailed, match="take all slots"):
             await handle.result()
 
 

@@ -10,8 +10,8 @@ from synergon.stores.rules.claim_plan import ReadyTask
 from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity, SharedCapacity
 
 
-def gpu(address: str, capacity: int | None, *, resting: bool = False, trial: bool = False) -> ServerCapacity:
-    return ServerCapacity("gpu", address, capacity, is_resting=resting, is_on_trial=trial)
+def gpu(address: str, capacity: int | None, *, backed_off: bool = False, trial: bool = False) -> ServerCapacity:
+    return ServerCapacity("gpu", address, capacity, is_backed_off=backed_off, is_on_trial=trial)
 
 
 def kind_request(count: int = 100, *limits: str, provider: str | None = "gpu") -> KindRequest:
@@ -23,8 +23,8 @@ def task(number: int, **more: Any) -> ReadyTask:
 
 
 def taken(allotment: SharedCapacity, count: int, where: KindRequest) -> list[str | None]:
-    seats = [allotment.take(where, task(number)) for number in range(count)]
-    return [seat.server for seat in seats if seat is not None]
+    grants = [allotment.take(where, task(number)) for number in range(count)]
+    return [grant.server for grant in grants if grant is not None]
 
 
 def test_servers_are_filled_evenly_by_their_capacity_and_no_further() -> None:
@@ -38,8 +38,8 @@ def test_servers_are_filled_evenly_by_their_capacity_and_no_further() -> None:
 
 def test_equals_take_turns() -> None:
     def first(number: int) -> str | None:
-        seat = SharedCapacity({}, [gpu("a", 1), gpu("b", 1), gpu("c", 1)], []).take(kind_request(), task(number))
-        return seat.server if seat else None
+        grant = SharedCapacity({}, [gpu("a", 1), gpu("b", 1), gpu("c", 1)], []).take(kind_request(), task(number))
+        return grant.server if grant else None
 
     assert Counter(first(number) for number in range(300)) == {"a": 100, "b": 100, "c": 100}
 
@@ -48,9 +48,9 @@ def test_what_runs_counts_and_keeps_its_slot() -> None:
     holdings = [HeldPermits((), "gpu", "a", 1), HeldPermits((), "gpu", "b", 0), HeldPermits((), "other", "a", 0)]
     allotment = SharedCapacity({}, [gpu("a", 2), gpu("b", 1)], holdings)
     assert allotment.most(kind_request()) == 1
-    seat = allotment.take(kind_request(), task(1))
-    assert seat is not None
-    assert (seat.server, seat.slot) == ("a", 0)
+    grant = allotment.take(kind_request(), task(1))
+    assert grant is not None
+    assert (grant.server, grant.slot) == ("a", 0)
     assert allotment.take(kind_request(), task(2)) is None
 
 
@@ -89,18 +89,18 @@ def test_a_closed_limit_and_an_empty_pool_give_nothing() -> None:
 
 def test_a_server_that_failed_a_task_is_avoided_while_there_is_another() -> None:
     allotment = SharedCapacity({}, [gpu("a", 9), gpu("b", 1)], [])
-    seats = [allotment.take(kind_request(), task(number, avoid="a")) for number in range(2)]
-    assert [seat.server for seat in seats if seat] == ["b", "a"]
+    grants = [allotment.take(kind_request(), task(number, avoid="a")) for number in range(2)]
+    assert [grant.server for grant in grants if grant] == ["b", "a"]
 
 
 def test_a_resting_server_gets_nothing_and_one_on_trial_one_at_a_time() -> None:
-    allotment = SharedCapacity({}, [gpu("a", 9, resting=True), gpu("b", 9, trial=True)], [])
+    allotment = SharedCapacity({}, [gpu("a", 9, backed_off=True), gpu("b", 9, trial=True)], [])
     assert taken(allotment, 5, kind_request()) == ["b"]
 
 
 def test_a_target_is_the_only_server_that_will_do() -> None:
     allotment = SharedCapacity({}, [gpu("a", 1), gpu("b", 1)], [])
-    seat = allotment.take(kind_request(), task(1, target="b"))
-    assert seat is not None
-    assert seat.server == "b"
+    grant = allotment.take(kind_request(), task(1, target="b"))
+    assert grant is not None
+    assert grant.server == "b"
     assert allotment.take(kind_request(), task(2, target="b")) is None

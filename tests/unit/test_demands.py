@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergon import Engine, OptionError, Resources
-from synergon.explain.requirement_text import requirements_in_words, why_never
+from synergon.explain.requirement_text import requirements_in_text, why_never
 from synergon.model.requirements import (
     NO_REQUIREMENTS,
     UNIT,
@@ -240,7 +240,7 @@ def test_demands_are_said_as_people_write_them() -> None:
     wanted = make_requirements(
         {"gpu": UNIT // 2, "ram": 3 * 2**29, "cpu": 2 * UNIT}, frozenset({"zone:eu"}), frozenset({"spot"})
     )
-    assert requirements_in_words(wanted) == "cpu 2, gpu 0.5, ram 1.5 GiB, needs zone:eu, forbids spot"
-    assert requirements_in_words(NO_REQUIREMENTS) == "nothing"
+    assert requirements_in_text(wanted) == "cpu 2, gpu 0.5, ram 1.5 GiB, needs zone:eu, forbids spot"
+    assert requirements_in_text(NO_REQUIREMENTS) == "nothing"
     found = why_never(wanted, frozenset({"spot"}), {"cpu": UNIT, "ram": 2**40})
     assert found == ["lacks the label zone:eu", "has the label spot", "has cpu 1 in all", "has gpu 0 in all"]

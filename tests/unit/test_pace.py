@@ -14,12 +14,12 @@ async def test_what_is_said_during_a_look_is_a_reason_for_another_one() -> None:
     pace = SweepInterval(3600, SystemClock())
     async with asyncio.timeout(PATIENCE_SECONDS):
         pace.look_now()
-        await pace.rest()
+        await pace.wait()
         pace.look_now()  # while the node still looks
-        await pace.rest()
+        await pace.wait()
     try:
         async with asyncio.timeout(0.01):
-            await pace.rest()
+            await pace.wait()
     except TimeoutError:
         return
     raise AssertionError("there was no reason for a third")

@@ -20,7 +20,7 @@ NAMES = [
     "CommandsFailed",
     "ConfigurationError",
     "Context",
-    "DataRefused",
+    "DataRejected",
     "Discard",
     "Engine",
     "ErrorRecord",

@@ -328,7 +328,7 @@ def test_a_body_returns_once(engine: Engine) -> None:
         yield 1
 
     for function in (generator, async_generator):
-        with pytest.raises(ConfigurationError, match="is a generator; a body returns once"):
+        with pytest.raises(ConfigurationError, match="is a generator; a task function returns once"):
             engine.task(function)
 
 

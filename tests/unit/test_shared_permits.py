@@ -44,7 +44,7 @@ def make(queues: frozenset[str] | None = None) -> SharedPermits:
 
 
 def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = None, **kinds: KindStatus) -> NodeRecord:
-    state = NodeStatus(is_said=True, kinds=kinds, **{"labels": ("spot",), **(said or {})})
+    state = NodeStatus(is_published=True, kinds=kinds, **{"labels": ("spot",), **(said or {})})
     return NodeRecord(
         id="other",
         name="other",
@@ -55,7 +55,7 @@ def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = No
         version="1",
         address=None,
         registered_at=datetime.now(UTC),
-        lease_left=30.0,
+        lease_remaining=30.0,
         published=Raw(encode_status(state)),
     )
 
@@ -102,19 +102,19 @@ def test_rated_and_pooled_kinds_are_known() -> None:
 
 def test_others_are_told_of_what_was_freed_and_not_taken_again() -> None:
     permits = make()
-    assert permits.left_over([]) == []
+    assert permits.leftover_limits([]) == []
     permits.note_freed(["licensed", "licensed", "keyed", "free", None])
-    assert sorted(permits.left_over([a_claim("licensed"), a_claim("keyed")])) == ["license"]
-    assert permits.left_over([]) == [], "once"
+    assert sorted(permits.leftover_limits([a_claim("licensed"), a_claim("keyed")])) == ["license"]
+    assert permits.leftover_limits([]) == [], "once"
     permits.note_freed(["licensed"])
-    assert permits.left_over([a_claim("also_licensed"), a_claim("also_licensed")]) == []
+    assert permits.leftover_limits([a_claim("also_licensed"), a_claim("also_licensed")]) == []
 
 
 def test_what_is_freed_by_two_ends_before_a_claim_adds_up() -> None:
     permits = make()
     permits.note_freed(["served"])
     permits.note_freed(["served"])
-    assert sorted(permits.left_over([a_claim("served")])) == ["provider:pool", "servers"]
+    assert sorted(permits.leftover_limits([a_claim("served")])) == ["provider:pool", "servers"]
 
 
 # ---------------------------------------------------------------- contested limits
@@ -148,7 +148,7 @@ def test_what_is_freed_by_two_ends_before_a_claim_adds_up() -> None:
         (node(said={"is_stopping": True}, stranger=LICENSE), None, set()),
         (node(said={"leaving": "drain"}, stranger=LICENSE), None, set()),
         (replace(node(stranger=LICENSE), cordoned_at=datetime.now(UTC)), None, set()),
-        (replace(node(stranger=LICENSE), lease_left=-1.0), None, set()),
+        (replace(node(stranger=LICENSE), lease_remaining=-1.0), None, set()),
         (replace(node(stranger=LICENSE), concurrency=0), None, set()),
     ],
 )

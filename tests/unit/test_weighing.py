@@ -43,7 +43,7 @@ kind_requests = st.builds(
     kind=st.just("work"),
     count=st.just(9),
     is_urgent=st.booleans(),
-    is_resting=st.booleans(),
+    is_backed_off=st.booleans(),
     is_brief=st.booleans(),
 )
 requests = st.builds(
@@ -72,7 +72,7 @@ def test_no_more_is_taken_than_is_free_and_urgent_tasks_take_no_more_than_others
         scales.take(kind_request, wanted, task_id)
         for name, amount in wanted.cost.items():
             used[name] += amount
-            more = request.yielding.get(name, 0) if kind_request.is_urgent and not kind_request.is_resting else 0
+            more = request.yielding.get(name, 0) if kind_request.is_urgent and not kind_request.is_backed_off else 0
             assert used[name] <= request.free.get(name, 0) + more
 
 
@@ -188,13 +188,13 @@ def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
     assert [scales.slots(kind_request) for kind_request in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
 
 
-@pytest.mark.parametrize(("free", "expected"), [(0, Fit.IN_TURN), (1, Fit.LATER)])
+@pytest.mark.parametrize(("free", "expected"), [(0, Fit.NO_PROCESS), (1, Fit.LATER)])
 def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
     kind_request, numbers = KindRequest(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
     left = {PROCESS: free * UNIT, "cpu": 1}
     scales = NodeCapacity(ClaimRequest(node_id="node", kinds=(), limit=9, totals=numbers, free=left))
     assert scales.fit(kind_request, Requirements(cost=numbers), 1) is expected
-    assert scales.fit(kind_request, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.IN_TURN)
+    assert scales.fit(kind_request, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.NO_PROCESS)
     assert scales.fit(kind_request, Requirements(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
 
 

@@ -117,7 +117,7 @@ def _nodes(found: Diagnosis) -> Table:
         "node", "name", "host", "pid", "kinds", "lease left", numbers=("pid", "kinds"), elastic=("name", "host")
     )
     for node in found.nodes:
-        lease = duration(node.lease_left) if node.lease_left > 0 else Text("expired", style="red")
+        lease = duration(node.lease_remaining) if node.lease_remaining > 0 else Text("expired", style="red")
         process = node.process
         table.add_row(node.id, short(node.name), short(process.host), str(process.pid), str(len(node.kinds)), lease)
     return table

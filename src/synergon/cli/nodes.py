@@ -26,7 +26,7 @@ WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
 """Columns for wide terminals only; --json has all."""
 
-LEAVING_TEXTS: Final = {"drain": "draining", "restart": "restarting"}
+DEPARTURE_TEXTS: Final = {"drain": "draining", "restart": "restarting"}
 """The status of a node that stops when its running tasks have ended."""
 
 AllOption = Annotated[bool, typer.Option("--all", help="Also list engines that run no tasks and wait for results.")]
@@ -57,13 +57,13 @@ class NodeRow(Record, frozen=True, kw_only=True):
     is_cordoned: bool
     """It starts no new tasks."""
     cordoned_at: datetime | None
-    leaving: str | None
+    departure: str | None
     """`drain` or `restart` if it stops when its running tasks have ended."""
     address: str | None
     """The address for peers; None if they cannot reach it."""
     version: str
     registered_at: datetime
-    lease_left: float
+    lease_remaining: float
     """Seconds by the store's clock; negative after the lease has expired."""
     state: NodeStatus
     """The status that it published last."""
@@ -189,11 +189,11 @@ def _row(node: NodeRecord, running: int) -> NodeRow:
         free=max(node.concurrency - running, 0) if alive and not node.is_cordoned else 0,
         is_cordoned=node.is_cordoned,
         cordoned_at=node.cordoned_at,
-        leaving=node.state.leaving if node.is_cordoned else None,
+        departure=node.state.departure if node.is_cordoned else None,
         address=node.address,
         version=node.version,
         registered_at=node.registered_at,
-        lease_left=node.lease_left,
+        lease_remaining=node.lease_remaining,
         state=node.state,
         state_age=node.published_ago,
     )
@@ -201,7 +201,7 @@ def _row(node: NodeRecord, running: int) -> NodeRow:
 
 def is_alive(node: NodeRecord) -> bool:
     """Whether its lease is valid and, if it is on this host, its process exists."""
-    return node.lease_left > 0 and not is_gone(node.process)
+    return node.lease_remaining > 0 and not is_gone(node.process)
 
 
 def _table(rows: Sequence[NodeRow]) -> Table:
@@ -213,7 +213,7 @@ def _table(rows: Sequence[NodeRow]) -> Table:
             short(row.name),
             _status(row),
             f"{row.running}/{row.concurrency}",
-            duration(round(row.lease_left)) if row.lease_left > 0 else "expired",
+            duration(round(row.lease_remaining)) if row.lease_remaining > 0 else "expired",
             short(row.host),
             str(row.pid),
             short(", ".join(row.kinds) or "none"),
@@ -227,5 +227,5 @@ def _status(row: NodeRow) -> Text:
     if not row.is_alive:
         return Text("dead", style="red")
     if row.is_cordoned:
-        return Text(LEAVING_TEXTS.get(row.leaving or "", "cordoned"), style="yellow")
+        return Text(DEPARTURE_TEXTS.get(row.departure or "", "cordoned"), style="yellow")
     return Text("alive", style="green") if row.runs_tasks else Text("only waits", style="dim")

@@ -37,7 +37,7 @@ def servers(context: typer.Context, app: AppOption = None, url: UrlOption = None
 def list_servers(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """List the servers.
 
-    Shows the permits in use, failures and resting servers; with --json one server per line.
+    Shows the permits in use, failures and servers that back off; with --json one server per line.
     """
 
     async def read() -> tuple[list[ServerRecord], datetime]:
@@ -66,10 +66,10 @@ def _table(found: list[ServerRecord], now: datetime) -> Table:
 def _status(server: ServerRecord, now: datetime) -> Text:
     if server.is_removed:
         return Text("removed", style="dim")
-    if server.resting_until is None:
+    if server.backs_off_until is None:
         return Text("")
-    if server.resting_until > now:
-        return Text(f"resting, next try {relative(server.resting_until, now)}", style="yellow")
+    if server.backs_off_until > now:
+        return Text(f"backs off, next try {relative(server.backs_off_until, now)}", style="yellow")
     return Text("on trial", style="yellow")
 
 

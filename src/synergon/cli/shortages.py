@@ -1,4 +1,4 @@
-"""Finds shortages that keep tasks waiting although nodes have capacity: empty pools, resting servers, closed limits.
+"""Finds shortages that keep tasks waiting although nodes have capacity: no servers, back-offs, closed limits.
 
 Which kinds need a named limit or a provider is known from the app's code; without the app only what the store knows is
 reported.
@@ -33,10 +33,10 @@ async def find_shortages(engine: Engine, counts: Mapping[tuple[str, str, State],
     limits = await engine.limits()
     servers = [server for server in await engine.servers() if not server.is_removed]
     now = to_datetime(await engine.store.now())
-    resting = [server for server in servers if server.resting_until is not None and server.resting_until > now]
+    backed_off = [server for server in servers if server.backs_off_until is not None and server.backs_off_until > now]
     return [
         *_empty_pools(engine, servers, waiting),
-        *(_resting(server) for server in resting),
+        *(_backed_off(server) for server in backed_off),
         *_closed_limits(engine, limits, servers, waiting),
     ]
 
@@ -56,10 +56,10 @@ def _empty_pools(engine: Engine, servers: Sequence[ServerRecord], waiting: Mappi
         yield problem.format(name) + tasks, f"`synergon servers set {name} ADDRESS=CAPACITY ...`"
 
 
-def _resting(server: ServerRecord) -> Shortage:
+def _backed_off(server: ServerRecord) -> Shortage:
     times = plural(server.failures, "failure")
     return (
-        f"server {server.address} of provider {server.provider} is resting after {times} in a row",
+        f"server {server.address} of provider {server.provider} backs off after {times} in a row",
         "check the errors of its last tasks; synergon tries it again by itself",
     )
 

@@ -53,7 +53,7 @@ class Control:
         """Change a limit for all nodes, until the code declares another value."""
         name = check_any_limit_name(name)
         action = await self._act("set_limit", name, check_limit(value, f"limit {name!r}"))
-        if action.is_refused:
+        if action.is_rejected:
             known = ", ".join(limit.name for limit in await self._store.limits()) or "none"
             raise OptionError(f"there is no limit {name!r}; declared are: {known}")
 
@@ -64,7 +64,7 @@ class Control:
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
         value = [[server.address, server.capacity] for server in listed]
         action = await self._act("set_servers", check_name(provider, "provider"), value)
-        if action.is_refused:
+        if action.is_rejected:
             raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
 
     async def pause(self, queue: str) -> bool:
@@ -96,16 +96,16 @@ class Control:
         known = {node.id: node for node in await self._operations.nodes()}
         node = known.get(node_id)
         how = None if node is None else _why_dead(node)
-        action = await self._act(verb, storable(str(node_id)), refusal=None if how is None else how[0])
+        action = await self._act(verb, storable(str(node_id)), rejection=None if how is None else how[0])
         if node is not None and (how is not None or action.outcome == f"{REJECTED}{DEAD_NODE}"):
             raise OptionError(f"node {node_id!r} ({node.name}) is dead: {DEAD_NODE if how is None else how[1]}")
-        if action.is_refused:
+        if action.is_rejected:
             names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
             raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
 
-    async def _act(self, verb: Verb, subject: str, value: Any = None, *, refusal: str | None = None) -> AuditRecord:
+    async def _act(self, verb: Verb, subject: str, value: Any = None, *, rejection: str | None = None) -> AuditRecord:
         action = await self._store.act(
-            NewAction(verb=verb, subject=subject, value=value, who=this_person(), refusal=refusal)
+            NewAction(verb=verb, subject=subject, value=value, who=this_person(), rejection=rejection)
         )
         self._announcer.announce_change()
         return action
@@ -115,6 +115,6 @@ def _why_dead(node: NodeRecord) -> tuple[str, str] | None:
     """Why the node cannot obey, in short and in full; None: it may be alive."""
     if is_gone(node.process):
         return "its process is gone", f"its process {node.process.pid} is gone"
-    if node.lease_left <= 0:
-        return DEAD_NODE, f"its lease has been over for {-node.lease_left:.1f} s"
+    if node.lease_remaining <= 0:
+        return DEAD_NODE, f"its lease has been over for {-node.lease_remaining:.1f} s"
     return None

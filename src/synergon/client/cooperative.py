@@ -24,7 +24,7 @@ async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) ->
     return made
 
 
-class FairTurns:
+class FairWaiters:
     """Lets callers that come at the same time go on in chunks, in the order in which they came."""
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class FairTurns:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._next, loop)
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        await turn
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        await waiter
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         for _ in range(min(CHUNK, len(self._waiting))):
-            turn = self._waiting.popleft()
-            if not turn.done():  # the caller may have been cancelled
-                turn.set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():  # the caller may have been cancelled
+                waiter.set_result(None)
         if self._waiting:
             loop.call_soon(self._next, loop)

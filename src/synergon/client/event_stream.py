@@ -68,7 +68,7 @@ class Follower:
                     yield replace(event, cursor=f"{mark}.{event.cursor}")
             is_surprised = is_surprised or (bool(page) and not was_told)
             if not page:
-                await self._rest(is_surprised=is_surprised)
+                await self._sleep(is_surprised=is_surprised)
                 is_surprised = False
 
     def _ask_from_time_to_time(self) -> None:
@@ -88,7 +88,7 @@ class Follower:
                     self._logger.warning("a stream of events waits for the store: %s", error)
                 await asyncio.sleep(pause_after(failures))
 
-    async def _rest(self, *, is_surprised: bool) -> None:
+    async def _sleep(self, *, is_surprised: bool) -> None:
         """Wait until an end is told of, or until it is time to look for ends that were not."""
         self._ask_from_time_to_time()
         is_restless = is_surprised or not self._are_hints_well()

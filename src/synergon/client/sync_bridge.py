@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
-from synergon.client.cooperative import FairTurns
+from synergon.client.cooperative import FairWaiters
 from synergon.errors import NotConnected, SynergonError
 
 Value = TypeVar("Value")
@@ -25,7 +25,7 @@ class IdleHookGuard:
     def __init__(self) -> None:
         self.why_not: str | None = None
         """Why the hook may call no more; None: it may."""
-        self._turns = FairTurns()
+        self._waiters = FairWaiters()
 
     def check(self) -> None:
         """NotConnected if the hook may call no more."""
@@ -35,7 +35,7 @@ class IdleHookGuard:
     async def give_way(self) -> None:
         """`check`, after all other tasks of the event loop have had a turn: not every store makes its callers wait, and
         a hook that never waits, or makes ten thousand calls at once, would hold up the loop."""
-        await self._turns.wait()
+        await self._waiters.wait()
         self.check()
 
 
@@ -90,7 +90,7 @@ class SyncBridge:
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
-        self._refuse_running_loop()
+        self._reject_running_loop()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
             guard.check()
         self._check_process()
@@ -126,7 +126,7 @@ class SyncBridge:
         return await function()
 
     @staticmethod
-    def _refuse_running_loop() -> None:
+    def _reject_running_loop() -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:

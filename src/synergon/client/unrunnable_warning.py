@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.client.cooperative import made_in_chunks
 from synergon.errors import StoreError
-from synergon.explain.requirement_text import requirements_in_words, why_never
+from synergon.explain.requirement_text import requirements_in_text, why_never
 from synergon.model.node_status import NodeStatus, could_run, read_status, requirements_on
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
@@ -75,7 +75,7 @@ class UnrunnableWarning:
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
         if self._is_stale():
             now = self._ports.clock.monotonic()
-            self._nodes = [node for node in await store.nodes() if node.lease_left > 0]
+            self._nodes = [node for node in await store.nodes() if node.lease_remaining > 0]
             self._read_at = now
         return self._nodes
 
@@ -106,7 +106,7 @@ class UnrunnableWarning:
         self._logger.warning(
             "no live node could ever run this task of kind %r (%s): %s; it waits for one that can",
             kind,
-            requirements_in_words(requirements_on(states[0][1], kind, text)),
+            requirements_in_text(requirements_on(states[0][1], kind, text)),
             ", ".join(reasons),
             extra={"kind": kind},
         )

@@ -99,9 +99,9 @@ class Waiters:
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
                 continue
             if not self._told and self._futures:
-                await self._rest()
+                await self._sleep()
 
-    async def _rest(self) -> None:
+    async def _sleep(self) -> None:
         try:
             async with asyncio.timeout(max(self._sweep_at - self._clock.monotonic(), 0)):
                 await self._wake.wait()

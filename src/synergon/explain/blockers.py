@@ -21,8 +21,8 @@ def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
     task, stands in the way."""
     if node.is_silent:
         return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
-    if not node.state.is_said:
-        return [Cause(why=Why.UNSAID)]
+    if not node.state.is_published:
+        return [Cause(why=Why.NO_STATUS)]
     kind_request = node.kind_request(task.kind)
     requirements = requirements_of(kind_request, task.requirements)
     full = [*_free_slots(node, task), *_scarce(node, task, kind_request, requirements)]
@@ -41,7 +41,7 @@ def _closed(node: NodeView) -> Iterator[Cause]:
     if node.state.is_stopping:
         yield Cause(why=Why.STOPPING)
     elif node.is_cordoned:
-        yield Cause(why=Why.CORDONED, subject=node.state.leaving or "", since=node.record.cordoned_at)
+        yield Cause(why=Why.CORDONED, subject=node.state.departure or "", since=node.record.cordoned_at)
 
 
 def _unsuitable(node: NodeView, requirements: Requirements) -> Iterator[Cause]:
@@ -64,7 +64,7 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
     if free_slots.of_kind is not None and free_slots.of_kind <= 0:
         yield Cause(why=Why.MAX_RUNNING, subject=kind, in_use=state.running.get(kind, 0), of=said.max_running)
     if free_slots.of_kind == 1 and state.reserved_kind == kind and state.reserved_task != task.id:
-        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
+        yield Cause(why=Why.RESERVED, subject=str(state.reserved_task))
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
@@ -72,7 +72,7 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
     scales, state = NodeCapacity(node.request([task.kind])), node.state
     if scales.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
-    left = scales.left(kind_request)
+    left = scales.remaining(kind_request)
     is_held_back = False
     for name in scales.short_of(kind_request, requirements, task.id):
         if requirements.cost[name] <= left[name]:
@@ -88,12 +88,12 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
             tasks=state.holders.get(name, ()),
         )
     if is_held_back:
-        yield Cause(why=Why.KEEPS_ROOM, subject=str(state.reserved_task))
+        yield Cause(why=Why.RESERVED, subject=str(state.reserved_task))
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
     """Others have been asked to make room for it, and did not."""
-    seconds = node.state.resting.get(kind)
+    seconds = node.state.backed_off.get(kind)
     if seconds is not None:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
@@ -103,8 +103,8 @@ def _unasked(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]
     if not node.state.kind(task.kind).is_asking:
         return
     acceptance = node.acceptance
-    seconds = None if acceptance is None else acceptance.refused_for(task.kind, task.id)
+    seconds = None if acceptance is None else acceptance.rejected_for(task.kind, task.id)
     if seconds is not None:
-        yield Cause(why=Why.REFUSED, until=now + timedelta(seconds=seconds))
+        yield Cause(why=Why.REJECTED, until=now + timedelta(seconds=seconds))
     elif acceptance is None or not acceptance.is_accepted(task.kind, task.id):
-        yield Cause(why=Why.ASKS)
+        yield Cause(why=Why.NOT_YET_ACCEPTED)

@@ -119,7 +119,7 @@ class _DryClaim:
             return
         after: tuple[int, int] | None = None
         for _ in range(LOOKS):
-            limit = self._plan.left(kind_request.kind)
+            limit = self._plan.remaining(kind_request.kind)
             if limit <= 0 or not (found := await self._store.look(self._look(kind_request, after, limit))):
                 return
             for task in found:
@@ -136,7 +136,7 @@ class _DryClaim:
             kind_request=kind_request,
             queues=request.queues,
             labels=request.labels,
-            totals=request.totals if may_reserve else self._plan.node.left(kind_request),
+            totals=request.totals if may_reserve else self._plan.node.remaining(kind_request),
             after=after,
             without=self._plan.closed_groups(kind_request.kind),
             limit=max(limit, FIRST) if may_reserve else limit,

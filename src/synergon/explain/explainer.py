@@ -47,7 +47,7 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
     view = _View(store, task, runners, shared, ahead, now)
     match task.state:
         case State.SCHEDULED:
-            return view.scheduled(await _is_its_turn(store, task, shared))
+            return view.scheduled(await _is_deferred_by_rate(store, task, shared))
         case State.WAITING:
             return await view.waiting()
         case _:
@@ -74,7 +74,7 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
     return await store.queues()
 
 
-async def _is_its_turn(store: Store, task: TaskRecord, shared: SharedState) -> bool:
+async def _is_deferred_by_rate(store: Store, task: TaskRecord, shared: SharedState) -> bool:
     """Whether it is scheduled for the very moment at which the rate of its line lets one start: then it is the rate
     that has put it off, whatever had before."""
     limit = shared.limit(f"key:{task.kind}")
@@ -109,19 +109,19 @@ class _View:
 
     # ------------------------------------------------------------ not yet
 
-    def scheduled(self, is_its_turn: bool) -> Explanation:
+    def scheduled(self, is_deferred_by_rate: bool) -> Explanation:
         """It waits for a moment."""
-        causes = [self._time(is_its_turn)]
+        causes = [self._time(is_deferred_by_rate)]
         if all(node.is_silent for node in self._nodes):
             causes.append(Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind))
         return self._not_yet(f"scheduled: {self._clauses(causes)}", causes)
 
-    def _time(self, is_its_turn: bool) -> Cause:
+    def _time(self, is_deferred_by_rate: bool) -> Cause:
         task, until = self._task, self._task.run_at
         if until <= self._now:
             return Cause(why=Why.DUE, since=until)
-        if is_its_turn:
-            return Cause(why=Why.TURN, subject=task.limit_key or "", until=until)
+        if is_deferred_by_rate:
+            return Cause(why=Why.RATE, subject=task.limit_key or "", until=until)
         error = task.error
         is_later = task.started_at is not None and (error is None or error.at is None or error.at < task.started_at)
         if task.claim_no and is_later:
@@ -143,7 +143,7 @@ class _View:
         if not causes:
             limit = self._shared.limit(f"key:{task.kind}")
             value = None if limit is None else limit.value
-            causes = [Cause(why=Why.LINE, subject=task.limit_key or "", of=value)]
+            causes = [Cause(why=Why.KEY_QUEUE, subject=task.limit_key or "", of=value)]
         sentence = f"waits: {self._clauses(causes)}{behind(self._position)}"
         return self._not_yet(sentence, causes, position=self._position)
 
@@ -153,7 +153,7 @@ class _View:
         if not outlooks or not _is_hopeless(outlooks):
             return self._explained(sentence, causes, position=position)
         never = [_only(outlook, NEVER) for outlook in outlooks]
-        told = f"{sentence}; {self._node_words(never, names(never))}; no live node could ever run it"
+        told = f"{sentence}; {self._node_text(never, names(never))}; no live node could ever run it"
         return self._explained(told, causes, nodes=never, position=position)
 
     # ------------------------------------------------------------ ready
@@ -166,14 +166,14 @@ class _View:
         outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
         sentence = (
-            f"ready, due {lasting(task.run_at, self._now)}{self._ready_words(outlooks, causes)}"
+            f"ready, due {lasting(task.run_at, self._now)}{self._ready_text(outlooks, causes)}"
             f"{self._reserved_text(outlooks)}"
         )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
 
     def _outlook(self, node: NodeView, pause: list[Cause]) -> NodeOutlook:
         own = causes_on(node, self._task, self._now)
-        is_heard = not node.is_silent and node.state.is_said
+        is_heard = not node.is_silent and node.state.is_published
         shared = self._shared.causes(self._task, node.kind_request(self._task.kind)) if is_heard else []
         causes = (*self._expiry(), *pause, *shared, *own)
         return NodeOutlook(
@@ -192,7 +192,7 @@ class _View:
             return outlook
         behind = Cause(why=Why.BEHIND)
         if found.reserved is not None:
-            behind = Cause(why=Why.WILL_KEEP_ROOM, subject=str(found.reserved))
+            behind = Cause(why=Why.WILL_RESERVE, subject=str(found.reserved))
         return replace(outlook, can_start=False, causes=(behind,))
 
     def _expiry(self) -> list[Cause]:
@@ -209,7 +209,7 @@ class _View:
         everywhere = [cause for cause in shared if all(cause in outlook.causes for outlook in heard)]
         return [*self._expiry(), *everywhere]
 
-    def _ready_words(self, outlooks: list[NodeOutlook], causes: list[Cause]) -> str:
+    def _ready_text(self, outlooks: list[NodeOutlook], causes: list[Cause]) -> str:
         called = names(outlooks)
         able = [called[outlook.id] for outlook in outlooks if outlook.can_start]
         if able:
@@ -223,10 +223,10 @@ class _View:
         if causes and is_any_free:
             return f"; waits for a slot: {self._clauses(causes)}{position}"
         besides = f"{self._clauses(causes)}, and " if causes else ""
-        told = f"; {besides}{self._node_words(held_up, called)}"
+        told = f"; {besides}{self._node_text(held_up, called)}"
         return f"{told}; no live node could ever run it" if _is_hopeless(outlooks) else f"{told}{position}"
 
-    def _node_words(self, outlooks: list[NodeOutlook], called: Mapping[str, str]) -> str:
+    def _node_text(self, outlooks: list[NodeOutlook], called: Mapping[str, str]) -> str:
         count = len(outlooks)
         verb = "runs" if count == 1 else "run"
         told = some([on_node(called[outlook.id], outlook, self._now) for outlook in outlooks])
@@ -235,12 +235,12 @@ class _View:
     def _reserved_text(self, outlooks: list[NodeOutlook]) -> str:
         keeper, called = self._keeper(), names(outlooks)
         if keeper is not None:
-            return f"; {keeper.name} keeps room for it"
+            return f"; {keeper.name} has reserved capacity for it"
         willing = [called[outlook.id] for outlook in outlooks if outlook.will_reserve]
         if not willing:
             return ""
         who = willing[0] if len(willing) == 1 else f"one of {some(willing)}"
-        return f"; {who} is about to keep room for it"
+        return f"; {who} is about to reserve capacity for it"
 
     def _keeper(self) -> NodeRecord | None:
         """The live node that keeps room for it. What the row says may be over by now: the node knows."""
@@ -284,7 +284,7 @@ def _is_silent(outlook: NodeOutlook) -> bool:
 
 
 def _is_unheard(outlook: NodeOutlook) -> bool:
-    return any(cause.why in (Why.SILENT, Why.UNSAID) for cause in outlook.causes)
+    return any(cause.why in (Why.SILENT, Why.NO_STATUS) for cause in outlook.causes)
 
 
 def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:

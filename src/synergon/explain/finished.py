@@ -18,7 +18,7 @@ def running(task: TaskRecord, node: NodeView | None, now: datetime) -> str:
     if node is not None and task.id in node.state.promised:
         how = f"claimed by {where}{server}, waits for others to yield to it"
     odd = [
-        "overdue: its body could not be stopped at its deadline" if task.overdue else "",
+        "overdue: its function could not be stopped at its deadline" if task.overdue else "",
         "somebody has asked to cancel it" if task.cancel_requested else "",
         "" if node is not None and not node.is_silent else "its node has not been heard from, and loses it soon",
     ]

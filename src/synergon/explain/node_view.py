@@ -30,7 +30,7 @@ class NodeView(NamedTuple):
     @property
     def is_silent(self) -> bool:
         """Whether it is dead, as far as anybody can see."""
-        return self.record.lease_left <= 0 or is_gone(self.record.process)
+        return self.record.lease_remaining <= 0 or is_gone(self.record.process)
 
     @property
     def is_cordoned(self) -> bool:
@@ -54,7 +54,7 @@ class NodeView(NamedTuple):
             requirements=said.weight,
             rank=said.rank,
             is_urgent=said.is_urgent,
-            is_resting=kind in self.state.resting,
+            is_backed_off=kind in self.state.backed_off,
             is_brief=kind in self.state.brief,
         )
 
@@ -108,8 +108,8 @@ def node_view(record: NodeRecord, here: Node | None) -> NodeView:
 
 def _aged(state: NodeStatus, seconds: float) -> NodeStatus:
     """Rests that were over since it was said are over."""
-    return replace(state, resting=_later(state.resting, seconds)) if state.resting else state
+    return replace(state, backed_off=_later(state.backed_off, seconds)) if state.backed_off else state
 
 
-def _later(rests: dict[str, float], seconds: float) -> dict[str, float]:
-    return {kind: left - seconds for kind, left in rests.items() if left > seconds}
+def _later(backoffs: dict[str, float], seconds: float) -> dict[str, float]:
+    return {kind: left - seconds for kind, left in backoffs.items() if left > seconds}

@@ -20,7 +20,7 @@ def why_never(requirements: Requirements, labels: frozenset[str], totals: Mappin
     ]
 
 
-def requirements_in_words(requirements: Requirements) -> str:
+def requirements_in_text(requirements: Requirements) -> str:
     """`gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
     amounts = [f"{name} {amount_text(name, amount)}" for name, amount in requirements.cost.items()]
     needs = [f"needs {label}" for label in requirements.needs]

@@ -30,7 +30,7 @@ class SharedState:
         self._paused = {queue.name: queue.paused_at for queue in queues if queue.is_paused}
         self._now = now
         self.nodes = nodes
-        self._keepers = {node.id for node in nodes if node.lease_left > 0 and not node.is_cordoned}
+        self._keepers = {node.id for node in nodes if node.lease_remaining > 0 and not node.is_cordoned}
         """Nodes that may keep room for a task."""
 
     def allotment(self) -> SharedCapacity:
@@ -94,9 +94,9 @@ class SharedState:
         yield from (self._full(name) for name in sorted(above))
 
     def _shut(self, server: ServerCapacity) -> Cause:
-        if server.is_resting:
-            until = self._servers[server.provider, server.address].resting_until
-            return Cause(why=Why.RESTING, subject=server.address, until=until)
+        if server.is_backed_off:
+            until = self._servers[server.provider, server.address].backs_off_until
+            return Cause(why=Why.BACKED_OFF, subject=server.address, until=until)
         most = 1 if server.is_on_trial and server.capacity != 0 else server.capacity
         return Cause(why=Why.SERVER, subject=server.address, in_use=len(server.slots), of=most)
 
@@ -109,6 +109,6 @@ def ready_task(task: TaskRecord, *, may_reserve: bool = False) -> ReadyTask:
 
 def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:
     """A rest that is over and was not followed by a success: a success would have cleared it."""
-    is_resting = server.resting_until is not None and server.resting_until > now
-    is_on_trial = server.resting_until is not None and not is_resting
-    return ServerCapacity(server.provider, server.address, server.capacity, is_resting, is_on_trial)
+    is_backed_off = server.backs_off_until is not None and server.backs_off_until > now
+    is_on_trial = server.backs_off_until is not None and not is_backed_off
+    return ServerCapacity(server.provider, server.address, server.capacity, is_backed_off, is_on_trial)

@@ -14,7 +14,7 @@ from synergon.options.durations import rough
 SHOWN: Final = 5
 """So many nodes, or servers, are named in a sentence."""
 
-LEAVING: Final = {"drain": "drains", "restart": "is about to restart"}
+DEPARTURES: Final = {"drain": "drains", "restart": "is about to restart"}
 
 
 def clause(cause: Cause, now: datetime) -> str:
@@ -120,7 +120,7 @@ def _key_queue(cause: Cause, _: datetime) -> str:
 
 def _key_queue_name(cause: Cause) -> str:
     """A kind with a rate and without a key has one line for all of its tasks."""
-    return f"the line of its limit key {cause.subject!r}" if cause.subject else "the line of its kind"
+    return f"the key queue of its limit key {cause.subject!r}" if cause.subject else "the key queue of its kind"
 
 
 def _slots(cause: Cause) -> str:
@@ -153,24 +153,24 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
         f"retry {cause.in_use:g}{f' of {cause.of:g}' if cause.of is not None else ''} "
         f"{when(cause.until, now)} after {cause.subject}"
     ),
-    Why.SNOOZED: lambda cause, now: f"its body asked to be run again {when(cause.until, now)}",
-    Why.TURN: lambda cause, now: f"its turn comes {when(cause.until, now)}, by the rate of {_key_queue_name(cause)}",
+    Why.SNOOZED: lambda cause, now: f"its function asked to be run again {when(cause.until, now)}",
+    Why.RATE: lambda cause, now: f"it may start {when(cause.until, now)} by the rate of {_key_queue_name(cause)}",
     Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and made ready at the next look of a node",
     Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and ended at the next look of a node",
-    Why.LINE: _key_queue,
+    Why.KEY_QUEUE: _key_queue,
     Why.GROUP: lambda cause, _: f"group {cause.subject} has not ended: {plural(cause.in_use or 0, 'task')} open",
     Why.PAUSED: lambda cause, now: f"queue {cause.subject} is paused{_since(cause, now)}",
     Why.UNKNOWN_KIND: lambda cause, _: f"no live node knows kind `{cause.subject}`",
     Why.LIMIT: _limit,
     Why.SERVER: _server,
-    Why.RESTING: lambda cause, now: (
-        f"server {cause.subject} rests until {clock_time(cause.until or now, now)} ({when(cause.until, now)})"
+    Why.BACKED_OFF: lambda cause, now: (
+        f"server {cause.subject} backs off until {clock_time(cause.until or now, now)} ({when(cause.until, now)})"
     ),
     Why.REMOVED: lambda cause, _: f"server {cause.subject} was removed",
     Why.NO_SERVERS: lambda cause, _: f"provider {cause.subject} has no servers",
     Why.SILENT: lambda cause, now: f"has not been heard from {lasting(cause.since, now)}",
-    Why.UNSAID: lambda _cause, _now: "has said nothing of itself yet",
-    Why.CORDONED: lambda cause, now: LEAVING.get(cause.subject, f"is cordoned{_since(cause, now)}"),
+    Why.NO_STATUS: lambda _cause, _now: "has published no status yet",
+    Why.CORDONED: lambda cause, now: DEPARTURES.get(cause.subject, f"is cordoned{_since(cause, now)}"),
     Why.STOPPING: lambda _cause, _now: "is stopping",
     Why.OTHER_QUEUES: lambda cause, _: f"does not serve queue {cause.subject}",
     Why.LABEL_MISSING: lambda cause, _: f"lacks label {cause.subject}",
@@ -180,12 +180,12 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
     Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
-    Why.KEEPS_ROOM: lambda cause, _: f"keeps room for task {cause.subject}",
-    Why.WILL_KEEP_ROOM: lambda cause, _: f"is about to keep room for task {cause.subject}",
+    Why.RESERVED: lambda cause, _: f"has reserved capacity for task {cause.subject}",
+    Why.WILL_RESERVE: lambda cause, _: f"is about to reserve capacity for task {cause.subject}",
     Why.UNYIELDING: lambda cause, now: (
         f"has asked others in vain to yield to `{cause.subject}`, and asks again {when(cause.until, now)}"
     ),
-    Why.ASKS: lambda _cause, _now: "asks before it takes one",
-    Why.REFUSED: lambda cause, now: f"has refused it, and asks again {when(cause.until, now)}",
-    Why.BEHIND: lambda _cause, _now: "has room, and others go first",
+    Why.NOT_YET_ACCEPTED: lambda _cause, _now: "asks can_accept before it claims one",
+    Why.REJECTED: lambda cause, now: f"has rejected it, and asks again {when(cause.until, now)}",
+    Why.BEHIND: lambda _cause, _now: "has capacity, and other tasks go first",
 }

@@ -27,7 +27,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
     """These go first, and count what others would yield as free, slots beyond `ClaimRequest.limit` included."""
-    is_resting: bool = False
+    is_backed_off: bool = False
     """Nobody yields to these for a while, however urgent they are."""
     is_brief: bool = False
     """They end before the task starts for which room is kept, and may use that room until then."""
@@ -37,7 +37,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
     @property
     def is_yielded_to(self) -> bool:
         """Whether its tasks may count on what others would yield."""
-        return self.is_urgent and not self.is_resting
+        return self.is_urgent and not self.is_backed_off
 
     @property
     def is_free(self) -> bool:

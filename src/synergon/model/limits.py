@@ -40,11 +40,11 @@ class NewProvider(Record, frozen=True, kw_only=True):
 
     name: str
     servers: tuple[NewServer, ...]
-    rest_after: int | None = 5
+    backoff_after: int | None = 5
     """A server that has failed so often in a row rests; None: never."""
-    rest_first: int = 1_000_000
+    backoff_first: int = 1_000_000
     """Microseconds of the first rest; each one that follows without a success between is twice as long."""
-    rest_cap: int = 60_000_000
+    backoff_cap: int = 60_000_000
 
 
 class LimitRecord(Record, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ServerRecord(Record, frozen=True, kw_only=True):
     in_use: int
     failures: int = 0
     """How many tasks it has failed in a row."""
-    resting_until: datetime | None = None
+    backs_off_until: datetime | None = None
     """It gets nothing before; after that it is tried with one task at a time until one succeeds."""
     is_removed: bool = False
     """It belongs to the pool no more, and finishes what it has."""

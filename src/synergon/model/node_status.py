@@ -71,7 +71,7 @@ PLAIN: Final = KindStatus()
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node says of itself."""
 
-    is_said: bool = False
+    is_published: bool = False
     """False: it has said nothing at all yet."""
     labels: tuple[str, ...] = ()
     """In order."""
@@ -80,8 +80,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     free: dict[str, int] = {}
     """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one, slots too, unless its kind is `resting`."""
-    resting: dict[str, float] = {}
+    """What running tasks would yield to an urgent one, slots too, unless its kind is `backed_off`."""
+    backed_off: dict[str, float] = {}
     """Urgent kinds to which running tasks did not yield, and for how many seconds nobody is asked to again."""
     shares: tuple[dict[str, int], ...] = ()
     """What single running tasks use; of those that use the same, one."""
@@ -104,7 +104,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many run, or are about to, by kind, without zeros."""
     is_cordoned: bool = False
     is_stopping: bool = False
-    leaving: str | None = None
+    departure: str | None = None
     """`drain` or `restart`: it ends when nothing runs there any more, and why."""
     kinds: dict[str, KindStatus] = {}
     """Only those of which there is something to say; of the others `kind()` says PLAIN."""
@@ -122,7 +122,7 @@ UNKNOWN_STATUS: Final = NodeStatus()
 def could_run(state: NodeStatus, kind: str, text: str) -> bool:
     """Whether a node that says this could ever run a task of one of its kinds that demands this; if it has said nothing
     it might."""
-    if not state.is_said:
+    if not state.is_published:
         return True
     return is_suitable(requirements_on(state, kind, text), frozenset(state.labels), state.totals)
 
@@ -139,7 +139,7 @@ def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:
     slots = state.slots_free
     if said.is_command:
         slots = state.commands_free
-    elif said.is_urgent and kind not in state.resting:
+    elif said.is_urgent and kind not in state.backed_off:
         slots += state.yielding.get(SLOT, 0)
     return FreeSlots(slots, None if said.max_running is None else said.max_running - state.running.get(kind, 0))
 

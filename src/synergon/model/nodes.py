@@ -55,7 +55,7 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     """A node as the store has it."""
 
     registered_at: datetime
-    lease_left: float
+    lease_remaining: float
     """Seconds by the store's clock; negative: it is over."""
     cordoned_at: datetime | None = None
     is_stopping: bool = False

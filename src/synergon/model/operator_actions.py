@@ -17,7 +17,7 @@ no store lets a node claim from the moment on in which a cordon, drain or restar
 RESTART_EXIT_CODE: Final = 86
 """The exit code of a worker that was told to restart; its supervisor starts it again."""
 
-REJECTED: Final = "refused: "
+REJECTED: Final = "rejected: "
 """How the outcome of an order begins that made no sense."""
 
 
@@ -30,7 +30,7 @@ class NewAction(Record, frozen=True, kw_only=True):
     value: Any = None
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], why a task is cancelled."""
     who: str
-    refusal: str | None = None
+    rejection: str | None = None
     """Why it is refused: whoever gives it knows already that nobody would obey. It is only written down."""
 
 
@@ -48,6 +48,6 @@ class AuditRecord(Record, frozen=True, kw_only=True):
     """None: the node that it names has not carried it out yet."""
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """It made no sense and nothing was done; `outcome` says why."""
         return self.outcome is not None and self.outcome.startswith(REJECTED)

@@ -70,7 +70,7 @@ class Duty:
         if self._trouble is StoreUnavailable:
             self._logger.warning("%s waits for the store: %s", self._name, error)
         else:
-            self._logger.error("%s is refused by the store and tries again: %s", self._name, error)
+            self._logger.error("%s is rejected by the store and tries again: %s", self._name, error)
 
 
 def pause_after(failures: int) -> float:

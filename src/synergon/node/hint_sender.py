@@ -70,7 +70,7 @@ class HintSender:
         if self._peers is not None:
             self._peers.announce_surplus(kinds)
 
-    def refused(self, kind: str, count: int) -> None:
+    def rejected(self, kind: str, count: int) -> None:
         """So many of the kind are not taken here; somebody else may take them, and whoever does not tells others."""
         if self._peers is not None:
             self._peers.announce_new({(kind, None, KIND_DEFAULT): count})

@@ -23,8 +23,8 @@ from synergon.model.tasks import NewTask
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.attempt_services import AttemptServices
 from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.fenced_outcomes import handed_back
 from synergon.node.attempts.runner import Runner
-from synergon.node.attempts.settlements import handed_back
 from synergon.node.attempts.slots import Slots
 from synergon.node.attempts.timeouts import TimeoutFor, Timeouts
 from synergon.node.callbacks.callbacks import Callbacks
@@ -264,7 +264,7 @@ class Node:
             self._lost_claims.doubt()
             raise
         self.hints.claim_is_over(self.scheduler.leftover)
-        self.hints.freed(self.permits.left_over(taken))
+        self.hints.freed(self.permits.leftover_limits(taken))
         self.canceller.claim_is_over()
         self.idle_hooks.look()
 
@@ -282,7 +282,7 @@ class Node:
             self._peers.announce_join()
 
     async def _sweep(self) -> None:
-        await self._sweep_interval.rest()
+        await self._sweep_interval.wait()
         self._sweep_interval.adapt(is_restless=bool(self.runner.running) or not self.hints.are_well)
         self.scheduler.wake_all()
         self.alarm.look()
@@ -325,7 +325,7 @@ class Node:
 
     async def _nothing_runs(self) -> None:
         """Return when nothing runs here, and the store knows what came of all that did."""
-        await self.scheduler.settled()
+        await self.scheduler.wait_until_idle()
         await self.shutdown.quiet.comes()
         await self.completer.flushed()
 
@@ -338,7 +338,7 @@ class Node:
 
     def state(self) -> NodeStatus:
         """What it says of itself; cheap, and safe from any thread."""
-        return node_status(self._admission, self._ledger, self.runner.running, self.scheduler, self.cordon.leaving)
+        return node_status(self._admission, self._ledger, self.runner.running, self.scheduler, self.cordon.departure)
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
@@ -394,7 +394,7 @@ class Node:
             self._kinds,
             self._settings.queues,
             look=self._admission.look,
-            is_refused=self.acceptance.is_refused,
+            is_rejected=self.acceptance.is_rejected,
         )
         await backlog.ends(self._clock, self._is_busy, lambda: self.runner.admitted, self._has_stopped.is_set)
         await self.completer.flushed()
@@ -436,8 +436,8 @@ class Node:
         self.idle_hooks.close()
         self.announce_stop()
         await self.membership.wait_stop_announced()
-        await self.scheduler.settled()
-        await self.shutdown.end_bodies(grace)
+        await self.scheduler.wait_until_idle()
+        await self.shutdown.end_functions(grace)
         try:
             async with asyncio.timeout(self._settings.lease):
                 await self.completer.flushed()

@@ -106,11 +106,11 @@ class NodeSignals(Signals):
         """Wake the scheduler."""
         self._node.scheduler.accepted(kind)
 
-    def refused(self, kind: str, count: int) -> None:
+    def rejected(self, kind: str, count: int) -> None:
         """Send hints; what was reserved for a refused task is free for others."""
-        self._node.hints.refused(kind, count)
+        self._node.hints.rejected(kind, count)
         reserved = self._node.reservation.reserved
-        if reserved is not None and self._node.acceptance.is_refused(reserved.kind, reserved.id):
+        if reserved is not None and self._node.acceptance.is_rejected(reserved.kind, reserved.id):
             self._node.scheduler.look_at_unfit()
 
     # ------------------------------------------------------------ the node itself

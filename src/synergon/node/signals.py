@@ -63,7 +63,7 @@ class Signals:
     def accepted(self, kind: str) -> None:
         """A task of the kind was accepted (`can_accept`), or is to be asked about again."""
 
-    def refused(self, kind: str, count: int) -> None:
+    def rejected(self, kind: str, count: int) -> None:
         """This node does not accept so many ready tasks of the kind."""
 
     # ------------------------------------------------------------ the node itself

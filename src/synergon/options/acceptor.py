@@ -42,7 +42,7 @@ class Acceptor:
     def __init__(self, function: Callable[..., Any], kind: str, *, holds_for: Duration, timeout: Duration) -> None:
         if not callable(function):
             raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
-        _refuse_misfit(function, kind)
+        _reject_misfit(function, kind)
         is_coroutine = inspect.iscoroutinefunction(function)
         self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
         self.name = name_of(function)
@@ -50,7 +50,7 @@ class Acceptor:
         self.timeout_seconds = seconds(timeout, "timeout", positive=True)
 
 
-def _refuse_misfit(function: Callable[..., Any], kind: str) -> None:
+def _reject_misfit(function: Callable[..., Any], kind: str) -> None:
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:

@@ -143,7 +143,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.runs_in is None else self.runs_in == "process"
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     """Raise for the first option that `where` does not have."""
     names = set(known)
     for name in given:
@@ -159,7 +159,7 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
 
 def make_placement(options: Mapping[str, Any], where: str) -> Placement:
     """Check the options of a call."""
-    refuse_unknown(options, CallOptions.__annotations__, where)
+    reject_unknown(options, CallOptions.__annotations__, where)
     values: dict[str, Any] = {}
     for name in ("queue", "key"):
         if name in options:
@@ -348,7 +348,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
     """Check the options of a kind."""
-    refuse_unknown(options, TaskOptions.__annotations__, where)
+    reject_unknown(options, TaskOptions.__annotations__, where)
     values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
     if "queue" in options:
         values["queue"] = check_name(options["queue"], "queue")

@@ -111,7 +111,7 @@ class Signature:
         self._most_positional = len(self._names) - len(self._keyword_only)
         self._result_type = _result_type(hints.get("return", Any))
         self._result_decoder = _decoder(self._result_type, f"the result of task {kind!r}")
-        self._refuse_unknown_types(fields)
+        self._reject_unknown_types(fields)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Signature:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             self._keyword_only.add(name)
 
-    def _refuse_unknown_types(self, fields: list[tuple[str, Any, Any]]) -> None:
+    def _reject_unknown_types(self, fields: list[tuple[str, Any, Any]]) -> None:
         holders = [(f"argument {name!r}", hint) for name, hint, _ in fields]
         for holder, hint in [*holders, ("the result", self._result_type)]:
             for custom in _custom_types(hint):

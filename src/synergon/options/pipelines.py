@@ -12,7 +12,7 @@ from synergon.errors import OptionError
 from synergon.task import AnyTask
 
 
-def refuse_circle(kinds: Mapping[str, AnyTask]) -> None:
+def reject_circle(kinds: Mapping[str, AnyTask]) -> None:
     """A pipeline has an end. Kinds that are not registered yet may be named."""
     try:
         TopologicalSorter(_upstream(kinds)).prepare()
@@ -21,7 +21,7 @@ def refuse_circle(kinds: Mapping[str, AnyTask]) -> None:
         raise OptionError(f"downstream_of goes round in a circle: {circle}; leave one of them out") from None
 
 
-def refuse_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
+def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
     """Every kind that another one is downstream of must be there by now."""
     for kind, earlier_kinds in _upstream(kinds).items():
         for earlier in earlier_kinds:

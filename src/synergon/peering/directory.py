@@ -68,7 +68,12 @@ class Directory:
         added: list[Peer] = []
         for node in nodes:
             address = node.address
-            if address is None or node.id in own_ids or node.lease_left <= 0 or not address.startswith(self._schemes):
+            if (
+                address is None
+                or node.id in own_ids
+                or node.lease_remaining <= 0
+                or not address.startswith(self._schemes)
+            ):
                 continue
             known = before.pop(node.id, None)
             self._peers[node.id] = peer = Peer(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergon.errors import OptionError
 from synergon.peering.http_client import HttpClient
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, Rejected, SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT
 

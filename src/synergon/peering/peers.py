@@ -19,7 +19,7 @@ from synergon.model.clock import Clock
 from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
 from synergon.peering.router import HintRouter, ReadyGroupName
-from synergon.peering.signing import Envelope, SignatureError, Signer, StaleSignature
+from synergon.peering.signatures import Envelope, SignatureError, Signer, StaleSignature
 from synergon.peering.store_clock import StoreClock
 from synergon.peering.transport import Rejected, SendError, Transport
 from synergon.peering.watchers import Watchers

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from synergon.model.clock import Clock, SystemClock
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, Rejected, SendError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from synergon.errors import SynergonError
-from synergon.peering.signing import Envelope
+from synergon.peering.signatures import Envelope
 
 Deliver = Callable[[Envelope], bytes]
 """Handles a received envelope and returns the body of the answer; raises Rejected if the envelope is not accepted."""

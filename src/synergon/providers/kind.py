@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Unpack
 
 from synergon.errors import OptionError
-from synergon.options.options import KindOptions, kind_policy, refuse_unknown
+from synergon.options.options import KindOptions, kind_policy, reject_unknown
 from synergon.policies import ONCE
 
 OPTIONS: Final = tuple(KindOptions.__annotations__)
@@ -26,7 +26,7 @@ class Kind:
         self.options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, Iterator) else value for name, value in options.items()
         }
-        refuse_unknown(self.options, OPTIONS, repr(self))
+        reject_unknown(self.options, OPTIONS, repr(self))
         kind_policy(self.options, repr(self), is_coroutine=True, default_retry=ONCE)
 
     def __repr__(self) -> str:

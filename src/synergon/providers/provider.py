@@ -17,7 +17,7 @@ from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, microseconds
-from synergon.options.options import HOOKS, check_hooks, check_limit, check_timeout, refuse_unknown
+from synergon.options.options import HOOKS, check_hooks, check_limit, check_timeout, reject_unknown
 from synergon.options.settings import UNSET
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
@@ -70,7 +70,7 @@ class Provider:
         self.engine = engine
         self.name = check_kind(name or type(self).__name__.lower())
         where = f"provider {self.name!r}"
-        refuse_unknown(hooks, PROVIDER_OPTIONS, where)
+        reject_unknown(hooks, PROVIDER_OPTIONS, where)
         if health is not None and not isinstance(health, Health):
             raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
@@ -138,13 +138,13 @@ class Provider:
     def declaration(self) -> NewProvider:
         """The record that the engine stores when it connects."""
         if self._health is None:
-            return NewProvider(name=self.name, servers=self._servers, rest_after=None)
+            return NewProvider(name=self.name, servers=self._servers, backoff_after=None)
         return NewProvider(
             name=self.name,
             servers=self._servers,
-            rest_after=self._health.failures,
-            rest_first=microseconds(float(self._health.rest)),  # type: ignore[arg-type]  # Health has converted it to seconds
-            rest_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]  # as above
+            backoff_after=self._health.failures,
+            backoff_first=microseconds(float(self._health.backoff)),  # type: ignore[arg-type]  # Health has converted it to seconds
+            backoff_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]  # as above
         )
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:

@@ -82,7 +82,7 @@ class TaskTransaction(Protocol):
     def blocking_connection(self) -> Any:
         """The same for a body in a thread."""
 
-    async def finish(self, settlement: FencedOutcome) -> Verdict:
+    async def finish(self, fenced: FencedOutcome) -> Verdict:
         """Settle a success and commit everything together. Whatever else it comes to, because the claim is stale or
         somebody wants the task cancelled, everything is rolled back, and it is not settled yet. Contention: somebody
         else was in the way, everything is rolled back, and the body might run again at once."""
@@ -217,7 +217,7 @@ class Store(Protocol):
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers (`rates`): when its next start would be on time; None: nothing."""
 
-    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
 
         Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
@@ -228,7 +228,7 @@ class Store(Protocol):
         on record every one of these ends `cancelled`.
         Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back
         or crashes ends `failed`, reason `crashed`: it is never run twice. A settlement that names a server counts for
-        that server's health: after `rest_after` failures in a row it rests, twice as long each time, until a success.
+        that server's health: after `backoff_after` failures in a row it backs off, doubling, until a success.
         A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
         inserted twice. A row that could not be written does not fail its neighbours.
         """
@@ -345,7 +345,7 @@ class Store(Protocol):
         """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
         `stop` are recorded for the node that they name, whose row says at once whether it is cordoned. An action that
         makes no sense changes nothing and is recorded, too (`outcome` says why), as is one for a node that does not
-        exist or whose lease is over, and one that comes with its `refusal`. The texts: `stores.rules.action_texts`."""
+        exist or whose lease is over, and one that comes with its `rejection`. Texts: `stores.rules.action_texts`."""
 
     async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
         """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""

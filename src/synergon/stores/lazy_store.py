@@ -44,7 +44,7 @@ class LazyStore:
 
     async def _open(self) -> None:
         if not self.capabilities.shared:
-            raise NotAvailable(f"{self.url} lives in one process, and this body runs in a child of it")
+            raise NotAvailable(f"{self.url} lives in one process, and this task function runs in a child of it")
         async with self._lock:
             if not self._is_open:
                 await self._store.open()

@@ -49,5 +49,5 @@ def _read(folder: str, schema: str) -> dict[str, str]:
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
     parts = _NAME.split(text)
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        yield name, _COMMENT.sub("", body).strip()
+    for name, content in zip(parts[1::2], parts[2::2], strict=True):
+        yield name, _COMMENT.sub("", content).strip()

@@ -50,7 +50,7 @@ LAST_SECONDS: Final = 2.0
 PLENTY: Final = 2**62
 """Of every resource: what tasks use elsewhere does not matter in a test."""
 
-running_body: Final[ContextVar[int | None]] = ContextVar("running_body", default=None)
+running_task: Final[ContextVar[int | None]] = ContextVar("running_task", default=None)
 """The task whose body is asking, if a body is."""
 
 _numbers: Final = itertools.count(1)
@@ -61,7 +61,7 @@ class Wait:
     """Somebody who cannot go on before these tasks have run."""
 
     ids: Sequence[int]
-    body: int | None
+    task_id: int | None
     over: asyncio.Future[None]
 
 
@@ -190,8 +190,8 @@ class Drain(Services):
     def _start(self, attempt: Attempt) -> None:
         self.ran[attempt.claim.id] = None
         context = self._context.copy()
-        context.run(running_body.set, attempt.claim.id)
-        task = self.loop.create_task(self._runner.run(attempt), name="synergon-test-body", context=context)
+        context.run(running_task.set, attempt.claim.id)
+        task = self.loop.create_task(self._runner.run(attempt), name="synergon-test-function", context=context)
         self._tasks.add(task)
         task.add_done_callback(self._note_end)
 
@@ -214,7 +214,7 @@ class Drain(Services):
 
     async def until_quiet(self, ids: Sequence[int]) -> None:
         """Return when none of these tasks is ready or running, or when nothing can go on before the caller does."""
-        wait = Wait(ids, running_body.get(), self.loop.create_future())
+        wait = Wait(ids, running_task.get(), self.loop.create_future())
         self._waits.append(wait)
         self.look()
         try:
@@ -235,7 +235,7 @@ class Drain(Services):
         self.loop.call_soon_threadsafe(self._runner.stop_one, task_id, Stop.CANCEL)
 
     def _does_everybody_wait(self) -> bool:
-        return self._runner.running.keys() <= {wait.body for wait in self._waits if not wait.over.done()}
+        return self._runner.running.keys() <= {wait.task_id for wait in self._waits if not wait.over.done()}
 
     async def _release_waits(self, *, is_stuck: bool) -> None:
         for wait in self._waits:

@@ -63,7 +63,7 @@ def why_not_ended(record: TaskRecord, *, due_in_seconds: float, is_known: bool) 
         failed = f"attempt {record.attempts} has failed, and " if record.attempts else ""
         return f"{failed}it is due in {due_in_seconds:g} s by the test's clock; move it with clock.advance()"
     if record.state is State.RUNNING:
-        return "whoever waits for it holds it up, or takes a place that it needs"
+        return "whoever waits for it holds it up, or takes a slot or permit that it needs"
     if not is_known:
         return "its kind is not registered on this engine, so nothing here can run it"
-    return "its queue is paused, or the bodies that wait for it take all places"
+    return "its queue is paused, or the task functions that wait for it take all slots"

@@ -18,7 +18,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.options.options import check_count
 from synergon.task import AnyTask
 from synergon.testing.clock import ManualClock
-from synergon.testing.drain import Drain, running_body
+from synergon.testing.drain import Drain, running_task
 from synergon.testing.standby import PromptWaiters, StandbyNode, why_not_ended
 from synergon.testing.store import TestStore
 from synergon.testing.wanted import Wanted, kind_of, listing, wanted
@@ -62,9 +62,9 @@ class Tester:
         Bodies that fail are in the records. With `raise_errors` the first error is raised, as the body raised it,
         when everything has run. A body that asked for its end (Snooze, RetryAfter, Discard, Cancel) has not failed.
         """
-        self._refuse_unless_open()
-        if running_body.get() is not None:
-            raise SynergonError("drain() inside a body would wait for that body; let the test call it")
+        self._reject_unless_open()
+        if running_task.get() is not None:
+            raise SynergonError("drain() inside a task function would wait for that function; let the test call it")
         check_count(limit, "limit")
         while (other := self._drain_here()) is not None:
             await other.until_over()
@@ -76,7 +76,7 @@ class Tester:
 
     def drain_sync(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
         """`drain` for tests without an event loop."""
-        self._refuse_unless_open()
+        self._reject_unless_open()
         return self.engine.sync_bridge.call(lambda: self.drain(raise_errors=raise_errors, limit=limit))
 
     async def _run_due(self, limit: int = MOST_ATTEMPTS) -> Drain:
@@ -229,7 +229,7 @@ class Tester:
                 setattr(self.engine.ports, port.name, getattr(self._taken, port.name))
         self._taken = None
 
-    def _refuse_unless_open(self) -> None:
+    def _reject_unless_open(self) -> None:
         if self._taken is None:
             raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from synergon.errors import DataRefused, StoreError
+from synergon.errors import DataRejected, StoreError
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import Failed, FencedOutcome, Report, Succeeded, Verdict
@@ -69,28 +69,28 @@ class Completer:
         self.is_troubled = False
         self.stale = 0
         """How many outcomes came too late: the claim was somebody else's by then."""
-        self.settled = 0
+        self.finished = 0
 
-    def add(self, settlement: FencedOutcome) -> None:
+    def add(self, fenced: FencedOutcome) -> None:
         """Have it written."""
         self._is_flushed.clear()
-        if settlement.kind is not None and settlement.kind in self._exchanged_kinds:
-            self._exchangeable.append(settlement)
+        if fenced.kind is not None and fenced.kind in self._exchanged_kinds:
+            self._exchangeable.append(fenced)
             self.on_exchangeable()
         else:
-            self.write([settlement])
+            self.write([fenced])
 
-    def write(self, settlements: Iterable[FencedOutcome]) -> None:
+    def write(self, fenced_outcomes: Iterable[FencedOutcome]) -> None:
         """Have these written by themselves, not together with a claim."""
-        self._pending += settlements
+        self._pending += fenced_outcomes
         self._event.set()
 
     def exchange_kinds(self, kinds: frozenset[str]) -> None:
         """The kinds whose outcomes wait for the next claim from now on."""
         self._exchanged_kinds = kinds
         waiting, self._exchangeable = self._exchangeable, []
-        for settlement in waiting:
-            self.add(settlement)
+        for fenced in waiting:
+            self.add(fenced)
 
     @property
     def has_exchangeable(self) -> bool:
@@ -117,7 +117,7 @@ class Completer:
     def unwritten(self) -> set[int]:
         """The tasks whose outcomes have no verdict yet."""
         waiting = (*self._pending, *self._exchangeable, *self._exchanging)
-        return {settlement.id for settlement in waiting}
+        return {fenced.id for fenced in waiting}
 
     def progressed(self, attempt: Attempt) -> None:
         """Have the attempt's progress written soon."""
@@ -147,9 +147,9 @@ class Completer:
 
     def announce_all(self, batch: Collection[FencedOutcome], verdicts: Iterable[Verdict]) -> None:
         """These have their verdicts."""
-        for settlement, verdict in zip(batch, verdicts, strict=True):
-            self.announce(settlement, verdict)
-        self._signals.ended([settlement.id for settlement in batch])
+        for fenced, verdict in zip(batch, verdicts, strict=True):
+            self.announce(fenced, verdict)
+        self._signals.ended([fenced.id for fenced in batch])
         self._note_flushed()
 
     def _note_flushed(self) -> None:
@@ -165,7 +165,7 @@ class Completer:
         notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
         try:
             await self._store.report(notes)
-        except DataRefused:
+        except DataRejected:
             raise
         except StoreError:
             self._keep_for_later(reports, overdue, notes)
@@ -195,9 +195,9 @@ class Completer:
             except Exception as error:
                 if _is_about_the_data(error):
                     if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
-                        return [(await self._write([settlement]))[0] for settlement in batch]
+                        return [(await self._write([fenced]))[0] for fenced in batch]
                     self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
-                    batch = [_refused(batch[0], error)]
+                    batch = [_rejected(batch[0], error)]
                 elif not self.is_troubled:
                     self.is_troubled = True
                     self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
@@ -209,20 +209,20 @@ class Completer:
             failures += 1
             await self._clock.sleep(pause_after(failures))
 
-    def announce_now(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+    def announce_now(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """The same for a verdict that did not come by way of this completer."""
-        self.announce(settlement, verdict)
+        self.announce(fenced, verdict)
         self._signals.permits_freed([verdict.kind])
-        self._signals.ended([settlement.id])
+        self._signals.ended([fenced.id])
 
-    def announce(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+    def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Count a verdict, and wake whoever it concerns."""
-        self.settled += 1
-        self._hooks.settled(settlement, verdict)
+        self.finished += 1
+        self._hooks.finished(fenced, verdict)
         if verdict.released:
             self._signals.ready(verdict.released)
             self._signals.due_in(0.0)
-        if not settlement.is_server_well:  # it may rest now, and somebody must be awake when it has
+        if not fenced.is_server_well:  # it may rest now, and somebody must be awake when it has
             self._signals.due_in(0.0)
         if verdict.state is _SUCCEEDED and not verdict.child_ids:
             return
@@ -230,17 +230,17 @@ class Completer:
             case None:
                 self.stale += 1
                 self._logger.warning(
-                    "the outcome of task %d came too late and was refused: claim %d is not current any more",
-                    settlement.id,
-                    settlement.claim_no,
-                    extra={"task_id": settlement.id},
+                    "the outcome of task %d came too late and was rejected: claim %d is not current any more",
+                    fenced.id,
+                    fenced.claim_no,
+                    extra={"task_id": fenced.id},
                 )
             case State.READY:
                 self._signals.ready([verdict.kind or ""])
             case State.SCHEDULED:
-                self._signals.due_in(getattr(settlement.outcome, "delay", 0) / 1_000_000)
-        if verdict.child_ids and isinstance(settlement.outcome, Succeeded):
-            self._tell_children(settlement.outcome)
+                self._signals.due_in(getattr(fenced.outcome, "delay", 0) / 1_000_000)
+        if verdict.child_ids and isinstance(fenced.outcome, Succeeded):
+            self._tell_children(fenced.outcome)
 
     def _tell_children(self, outcome: Succeeded) -> None:
         self._signals.ready([child.kind for child in outcome.children])
@@ -253,10 +253,10 @@ def _is_about_the_data(error: Exception) -> bool:
 
     A missing right, role or table is no reason to lose a body's work: that is kept until the database was put right.
     """
-    return isinstance(error, DataRefused) or not isinstance(error, StoreError)
+    return isinstance(error, DataRejected) or not isinstance(error, StoreError)
 
 
-def _refused(settlement: FencedOutcome, error: Exception) -> FencedOutcome:
+def _rejected(fenced: FencedOutcome, error: Exception) -> FencedOutcome:
     """The task ends with the store's refusal instead of the outcome that could not be stored."""
     outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
-    return msgspec.structs.replace(settlement, outcome=outcome, progress=None)
+    return msgspec.structs.replace(fenced, outcome=outcome, progress=None)

@@ -24,7 +24,7 @@ from synergon.options.middleware_checks import CallNext
 
 End = tuple[Any, BaseException | None]
 """What was returned, or what was raised."""
-Body = Callable[[], Awaitable[End]]
+TaskFunction = Callable[[], Awaitable[End]]
 
 LAST_SECONDS: Final = 5.0
 """How long middleware may take after a body that has come to its result although it was asked to yield, or to end."""
@@ -33,10 +33,10 @@ LAST_SECONDS: Final = 5.0
 class MiddlewareChain:
     """One attempt's body in its middleware."""
 
-    def __init__(self, attempt: Attempt, context: Context, body: Body) -> None:
+    def __init__(self, attempt: Attempt, context: Context, function: TaskFunction) -> None:
         self._attempt = attempt
         self._context = context
-        self._body = body
+        self._function = function
         self._chain = attempt.task_type.around
         self._task = asyncio.current_task()
         self._inside: list[asyncio.Task[Any] | None] = []
@@ -44,7 +44,7 @@ class MiddlewareChain:
         self._is_left = asyncio.Event()
         self._is_over = False
         self._last_moment: asyncio.TimerHandle | None = None
-        self.has_left_body = False
+        self.has_left_function = False
         """Middleware came to its end while the body ran, which was made to end then."""
 
     async def run(self) -> End:
@@ -75,7 +75,7 @@ class MiddlewareChain:
         """What middleware does not wait for any more is made to end, and waited for: the slot is the body's."""
         if not self._inside:
             return
-        self.has_left_body = True
+        self.has_left_function = True
         self._end_what_is_inside()
         while self._inside:
             try:
@@ -93,7 +93,7 @@ class MiddlewareChain:
 
     async def _enter(self, depth: int) -> Any:
         if depth == len(self._chain):
-            return await self._run_body()
+            return await self._run_function()
         return await self._chain[depth](self._context, self._once(depth + 1))
 
     def _once(self, depth: int) -> CallNext:
@@ -122,12 +122,12 @@ class MiddlewareChain:
             if not self._inside:
                 self._is_left.set()
 
-    async def _run_body(self) -> Any:
+    async def _run_function(self) -> Any:
         attempt = self._attempt
         if attempt.stop is not None:  # asked to end where that could not be done
             raise asyncio.CancelledError
         try:
-            value, error = await (self._body() if attempt.runs_in == "loop" else self._until_it_ends())
+            value, error = await (self._function() if attempt.runs_in == "loop" else self._until_it_ends())
         finally:
             attempt.asyncio_task = self._task
         if error is not None:
@@ -161,7 +161,7 @@ class MiddlewareChain:
     async def _begin(self) -> End:
         if self._is_over:
             raise asyncio.CancelledError
-        return await self._body()
+        return await self._function()
 
 
 class ChildFunctionEnded(Exception):
@@ -193,7 +193,7 @@ async def wrap_child(
     is before it and what is after it have as much time each."""
     ended: list[tuple[Outcome, Any, ChildFunctionEnded | None]] = []
 
-    async def body() -> End:
+    async def function() -> End:
         deadlines.disarm(attempt)
         outcome = await run()
         deadlines.arm(attempt)
@@ -203,7 +203,7 @@ async def wrap_child(
             ended.append((outcome, _value_of(attempt, outcome), None))
         return ended[0][1:]
 
-    wrapping = MiddlewareChain(attempt, context, body)
+    wrapping = MiddlewareChain(attempt, context, function)
     deadlines.arm(attempt)
     try:
         value, error = await wrapping.run()
@@ -214,7 +214,7 @@ async def wrap_child(
     inner, inner_value, inner_error = ended[0]
     if error is not None and error is inner_error:
         return inner
-    if isinstance(inner, Crashed | HandedBack) and not wrapping.has_left_body:
+    if isinstance(inner, Crashed | HandedBack) and not wrapping.has_left_function:
         return inner
     children = inner.children if isinstance(inner, Succeeded) else ()
     if error is None and value is inner_value and isinstance(inner, Succeeded) and attempt.stop is None:

@@ -33,7 +33,7 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
             error = ErrorRecord(
                 attempt=attempt.claim.attempts,
                 type="Timeout",
-                message=f"the body ran longer than its timeout of {attempt.timeout:g} s",
+                message=f"the function ran longer than its timeout of {attempt.timeout:g} s",
                 node_id=node_id,
             )
             return _failure(attempt, error, chance, last_reason=Reason.TIMEOUT)
@@ -128,7 +128,7 @@ def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iter
         error = error.__cause__
 
 
-def _of_the_body(trace: TracebackType | None) -> TracebackType | None:
+def _of_function(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the body on: how the engine got there helps nobody."""
     inner = trace
     while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _ENGINE:
@@ -138,7 +138,7 @@ def _of_the_body(trace: TracebackType | None) -> TracebackType | None:
 
 def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
     """The error as a record that people can read."""
-    text = "".join(traceback.format_exception(type(error), error, _of_the_body(error.__traceback__)))
+    text = "".join(traceback.format_exception(type(error), error, _of_function(error.__traceback__)))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  a __str__ that raises is the body's, too

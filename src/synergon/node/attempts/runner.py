@@ -27,8 +27,8 @@ from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.attempts.fenced_outcomes import fenced_outcome
 from synergon.node.attempts.middleware import MiddlewareChain, wrap_child
-from synergon.node.attempts.settlements import fenced_outcome
 from synergon.node.attempts.timeouts import Timeouts
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.capacity.preemption import Preemption
@@ -96,7 +96,7 @@ class Runner:
         self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop, self._pass_deadline)
-        self._child_bodies = ChildAttempts(
+        self._child_attempts = ChildAttempts(
             services,
             executor,
             clock,
@@ -204,7 +204,7 @@ class Runner:
 
     def _isolate(self, attempt: Attempt) -> None:
         """A process died under this task before; alone in a child it cannot take neighbours with it."""
-        reason = self._child_bodies.why_not_in_child(attempt.task_type)
+        reason = self._child_attempts.why_not_in_child(attempt.task_type)
         if reason is None:
             attempt.is_isolated = attempt.runs_in != "process"
             attempt.runs_in = "process"
@@ -253,9 +253,9 @@ class Runner:
 
     async def _in_child(self, attempt: Attempt) -> Outcome:
         if not attempt.task_type.around:
-            return await self._child_bodies.run(attempt, self.node_id)
+            return await self._child_attempts.run(attempt, self.node_id)
         context = context_of(attempt, LocalLink(self._services, attempt))
-        run = partial(self._child_bodies.run, attempt, self.node_id)
+        run = partial(self._child_attempts.run, attempt, self.node_id)
         return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
@@ -294,14 +294,14 @@ class Runner:
     async def _in_thread(
         self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
     ) -> tuple[Any, BaseException | None]:
-        def body() -> tuple[Any, BaseException | None]:
+        def run_function() -> tuple[Any, BaseException | None]:
             try:
                 return attempt.task_type.function(*positional, **arguments), None
             except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
                 return None, error
 
         pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(
-            partial(copy_context().run, body), is_command=attempt.task_type.is_command
+            partial(copy_context().run, run_function), is_command=attempt.task_type.is_command
         )
         return pair
 
@@ -372,15 +372,15 @@ class Runner:
         if transaction.opened is None or not isinstance(outcome, Succeeded):
             await transaction.rollback()
             return outcome
-        settlement = fenced_outcome(attempt, outcome)
+        fenced = fenced_outcome(attempt, outcome)
         try:
-            verdict = await transaction.finish(settlement)
+            verdict = await transaction.finish(fenced)
         except Contention as error:  # nobody's fault, and the winner is done: this one runs again, at no cost
             self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
             return HandedBack()
         except StoreError as error:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         if verdict.state is State.SUCCEEDED:
-            self._completer.announce_now(settlement, verdict)
+            self._completer.announce_now(fenced, verdict)
             return None
         return outcome if verdict.state is None else Cancelled()  # nothing is kept of it, and it takes the usual way

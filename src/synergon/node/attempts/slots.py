@@ -53,9 +53,9 @@ class Slots(Generic[Work]):
     def _start_more(self) -> None:
         while self._starting < min(STARTING, len(self._pending)):
             self._starting += 1
-            rest = self._next_idle()
-            if rest is not None:
-                rest.set_result(None)
+            waiter = self._next_idle()
+            if waiter is not None:
+                waiter.set_result(None)
             else:
                 task = self._loop.create_task(self._serve(), name="synergon-slot")
                 self._tasks.add(task)
@@ -63,9 +63,9 @@ class Slots(Generic[Work]):
 
     def _next_idle(self) -> asyncio.Future[None] | None:
         while self._idle:
-            rest = self._idle.pop()
-            if not rest.done():  # it is, if somebody has cancelled the slot's task
-                return rest
+            waiter = self._idle.pop()
+            if not waiter.done():  # it is, if somebody has cancelled the slot's task
+                return waiter
         return None
 
     async def _serve(self) -> None:
@@ -75,9 +75,9 @@ class Slots(Generic[Work]):
             self._starting -= 1
             is_clean = await self._work_off(pristine)
             if is_clean:
-                rest: asyncio.Future[None] = self._loop.create_future()
-                self._idle.append(rest)
-                await rest
+                waiter: asyncio.Future[None] = self._loop.create_future()
+                self._idle.append(waiter)
+                await waiter
 
     async def _work_off(self, pristine: object) -> bool:
         """Run what waits until nothing does; False if a body left this slot unfit for another."""

@@ -39,10 +39,10 @@ class NodeTaskTransaction(OpenTransaction):
     async def __aexit__(self, *_: object) -> None:
         """Committed or rolled back at the end of the body."""
 
-    async def finish(self, settlement: FencedOutcome) -> Verdict:
+    async def finish(self, fenced: FencedOutcome) -> Verdict:
         """Commit everything together."""
         assert self.opened is not None
-        return await self.opened.finish(settlement)
+        return await self.opened.finish(fenced)
 
     async def rollback(self) -> None:
         """Undo what the body wrote."""

@@ -34,9 +34,9 @@ class Timeouts:
     def of_kind(self, task_type: AnyTask) -> float | None:
         """Seconds, unless a call says otherwise; None: as long as it takes."""
         timeout = task_type.policy.timeout
-        return self._unless_said(task_type) if timeout is msgspec.UNSET else timeout
+        return self._default(task_type) if timeout is msgspec.UNSET else timeout
 
-    def _unless_said(self, task_type: AnyTask) -> float | None:
+    def _default(self, task_type: AnyTask) -> float | None:
         provider = task_type.provider
         if provider is not None and provider.timeout is not UNSET:
             return provider.timeout

@@ -17,7 +17,7 @@ async def run_in_daemon_thread(function: Callable[[], Any], name: str, on_end: C
     ended: asyncio.Future[Any] = loop.create_future()
     context = copy_context()
 
-    def settle(value: Any, error: Exception | None) -> None:
+    def resolve(value: Any, error: Exception | None) -> None:
         on_end()
         if ended.done():
             return
@@ -33,7 +33,7 @@ async def run_in_daemon_thread(function: Callable[[], Any], name: str, on_end: C
         except BaseException as raised:  # noqa: BLE001  raised again where it is awaited
             error = as_exception(raised)
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(resolve, value, error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await ended

@@ -69,14 +69,14 @@ class EventFeed:
             self._open[claim.id, claim.claim_no] = claim, node_id
             self._publish(self._of_claim("started", claim, node_id, State.RUNNING))
 
-    def settled(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+    def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Publish an outcome that the store has accepted; a stale outcome is not published."""
         if not self._open:
             return
-        claim, node_id = self._open.pop((settlement.id, settlement.claim_no), (None, ""))
+        claim, node_id = self._open.pop((fenced.id, fenced.claim_no), (None, ""))
         if claim is None or verdict.state is None:
             return
-        outcome, state = settlement.outcome, State(verdict.state)
+        outcome, state = fenced.outcome, State(verdict.state)
         self._publish(self._of_claim(_name(outcome, state), claim, node_id, state, _reason(outcome, state)))
 
     def reaped(self, tasks: Iterable[Reaped]) -> None:

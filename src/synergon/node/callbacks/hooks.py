@@ -74,16 +74,16 @@ class Hooks:
         self._open[attempt.claim.id, attempt.claim.claim_no] = attempt
         self._call(attempt, "on_start", lambda: (attempt.server,))
 
-    def settled(self, settlement: FencedOutcome, verdict: Verdict) -> None:
+    def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Call the hooks for an outcome that the store has accepted; a stale outcome calls none."""
-        self.feed.settled(settlement, verdict)
+        self.feed.finished(fenced, verdict)
         if not self._open:
             return
-        attempt = self._open.pop((settlement.id, settlement.claim_no), None)
+        attempt = self._open.pop((fenced.id, fenced.claim_no), None)
         if attempt is None or verdict.state is None or not State(verdict.state).is_final:
             return
         seconds = self._clock.monotonic() - attempt.started_at
-        match settlement.outcome:
+        match fenced.outcome:
             case Succeeded(result=result) if verdict.state == State.SUCCEEDED:
                 decode = attempt.task_type.signature.decode_result
                 self._call(attempt, "on_success", lambda: (seconds, decode(result or b"null")))

@@ -70,7 +70,7 @@ class IdleHooks:
 
     def _is_idle(self, kind: str | None) -> bool:
         """Whether the node has free capacity and nothing to run; of this kind, if one is given."""
-        return self._scheduler.is_at_rest(kind) and self._admission.has_any_capacity(kind)
+        return self._scheduler.is_idle(kind) and self._admission.has_any_capacity(kind)
 
     def look(self) -> None:
         """Check again whether the node is idle."""

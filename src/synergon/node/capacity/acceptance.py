@@ -89,13 +89,13 @@ class Acceptance:
             inquiry.start_over()
             await inquiry.go_through()
 
-    def is_refused(self, kind: str, task_id: int) -> bool:
+    def is_rejected(self, kind: str, task_id: int) -> bool:
         """Whether this node has said no to the task, and still means it."""
-        return kind in self._inquiries and self._inquiries[kind].is_refused(task_id)
+        return kind in self._inquiries and self._inquiries[kind].is_rejected(task_id)
 
-    def refused_for(self, kind: str, task_id: int) -> float | None:
+    def rejected_for(self, kind: str, task_id: int) -> float | None:
         """For how many seconds this node still says no to the task; None: it does not."""
-        return self._inquiries[kind].refused_for(task_id) if kind in self._inquiries else None
+        return self._inquiries[kind].rejected_for(task_id) if kind in self._inquiries else None
 
     def is_accepted(self, kind: str, task_id: int) -> bool:
         """Whether the next claim may take the task: it need not be asked about, or was, and is accepted."""

@@ -132,11 +132,11 @@ class AcceptancePoll:
         self._is_any_unfit |= is_any_unfit
         return bool(self._accepted) or self._has_news or not self._is_at_end
 
-    def is_refused(self, task_id: int) -> bool:
+    def is_rejected(self, task_id: int) -> bool:
         """Whether this node has refused the task, as far as that still holds."""
-        return self.refused_for(task_id) is not None
+        return self.rejected_for(task_id) is not None
 
-    def refused_for(self, task_id: int) -> float | None:
+    def rejected_for(self, task_id: int) -> float | None:
         """For how many seconds a refusal of the task still holds; None: it is not refused."""
         verdict = self._verdicts.get(task_id)
         left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
@@ -196,7 +196,7 @@ class AcceptancePoll:
         limit = FEW
         while self._wants_more:
             page = await self._store.look(self._admission.look(self._task_type.kind, position, limit))
-            new = list(takewhile(lambda record: not self.is_refused(record.id), page))
+            new = list(takewhile(lambda record: not self.is_rejected(record.id), page))
             self._walk.note(new)
             await self._judge(new)
             if len(new) < limit:
@@ -227,7 +227,7 @@ class AcceptancePoll:
             if record.id in accepted:
                 self._accepted[record.id] = until
         if len(accepted) < len(records):
-            self._signals.refused(self._task_type.kind, len(records) - len(accepted))
+            self._signals.rejected(self._task_type.kind, len(records) - len(accepted))
 
     def _forget_expired(self) -> None:
         now = self._clock.monotonic()
@@ -238,8 +238,8 @@ class AcceptancePoll:
         """Those that were refused may be asked about again later, and those that were passed over are looked at.
         Verdicts of one walk end together, so that there is one walk to renew them."""
         self.close()
-        refusals = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
-        times = [until + taken_seconds for until in islice(refusals, 1)]
+        rejections = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
+        times = [until + taken_seconds for until in islice(rejections, 1)]
         if self._has_passed_over:
             times.append(self._walk.next_at())
         if times:

@@ -42,9 +42,9 @@ class Preemption:
         self._waiting: list[Attempt] = []
         self._served: set[Attempt] = set()
         """Those of them for whom enough was there, or was asked to yield."""
-        self._leaving: dict[Attempt, float] = {}
+        self._yielding: dict[Attempt, float] = {}
         """Who was asked to yield, and until when that is expected to happen."""
-        self._resting: dict[str, float] = {}
+        self._backoffs: dict[str, float] = {}
         self._returning: set[int] = set()
         """Tasks that have yielded, and of which the store does not know yet that they are ready again."""
         self.on_rested: Callable[[], None] = lambda: None
@@ -53,16 +53,16 @@ class Preemption:
 
     def yielding(self, kind: str) -> Counter[str]:
         """What running tasks would yield to a task of this kind: slots, child processes, resources."""
-        return Counter() if self.resting_for(kind) else self.offered
+        return Counter() if self.backoff_for(kind) else self.offered
 
     @property
     def offered(self) -> Counter[str]:
         """What they would yield to one whose kind does not rest."""
         return _sum(self._victims())
 
-    def resting_for(self, kind: str) -> float:
+    def backoff_for(self, kind: str) -> float:
         """For how many seconds nobody is asked to yield to this kind, because somebody did not; 0: it does not rest."""
-        return max(self._resting.get(kind, 0.0) - self._clock.monotonic(), 0.0)
+        return max(self._backoffs.get(kind, 0.0) - self._clock.monotonic(), 0.0)
 
     def _victims(self) -> list[Attempt]:
         """Those who would yield, the cheapest first: least work is lost with who began last."""
@@ -106,7 +106,7 @@ class Preemption:
         """Whoever would have yielded when the claim was asked for may not any more: then there is not enough for all
         that wait, and those are served, in the order in which they came, for whom there is."""
         now = self._clock.monotonic()
-        self._leaving = {attempt: until for attempt, until in self._leaving.items() if until > now}
+        self._yielding = {attempt: until for attempt, until in self._yielding.items() if until > now}
         victims, served = self._victims(), list[Attempt]()
         for attempt in self._waiting:
             if not _beyond(self._lacking([*served, attempt]), victims):
@@ -118,7 +118,7 @@ class Preemption:
         """What these need and is neither there nor about to be."""
         lacking = _sum(attempts)
         lacking.subtract(self._free())
-        lacking.subtract(_sum(self._leaving))
+        lacking.subtract(_sum(self._yielding))
         return +lacking
 
     def _ask(self, chosen: Iterable[Attempt]) -> None:
@@ -128,7 +128,7 @@ class Preemption:
             self._logger.info(
                 "task %d (%s) is asked to yield to urgent work", claim.id, claim.kind, extra={"task_id": claim.id}
             )
-            self._leaving[attempt] = until
+            self._yielding[attempt] = until
             attempt.ask_to_stop(Stop.PREEMPTED)
 
     # ------------------------------------------------------------ back to their places
@@ -165,7 +165,7 @@ class Preemption:
 
     def _give_up(self, attempt: Attempt) -> None:
         claim = attempt.claim
-        self._resting[claim.kind] = self._clock.monotonic() + PAUSE_SECONDS
+        self._backoffs[claim.kind] = self._clock.monotonic() + PAUSE_SECONDS
         asyncio.get_running_loop().call_later(PAUSE_SECONDS, lambda: self.on_rested())
         self._logger.warning(
             "urgent task %d (%s) goes back: nobody has yielded to it within %g s",
@@ -185,8 +185,8 @@ class Preemption:
             self._ledger.promised.release(claim.kind, cost=attempt.cost)
         else:
             self._ledger.release(claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
-        if self._leaving:
-            self._leaving.pop(attempt, None)
+        if self._yielding:
+            self._yielding.pop(attempt, None)
         if self._waiting:
             self._start_waiting()
 

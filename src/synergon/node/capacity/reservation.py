@@ -105,7 +105,7 @@ class Reservation:
         """Whether the next request says that it keeps room no longer."""
         if self.reserved is None:
             return self._let_go is not None
-        return self.acceptance is not None and self.acceptance.is_refused(self.reserved.kind, self.reserved.id)
+        return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""

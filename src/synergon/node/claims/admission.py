@@ -54,7 +54,7 @@ class Admission:
 
     def kinds(self) -> Iterator[tuple[KindRequest, AnyTask]]:
         """What there is to say of each kind; how much room there is for it is not in there."""
-        return ((self._said(kind), task_type) for kind, task_type in self._kinds.items())
+        return ((self._current_request(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """The claim request for the wanted kinds. None: there is no capacity for any of them, or a preempted task is
@@ -104,12 +104,12 @@ class Admission:
         )
 
     def _counted(self, kind: str) -> KindRequest:
-        return msgspec.structs.replace(self._said(kind), count=max(self.free_count(kind), 0))
+        return msgspec.structs.replace(self._current_request(kind), count=max(self.free_count(kind), 0))
 
-    def _said(self, kind: str) -> KindRequest:
+    def _current_request(self, kind: str) -> KindRequest:
         kind_request = self._kind_requests[kind]
-        if kind_request.is_urgent and self._preemption is not None and self._preemption.resting_for(kind):
-            return msgspec.structs.replace(kind_request, is_resting=True)
+        if kind_request.is_urgent and self._preemption is not None and self._preemption.backoff_for(kind):
+            return msgspec.structs.replace(kind_request, is_backed_off=True)
         return kind_request
 
     def has_capacity(self, kind: str) -> bool:
@@ -176,12 +176,12 @@ class Admission:
         return self._offered()
 
     @property
-    def resting(self) -> dict[str, float]:
+    def backed_off(self) -> dict[str, float]:
         """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
         if self._preemption is None:
             return {}
         left = {
-            kind: self._preemption.resting_for(kind)
+            kind: self._preemption.backoff_for(kind)
             for kind, kind_request in self._kind_requests.items()
             if kind_request.is_urgent
         }

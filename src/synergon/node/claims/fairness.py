@@ -62,9 +62,9 @@ class Fairness:
         heapify(heap)
         given: Counter[str] = Counter()
         for _ in range(max(self._slots.free, 0)):
-            has, turn, provider = heap[0]
+            has, tie, provider = heap[0]
             given[provider] += 1
-            heapreplace(heap, (has + 1, turn, provider))
+            heapreplace(heap, (has + 1, tie, provider))
         return given
 
     def _in_use(self, provider: str) -> int:

@@ -211,7 +211,7 @@ class Scheduler:
         """Whether a claim is in flight."""
         return not self._is_idle.is_set()
 
-    def is_at_rest(self, kind: str | None) -> bool:
+    def is_idle(self, kind: str | None) -> bool:
         """Whether the last claim has left nothing to run; of this kind, if one is given. Without one, a kind that is
         full does not count: whatever is ready of it could not be run here now."""
         if not self.may_claim or self.is_claiming:
@@ -220,7 +220,7 @@ class Scheduler:
             return kind not in self._dirty
         return not self._has_capacity_for(self._dirty)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return once no claim is in flight; after `close` there is none left."""
         await self._is_idle.wait()
 
@@ -291,7 +291,7 @@ class Scheduler:
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
         # Commands do not count for the limit, and it does not hold them back: a full node would ask for them for ever.
-        slots_left = request.limit - sum(
+        slots_remaining = request.limit - sum(
             taken[kind_request.kind] for kind_request in request.kinds if not kind_request.is_command
         )
         yielding = request.yielding.get(SLOT, 0)
@@ -299,7 +299,7 @@ class Scheduler:
             kind_request.kind
             for kind_request in request.kinds
             if taken[kind_request.kind] >= kind_request.count
-            or (slots_left + yielding * kind_request.is_yielded_to <= 0 and not kind_request.is_command)
+            or (slots_remaining + yielding * kind_request.is_yielded_to <= 0 and not kind_request.is_command)
         }
         more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.

@@ -50,7 +50,7 @@ class SharedPermits:
         self._contested: frozenset[str] = frozenset()
         self._skips = 0
         """How often the node goes on at once before it steps back again; doubled whenever nobody took the permit."""
-        self._skips_left = 0
+        self._skips_remaining = 0
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -73,7 +73,7 @@ class SharedPermits:
             for name in self._names.get(kind or "", ()):
                 self._freed[name] += count
 
-    def left_over(self, claims: Iterable[Claim]) -> list[str]:
+    def leftover_limits(self, claims: Iterable[Claim]) -> list[str]:
         """What was freed and not taken again by these claims: other nodes may want it."""
         if not self._freed:
             return []
@@ -118,15 +118,15 @@ class SharedPermits:
 
     def steps_back(self) -> bool:
         """Whether the node leaves the permit that it has just freed to others for one round."""
-        if self._skips_left > 0:
-            self._skips_left -= 1
+        if self._skips_remaining > 0:
+            self._skips_remaining -= 1
             return False
         return True
 
     def stepped_back(self, *, in_vain: bool) -> None:
         """How a round ended in which this node took nothing: `in_vain`, if no other node took the permit."""
         self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if in_vain else 0
-        self._skips_left = self._skips
+        self._skips_remaining = self._skips
 
 
 def _names(task_type: AnyTask) -> tuple[str, ...]:
@@ -137,8 +137,8 @@ def _names(task_type: AnyTask) -> tuple[str, ...]:
 
 def _may_claim(node: NodeRecord) -> bool:
     state = node.state
-    is_closed = node.is_cordoned or state.is_cordoned or state.is_stopping or state.leaving is not None
-    return node.lease_left > 0 and node.concurrency > 0 and not is_closed
+    is_closed = node.is_cordoned or state.is_cordoned or state.is_stopping or state.departure is not None
+    return node.lease_remaining > 0 and node.concurrency > 0 and not is_closed
 
 
 def _published_names(status: KindStatus) -> Collection[str]:

@@ -30,14 +30,14 @@ class Backlog:
         queues: frozenset[str] | None,
         *,
         look: Callable[[str, tuple[int, int] | None, int], CandidateQuery],
-        is_refused: Callable[[str, int], bool],
+        is_rejected: Callable[[str, int], bool],
     ) -> None:
         self._store = store
         self._kinds = kinds
         self._queues = queues
         self._look = look
         """What to ask for, to see the ready tasks of a kind that the node could run."""
-        self._is_refused = is_refused
+        self._is_rejected = is_rejected
 
     async def ends(
         self, clock: Clock, is_busy: Callable[[], bool], started: Callable[[], int], is_over: Callable[[], bool]
@@ -55,15 +55,17 @@ class Backlog:
     async def is_empty(self) -> bool:
         """False also if the store cannot say."""
         try:
-            left = await self._left()
-            if left and not await self._is_any_for_us(left):
-                left = await self._left()  # one that another node took meanwhile is not ready, and not nothing
-                return all(state is State.READY for _, state in left)
-            return not left
+            remaining = await self._remaining()
+            if remaining and not await self._is_any_for_us(remaining):
+                remaining = (
+                    await self._remaining()
+                )  # one that another node took meanwhile is not ready, and not nothing
+                return all(state is State.READY for _, state in remaining)
+            return not remaining
         except StoreError:
             return False
 
-    async def _left(self) -> set[tuple[str, State]]:
+    async def _remaining(self) -> set[tuple[str, State]]:
         paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
         return {
             (kind, state)
@@ -71,11 +73,11 @@ class Backlog:
             if state in LIVE and kind in self._kinds and queue not in paused and self._serves(queue)
         }
 
-    async def _is_any_for_us(self, left: set[tuple[str, State]]) -> bool:
+    async def _is_any_for_us(self, remaining: set[tuple[str, State]]) -> bool:
         """Whether something will be ready, or is, that the node could run."""
-        if any(state is not State.READY for _, state in left):
+        if any(state is not State.READY for _, state in remaining):
             return True
-        for kind, _ in left:
+        for kind, _ in remaining:
             if await self._is_any_of(kind):
                 return True
         return False
@@ -83,7 +85,7 @@ class Backlog:
     async def _is_any_of(self, kind: str) -> bool:
         after, limit = None, 1
         while page := await self._store.look(self._look(kind, after, limit)):
-            if not all(self._is_refused(kind, task.id) for task in page):
+            if not all(self._is_rejected(kind, task.id) for task in page):
                 return True
             after, limit = (page[-1].priority, page[-1].id), PAGE
         return False

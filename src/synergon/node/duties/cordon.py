@@ -46,8 +46,8 @@ class Cordon:
         self._quiet = quiet
         self._signals = signals
         self._sweep = sweep
-        self.leaving: Departure | None = None
-        self._departure: asyncio.Task[None] | None = None
+        self.departure: Departure | None = None
+        self._departure_task: asyncio.Task[None] | None = None
         self.exit_code = 0
         """What the process should end with, once the node has stopped."""
 
@@ -64,31 +64,31 @@ class Cordon:
 
     def uncordon(self) -> None:
         """Start tasks again, and stay; too late if the node stops already."""
-        if self._departure is not None:
-            self._departure.cancel()
-        self._departure = self.leaving = None
+        if self._departure_task is not None:
+            self._departure_task.cancel()
+        self._departure_task = self.departure = None
         if self.is_cordoned:
             self._scheduler.uncordon()
             self._signals.cordon_changed()
 
-    def leave(self, why: Departure) -> None:
+    def depart(self, why: Departure) -> None:
         """Start nothing new, and stop the node when nothing runs on it; said twice, the last reason counts."""
-        self.leaving = why
+        self.departure = why
         self._scheduler.cordon()
         self._signals.cordon_changed()
-        if self._departure is None:
-            self._departure = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
+        if self._departure_task is None:
+            self._departure_task = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 
     def close(self) -> None:
         """The node stops, for whatever reason."""
-        if self._departure is not None:
-            self._departure.cancel()
+        if self._departure_task is not None:
+            self._departure_task.cancel()
 
     async def _depart(self) -> None:
         await self._quiet()
-        if self.leaving is Departure.RESTART:
+        if self.departure is Departure.RESTART:
             self.exit_code = RESTART_EXIT_CODE
-        self._logger.info("nothing runs here any more: the node ends (%s)", self.leaving)
+        self._logger.info("nothing runs here any more: the node ends (%s)", self.departure)
         self._signals.stop_requested()
 
     def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
@@ -106,7 +106,7 @@ class Cordon:
     async def check(self, node_id: str) -> None:
         """While it believes that it is cordoned: whether the store says so too. A claim that was under way when the
         order was taken back may have said it too late."""
-        if not self.is_cordoned or self.leaving is not None:
+        if not self.is_cordoned or self.departure is not None:
             return
         row = next((node for node in await self._store.nodes() if node.id == node_id), None)
         if row is not None and not row.is_cordoned:

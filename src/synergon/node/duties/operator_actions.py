@@ -28,37 +28,37 @@ class OperatorActions:
     def __init__(
         self,
         store: Store,
-        presence: Cordon,
+        cordon: Cordon,
         logger: logging.LoggerAdapter[logging.Logger],
         signals: Signals,
     ) -> None:
         self._store = store
-        self._presence = presence
+        self._cordon = cordon
         self._logger = logger
         self._signals = signals
 
     async def obey(self, node_id: str) -> None:
         """Carry out what was ordered and not done yet, in order."""
-        for order in await self._store.audit(AT_ONCE, node_id):
-            self._logger.info("%s orders: %s", order.who, order.verb)
+        for action in await self._store.audit(AT_ONCE, node_id):
+            self._logger.info("operator action: %s, by %s", action.verb, action.who)
             try:
-                await self._store.action_done(order.id, OUTCOMES.get(order.verb, "not understood"))
+                await self._store.action_done(action.id, OUTCOMES.get(action.verb, "not understood"))
             except StoreError:
                 # It may be written down as done all the same, and nobody would ever read it again. To obey twice does
                 # no harm.
-                self._carry_out(order)
+                self._carry_out(action)
                 raise
-            self._carry_out(order)
+            self._carry_out(action)
 
-    def _carry_out(self, order: AuditRecord) -> None:
-        match order.verb:
+    def _carry_out(self, action: AuditRecord) -> None:
+        match action.verb:
             case "cordon":
-                self._presence.cordon()
+                self._cordon.cordon()
             case "uncordon":
-                self._presence.uncordon()
+                self._cordon.uncordon()
             case "drain" | "restart":
-                self._presence.leave(Departure(order.verb))
+                self._cordon.depart(Departure(action.verb))
             case "stop":
                 self._signals.stop_requested()
             case _:
-                self._logger.error("the order %r is not one for a node", order.verb)
+                self._logger.error("the operator action %r is not one for a node", action.verb)

@@ -14,8 +14,8 @@ from typing import Final
 from synergon.errors import SynergonError
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.fenced_outcomes import handed_back
 from synergon.node.attempts.runner import Runner
-from synergon.node.attempts.settlements import handed_back
 from synergon.node.duties.idle_event import IdleEvent
 
 LAST_SECONDS: Final = 2.0
@@ -50,7 +50,7 @@ class Shutdown:
         if self._is_waiting:  # what still runs is not gone through at every end
             self._undisturbed.look()
 
-    def refuse_from_inside(self, grace: float | None) -> None:
+    def reject_from_inside(self, grace: float | None) -> None:
         """A body that stops its own node, which gives it all the time it wants, would wait for itself."""
         current = asyncio.current_task()
         for attempt in self._runner.running.values():
@@ -58,12 +58,14 @@ class Shutdown:
                 continue
             if grace is None:
                 raise SynergonError(
-                    "a body cannot stop its own engine with grace=None: it would wait for itself; give a grace"
+                    "a task function cannot stop its own engine with grace=None: it would wait for itself; give a grace"
                 )
             if attempt.task_type.policy.uninterruptible:
-                raise SynergonError("an uninterruptible body cannot stop its own engine: it would wait for itself")
+                raise SynergonError(
+                    "an uninterruptible task function cannot stop its own engine: it would wait for itself"
+                )
 
-    async def end_bodies(self, grace: float | None) -> None:
+    async def end_functions(self, grace: float | None) -> None:
         """Return when nothing runs any more, or nothing that could be ended."""
         if await self.quiet.comes_within(grace):
             return
@@ -88,12 +90,12 @@ class Shutdown:
         if not left:
             return
         if self._may_exit:
-            self._logger.warning("gives back tasks whose bodies would not end: %s", _named(left))
+            self._logger.warning("gives back tasks whose functions would not end: %s", _named(left))
             self.was_abandoned = True
             for attempt in left:
                 self._completer.add(handed_back(attempt.claim))
             return
-        self._logger.warning("waits for bodies that will not end: %s", _named(left))
+        self._logger.warning("waits for task functions that will not end: %s", _named(left))
         await self.quiet.comes()
 
 

@@ -27,7 +27,7 @@ class SweepInterval:
         self._watch_until = 0.0
         self._event = asyncio.Event()
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Return when it is time to look, or when somebody says so."""
         try:
             async with asyncio.timeout(self._given or self._seconds):

@@ -145,7 +145,7 @@ class Membership:
             self._rejoin_task = self._loop.create_task(self._rejoin())
 
     async def _rejoin(self) -> None:
-        await self._scheduler.settled()
+        await self._scheduler.wait_until_idle()
         await self._shutdown.quiet.comes()
         failures = 0
         while True:

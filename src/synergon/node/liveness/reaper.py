@@ -50,7 +50,7 @@ class Reaper:
         """Read the node table, reap if needed, then check local processes until the next beat or a death."""
         self._nodes = await self._store.nodes()
         self._signals.nodes_read(self._nodes)
-        if self._beats % FULL_REAP_BEATS == 0 or self._gone() or any(node.lease_left <= 0 for node in self._nodes):
+        if self._beats % FULL_REAP_BEATS == 0 or self._gone() or any(node.lease_remaining <= 0 for node in self._nodes):
             await self.reap()
         self._beats += 1
         until = self._clock.monotonic() + self._beat_seconds

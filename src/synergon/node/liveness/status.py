@@ -13,18 +13,18 @@ from synergon.node.claims.scheduler import Scheduler
 
 
 def node_status(
-    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, leaving: str | None
+    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
 ) -> NodeStatus:
     """From any thread: what changes meanwhile is told the next time."""
     is_reserving = not admission.is_letting_go
     kinds = {kind_request.kind: kind_status(kind_request, task_type) for kind_request, task_type in admission.kinds()}
     return NodeStatus(
-        is_said=True,
+        is_published=True,
         labels=tuple(sorted(admission.labels)),
         totals=dict(ledger.totals),
         free=ledger.unpromised,
         yielding=admission.yielding,
-        resting=admission.resting,
+        backed_off=admission.backed_off,
         shares=ledger.shares,
         held=admission.held if is_reserving else {},
         reserved_task=admission.reserved.id if is_reserving and admission.reserved is not None else None,
@@ -38,7 +38,7 @@ def node_status(
         running={kind: count for kind in list(kinds) if (count := ledger.count(kind))},
         is_cordoned=scheduler.is_cordoned,
         is_stopping=not scheduler.is_open,
-        leaving=leaving,
+        departure=departure,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
         holders=_holders(list(running.values())),
     )

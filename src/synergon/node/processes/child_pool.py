@@ -236,7 +236,7 @@ class ChildPool:
         while self._idle:
             self._idle.pop().retire()
         while self._children:
-            await next(iter(self._children)).is_settled.wait()
+            await next(iter(self._children)).is_over.wait()
 
     # ------------------------------------------------------------ jobs and children
 

@@ -58,7 +58,7 @@ class ChildProcess:
         self.exit_code = 0
         self.start_error: Exception | None = None
         self.is_kill_requested = False
-        self.is_settled = asyncio.Event()
+        self.is_over = asyncio.Event()
         """Set on the event loop after `on_gone` was called."""
         self._arguments = (entry, " ".join(preload), *sys.path)
         self._on_frame = on_frame
@@ -149,7 +149,7 @@ class ChildProcess:
         self._loop.remove_reader(self._socket)
         self._kill_group()
 
-    def _settle(self) -> None:
+    def _conclude(self) -> None:
         while self._read():
             pass
         self._loop.remove_reader(self._socket)
@@ -161,7 +161,7 @@ class ChildProcess:
             self._exit_timer.cancel()
         self._thread.join()
         self._on_gone(self)
-        self.is_settled.set()
+        self.is_over.set()
 
     # ------------------------------------------------------------ start and end, on any thread
 
@@ -194,7 +194,7 @@ class ChildProcess:
         if self.start_error is None:
             self._wait_for_exit(process)
         with suppress(RuntimeError):  # the event loop was closed before the pool: `on_gone` is not needed any more
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self._conclude)
 
     def _start(self, channel_fd: int, lifeline_fd: int) -> subprocess.Popen[bytes]:
         # The flags of this interpreter (-O, -W, -X, ...), as multiprocessing passes them on.

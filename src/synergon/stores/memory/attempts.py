@@ -127,40 +127,40 @@ def _start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None
     )
 
 
-def finish(tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+def finish(tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
     """Settle each attempt that its claim number still owns."""
-    return [_finish_one(tables, settlement, now) for settlement in settlements]
+    return [_finish_one(tables, fenced, now) for fenced in fenced_outcomes]
 
 
-def _finish_one(tables: Tables, settlement: FencedOutcome, now: int) -> Verdict:
-    row = tables.rows.get(settlement.id)
-    if row is None or row.claim_no != settlement.claim_no or row.state is not RUNNING:
-        return _already(row, settlement)
-    if settlement.progress is not None:
-        row.progress = settlement.progress
-    judge(tables, settlement, now)
-    child_ids = _settle(tables, row, settlement, now)
-    row.settled_no = row.claim_no
+def _finish_one(tables: Tables, fenced: FencedOutcome, now: int) -> Verdict:
+    row = tables.rows.get(fenced.id)
+    if row is None or row.claim_no != fenced.claim_no or row.state is not RUNNING:
+        return _already(row, fenced)
+    if fenced.progress is not None:
+        row.progress = fenced.progress
+    judge(tables, fenced, now)
+    child_ids = _apply_outcome(tables, row, fenced, now)
+    row.finished_no = row.claim_no
     row.verdict = Verdict(row.id, row.state, child_ids, row.task.kind)
     return row.verdict
 
 
-def _already(row: Row | None, settlement: FencedOutcome) -> Verdict:
+def _already(row: Row | None, fenced: FencedOutcome) -> Verdict:
     """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
-    if row is None or row.verdict is None or row.settled_no != settlement.claim_no:
-        return Verdict(settlement.id, None)
+    if row is None or row.verdict is None or row.finished_no != fenced.claim_no:
+        return Verdict(fenced.id, None)
     return row.verdict
 
 
-def _settle(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tuple[int, ...]:
+def _apply_outcome(tables: Tables, row: Row, fenced: FencedOutcome, now: int) -> tuple[int, ...]:
     """Make the move that the outcome asks for; the ids of the children it brought."""
-    outcome = settlement.outcome
+    outcome = fenced.outcome
     if isinstance(outcome, Succeeded) and not row.cancel_requested:
         row.result = outcome.result
         tables.end(row, State.SUCCEEDED, None, now)
         # After the end: a task may name its own key for its successor.
         return tuple(put(tables, child, "return", now).id for child in outcome.children) if outcome.children else ()
-    _charge(row, settlement, now)
+    _charge(row, fenced, now)
     if row.cancel_requested:
         tables.end(row, State.CANCELLED, Reason.CANCELLED, now)
         return ()
@@ -183,9 +183,9 @@ def _settle(tables: Tables, row: Row, settlement: FencedOutcome, now: int) -> tu
     return ()
 
 
-def _charge(row: Row, settlement: FencedOutcome, now: int) -> None:
+def _charge(row: Row, fenced: FencedOutcome, now: int) -> None:
     """What the attempt cost, wherever the task goes next."""
-    match settlement.outcome:
+    match fenced.outcome:
         case Failed(error=error) | Retrying(error=error):
             row.add_error(error, now)
         case HandedBack() if row.task.is_command and not row.cancel_requested:

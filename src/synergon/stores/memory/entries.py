@@ -36,13 +36,13 @@ class Server(msgspec.Struct):
 
     capacity: int | None
     failures: int = 0
-    rests: int = 0
+    backoffs: int = 0
     """How often it has rested since it last was well."""
-    resting_until: int | None = None
+    backs_off_until: int | None = None
 
-    def is_resting(self, now: int) -> bool:
+    def is_backed_off(self, now: int) -> bool:
         """Whether it gets nothing."""
-        return self.resting_until is not None and self.resting_until > now
+        return self.backs_off_until is not None and self.backs_off_until > now
 
 
 class Provider(msgspec.Struct):

@@ -19,7 +19,7 @@ from synergon.stores.memory.tables import Tables
 
 def open_group(tables: Tables, new: NewGroup, now: int) -> OpenedGroup:
     """Store a group and its tasks, all or nothing."""
-    insert.refuse_conflicts(tables, [*new.tasks, *([] if new.then is None else [new.then])])
+    insert.reject_conflicts(tables, [*new.tasks, *([] if new.then is None else [new.then])])
     tables.last_group_id += 1
     group_id = tables.last_group_id
     group = tables.groups[group_id] = Group(new.name, created_at=now)

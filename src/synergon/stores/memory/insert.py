@@ -12,7 +12,7 @@ from synergon.stores.memory.tables import Tables
 
 def insert(tables: Tables, tasks: Sequence[NewTask], now: int) -> list[Insertion]:
     """Store all of `tasks`, or none if one of them raises."""
-    refuse_conflicts(tables, tasks)
+    reject_conflicts(tables, tasks)
     return [put(tables, task, task.on_conflict, now) for task in tasks]
 
 
@@ -34,7 +34,7 @@ def due_moment(run_at: int | None, delay: int | None, now: int) -> int:
     return now if delay is None else now + delay
 
 
-def refuse_conflicts(tables: Tables, tasks: Sequence[NewTask]) -> None:
+def reject_conflicts(tables: Tables, tasks: Sequence[NewTask]) -> None:
     """Raise if one of `tasks` could not be stored."""
     # Looked for before anything is stored, so that there is nothing to take back.
     earlier: set[tuple[str, str]] = set()
@@ -43,13 +43,13 @@ def refuse_conflicts(tables: Tables, tasks: Sequence[NewTask]) -> None:
             continue
         holder = tables.holder(task)
         if holder is not None:
-            _refuse_conflict(task, holder.id, is_running=holder.state is State.RUNNING)
+            _reject_conflict(task, holder.id, is_running=holder.state is State.RUNNING)
         elif (task.kind, task.key) in earlier:
-            _refuse_conflict(task, 0, is_running=False)
+            _reject_conflict(task, 0, is_running=False)
         earlier.add((task.kind, task.key))
 
 
-def _refuse_conflict(task: NewTask, holder_id: int, *, is_running: bool) -> None:
+def _reject_conflict(task: NewTask, holder_id: int, *, is_running: bool) -> None:
     held = f"task {holder_id} holds" if holder_id else "another task of the same call holds"
     if task.on_conflict == "raise":
         raise KeyConflict(

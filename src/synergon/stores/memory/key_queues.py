@@ -134,7 +134,7 @@ def balance(tables: Tables, key_queue: KeyQueue, now: int) -> None:
     allowed = rates.allowed(limit.rate, tables.next_starts.get((key_queue.kind, key_queue.key)), now)
     _give_permits(tables, key_queue, min(free, allowed))
     if free > 0 and allowed == 0:
-        _await_turn(tables, key_queue, limit.rate, now)
+        _defer_first(tables, key_queue, limit.rate, now)
 
 
 def _join_key_queue(tables: Tables, key_queue: KeyQueue, now: int) -> None:
@@ -165,13 +165,13 @@ def _give_permits(tables: Tables, key_queue: KeyQueue, permits: int) -> None:
         tables.shift(first, State.READY)
 
 
-def _await_turn(tables: Tables, key_queue: KeyQueue, rate: NewRate, now: int) -> None:
+def _defer_first(tables: Tables, key_queue: KeyQueue, rate: NewRate, now: int) -> None:
     """Only the rate holds the line up: its first task comes back when the rate lets one start."""
     first = key_queue.first_waiting(tables.queues)
-    turn = rates.next_start(rate, tables.next_starts.get((key_queue.kind, key_queue.key)), now)
+    next_start = rates.next_start(rate, tables.next_starts.get((key_queue.kind, key_queue.key)), now)
     awaited = key_queue.scheduled.next_moment()
-    if first is not None and (awaited is None or awaited > turn):
-        tables.put_off(first, turn)
+    if first is not None and (awaited is None or awaited > next_start):
+        tables.put_off(first, next_start)
 
 
 def charge(tables: Tables, started: Iterable[Row], now: int) -> None:

@@ -51,7 +51,7 @@ def _record(node: Node, now: int) -> NodeRecord:
         version=registered.version,
         address=registered.address,
         registered_at=to_datetime(node.registered_at),
-        lease_left=(node.leased_until - now) / 1_000_000,
+        lease_remaining=(node.leased_until - now) / 1_000_000,
         cordoned_at=None if node.cordoned_at is None else to_datetime(node.cordoned_at),
         is_stopping=node.is_stopping,
         published=msgspec.Raw(node.published),

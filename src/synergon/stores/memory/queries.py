@@ -86,11 +86,11 @@ def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
     row = tables.rows.get(task_id)
     if row is None or row.state not in (State.READY, State.WAITING):
         return None
-    before = (other for other in _rivals(tables, row) if _position(other) < _position(row))
+    before = (other for other in _others(tables, row) if _position(other) < _position(row))
     return sum(1 for _ in islice(before, limit))
 
 
-def _rivals(tables: Tables, row: Row) -> Iterator[Row]:
+def _others(tables: Tables, row: Row) -> Iterator[Row]:
     """Tasks that might go before this one; of those that are ready without a line, first those that do."""
     name = key_queue_name(row)
     if name is not None:

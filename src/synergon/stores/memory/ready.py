@@ -24,7 +24,7 @@ class ReadyTasks:
         """By kind, queue and requirements."""
         self._commands: Final[dict[str, dict[tuple[str, str, str | None], ReadyCommands]]] = {}
         """By kind, then by queue, requirements and server."""
-        self._demanding: Final[Counter[str]] = Counter()
+        self._with_requirements: Final[Counter[str]] = Counter()
         """How many ready groups of the kind have requirements of their own."""
 
     def join(self, row: Row) -> None:
@@ -42,7 +42,7 @@ class ReadyTasks:
         ready_group = ready_groups.get(task.requirements)
         if ready_group is None:
             ready_group = ready_groups[task.requirements] = ReadyGroup(task.queue, task.requirements)
-            self._demanding[task.kind] += task.requirements != KIND_DEFAULT
+            self._with_requirements[task.kind] += task.requirements != KIND_DEFAULT
         ready_group.join(row)
 
     def forget(self, row: Row) -> None:
@@ -56,11 +56,11 @@ class ReadyTasks:
         ready_group.forget_one()
         if not ready_group.count and task.requirements != KIND_DEFAULT:
             del ready_groups[task.requirements]
-            self._demanding[task.kind] -= 1
+            self._with_requirements[task.kind] -= 1
 
     def has_requirements(self, kind: str) -> bool:
         """Whether any ready task of the kind says itself what it demands."""
-        return self._demanding[kind] > 0
+        return self._with_requirements[kind] > 0
 
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:
         """The lanes of a kind; with `queues` those of these alone."""

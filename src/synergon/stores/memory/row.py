@@ -67,7 +67,7 @@ class Row(msgspec.Struct, gc=False):
     result: bytes | None = None
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
-    settled_no: int | None = None
+    finished_no: int | None = None
     """The last claim that its owner settled."""
     verdict: Verdict | None = None
     """What that owner was told."""

@@ -105,18 +105,18 @@ def allotment(tables: Tables, now: int) -> SharedCapacity:
         for name, provider in tables.providers.items()
         for address, server in provider.servers.items()
     ]
-    return SharedCapacity(values, servers, _holdings(tables))
+    return SharedCapacity(values, servers, _held_permits(tables))
 
 
 def _pooled(name: str, provider: Provider, address: str, server: Server, now: int) -> ServerCapacity:
-    is_resting = server.is_resting(now)
-    rest_after = provider.declared.rest_after
-    is_on_trial = not is_resting and rest_after is not None and server.failures >= rest_after
-    return ServerCapacity(name, address, server.capacity, is_resting=is_resting, is_on_trial=is_on_trial)
+    is_backed_off = server.is_backed_off(now)
+    backoff_after = provider.declared.backoff_after
+    is_on_trial = not is_backed_off and backoff_after is not None and server.failures >= backoff_after
+    return ServerCapacity(name, address, server.capacity, is_backed_off=is_backed_off, is_on_trial=is_on_trial)
 
 
-def _holdings(tables: Tables) -> Iterable[HeldPermits]:
-    return [HeldPermits(row.holds or (), row.provider, _server_of(row), row.slot) for row in tables.holding.values()]
+def _held_permits(tables: Tables) -> Iterable[HeldPermits]:
+    return [HeldPermits(row.holds or (), row.provider, _server_of(row), row.slot) for row in tables.held.values()]
 
 
 def _server_of(row: Row) -> str | None:
@@ -126,33 +126,33 @@ def _server_of(row: Row) -> str | None:
 # ---------------------------------------------------------------- health
 
 
-def judge(tables: Tables, settlement: FencedOutcome, now: int) -> None:
+def judge(tables: Tables, fenced: FencedOutcome, now: int) -> None:
     """Count an attempt for the health of its server."""
-    if settlement.server is None:
+    if fenced.server is None:
         return
-    name, address = settlement.server
+    name, address = fenced.server
     provider = tables.providers.get(name)
     server = None if provider is None else provider.servers.get(address)
     if provider is None or server is None:
         return
-    if settlement.is_server_well:
-        server.failures = server.rests = 0
-        server.resting_until = None
-    elif not server.is_resting(now):  # what ran when the rest began must not make it longer
+    if fenced.is_server_well:
+        server.failures = server.backoffs = 0
+        server.backs_off_until = None
+    elif not server.is_backed_off(now):  # what ran when the rest began must not make it longer
         _count_failure(provider.declared, server, now)
 
 
 def _count_failure(rules: NewProvider, server: Server, now: int) -> None:
     server.failures += 1
-    if rules.rest_after is not None and server.failures >= rules.rest_after:
-        rest = min(rules.rest_first << min(server.rests, LONGEST_DOUBLING), rules.rest_cap)
-        server.resting_until = now + rest
-        server.rests += 1
+    if rules.backoff_after is not None and server.failures >= rules.backoff_after:
+        backoff = min(rules.backoff_first << min(server.backoffs, LONGEST_DOUBLING), rules.backoff_cap)
+        server.backs_off_until = now + backoff
+        server.backoffs += 1
 
 
-def next_rest_end(tables: Tables, now: int) -> int | None:
+def next_backoff_end(tables: Tables, now: int) -> int | None:
     """When the first server that rests may be tried again."""
-    moments = (server.resting_until for provider in tables.providers.values() for server in provider.servers.values())
+    moments = (server.backs_off_until for provider in tables.providers.values() for server in provider.servers.values())
     return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
 
@@ -167,7 +167,7 @@ def limits(tables: Tables) -> list[LimitRecord]:
 
 def _held(tables: Tables) -> Counter[str]:
     held: Counter[str] = Counter()
-    for row in tables.holding.values():
+    for row in tables.held.values():
         server = _server_of(row)
         above = () if server is None else tuple(name for name in tables.limits if covers(name, server))
         held.update({*(row.holds or ()), *above})
@@ -190,7 +190,7 @@ def _limit_record(tables: Tables, name: str, limit: Limit, held: int) -> LimitRe
 def servers(tables: Tables) -> list[ServerRecord]:
     """All servers that are in a pool or still have work, by provider and address."""
     in_use = Counter(
-        (row.provider, row.server) for row in tables.holding.values() if row.provider is not None and row.server
+        (row.provider, row.server) for row in tables.held.values() if row.provider is not None and row.server
     )
     found = {
         (name, address): _server_record(name, address, server, in_use[name, address])
@@ -212,5 +212,5 @@ def _server_record(name: str, address: str, server: Server, in_use: int) -> Serv
         capacity=server.capacity,
         in_use=in_use,
         failures=server.failures,
-        resting_until=None if server.resting_until is None else to_datetime(server.resting_until),
+        backs_off_until=None if server.backs_off_until is None else to_datetime(server.backs_off_until),
     )

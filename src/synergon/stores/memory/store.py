@@ -156,13 +156,13 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
-    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts, each guarded by its claim number."""
         with self._transaction() as (tables, now):
-            return self._finish(tables, settlements, now)
+            return self._finish(tables, fenced_outcomes, now)
 
-    def _finish(self, tables: Tables, settlements: Sequence[FencedOutcome], now: int) -> list[Verdict]:
-        verdicts = attempts.finish(tables, settlements, now)
+    def _finish(self, tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
+        verdicts = attempts.finish(tables, fenced_outcomes, now)
         if verdicts and (released := groups.end_emptied(tables, now)):
             verdicts[-1] = replace(verdicts[-1], released=released)
         return verdicts

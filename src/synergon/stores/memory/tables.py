@@ -57,7 +57,7 @@ class Tables:
         self.nodes: Final[dict[str, Node]] = {}
         self.limits: Final[dict[str, Limit]] = {}
         self.providers: Final[dict[str, Provider]] = {}
-        self.holding: Final[dict[int, Row]] = {}
+        self.held: Final[dict[int, Row]] = {}
         """The running tasks that hold limits or a place on a server."""
         self.commands: Final[dict[int, Row]] = {}
         """The live commands."""
@@ -164,7 +164,7 @@ class Tables:
         if grant.limits or grant.provider is not None:
             row.holds, row.provider, row.slot = grant.limits, grant.provider, grant.slot
             row.server = grant.server or row.server
-            self.holding[row.id] = row
+            self.held[row.id] = row
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
         """A live task → `ready`, or `scheduled` if it is due later, or `waiting` if there is no place for it."""
@@ -193,10 +193,10 @@ class Tables:
         else:
             row.release_reservation()
 
-    def put_off(self, row: Row, turn: int) -> None:
+    def put_off(self, row: Row, next_start: int) -> None:
         """`waiting` → `scheduled` for the moment at which the rate of its line lets it start."""
         self._leave(row)
-        row.run_at = turn
+        row.run_at = next_start
         self._enter(row, State.SCHEDULED)
 
     def release(self, row: Row, now: int) -> None:
@@ -290,7 +290,7 @@ class Tables:
             assert row.node_id is not None
             del self.running[row.node_id][row.id]
             if row.holds is not None:
-                del self.holding[row.id]
+                del self.held[row.id]
                 row.holds = row.provider = row.slot = None
             return
         if state in FINAL:

@@ -15,7 +15,7 @@ from synergon.stores.memory.attempts import requeue_or_give_up
 from synergon.stores.memory.groups import end_emptied, forget_if_bare
 from synergon.stores.memory.key_queues import forget_past_starts
 from synergon.stores.memory.row import Row
-from synergon.stores.memory.servers import next_rest_end
+from synergon.stores.memory.servers import next_backoff_end
 from synergon.stores.memory.tables import Tables
 
 
@@ -38,7 +38,7 @@ def wake(tables: Tables, limit: int, now: int) -> Woken:
 
 
 def _next_in(tables: Tables, now: int) -> int | None:
-    awaited = (tables.due.next_moment(), tables.expiry.next_moment(), next_rest_end(tables, now))
+    awaited = (tables.due.next_moment(), tables.expiry.next_moment(), next_backoff_end(tables, now))
     moments = [moment for moment in awaited if moment is not None]
     return max(min(moments) - now, 0) if moments else None
 

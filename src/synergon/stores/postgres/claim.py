@@ -45,7 +45,7 @@ class Claimer:
         self._write = write
         self._statement = statement
         self._covering: Covering = {}
-        self._demanding: dict[str, float] = {}
+        self._with_requirements: dict[str, float] = {}
         """Until when each of these kinds is believed to have tasks that must be weighed."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
@@ -86,11 +86,13 @@ class Claimer:
         ready_groups: ReadyGroups | None = await statement(find_ready_groups, request)
         if ready_groups is None:
             return shut_out(request.node_id, is_leased=True)
-        self._remember(kind for kind, demands in ready_groups.demands.items() if any(demands))
+        self._remember(
+            kind for kind, requirement_texts in ready_groups.requirement_texts.items() if any(requirement_texts)
+        )
         rest = ready_groups.rest(request)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if needs_only_slots(rest, rest.kinds) and not any(map(any, ready_groups.demands.values())):
+        if needs_only_slots(rest, rest.kinds) and not any(map(any, ready_groups.requirement_texts.values())):
             found = await self._claim_in_numbers(_in_numbers(rest), statement)
             if not found.demanding:
                 return found.claims
@@ -100,14 +102,14 @@ class Claimer:
         return await claim_with_permits(write, statement, request, ready_groups, self._covering)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
-        if not self._demanding:
+        if not self._with_requirements:
             return False
         now = time.monotonic()
-        self._demanding = {kind: until for kind, until in self._demanding.items() if until > now}
-        return any(kind_request.kind in self._demanding for kind_request in request.kinds)
+        self._with_requirements = {kind: until for kind, until in self._with_requirements.items() if until > now}
+        return any(kind_request.kind in self._with_requirements for kind_request in request.kinds)
 
     def _remember(self, kinds: Iterable[str]) -> None:
-        self._demanding.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
+        self._with_requirements.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
 
 
 def _is_for_many(request: ClaimRequest) -> bool:

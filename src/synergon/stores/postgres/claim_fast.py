@@ -87,12 +87,12 @@ def in_order(kind_requests: Iterable[KindRequest], taken: Iterable[Any], reserve
         kind_request.is_command or kind_request.is_urgent for kind_request in of_kind.values()
     ):
         # `claim_order` comes to the same, and takes three times as long.
-        in_turn = sorted(taken, key=lambda row: (-row["priority"], of_kind[row["kind"]].rank, row["id"]))
+        ordered = sorted(taken, key=lambda row: (-row["priority"], of_kind[row["kind"]].rank, row["id"]))
     else:
-        in_turn = sorted(
+        ordered = sorted(
             taken, key=lambda row: claim_order(of_kind[row["kind"]], row["priority"], row["id"], reserved_task)
         )
-    return Claims(map(_claim, in_turn))
+    return Claims(map(_claim, ordered))
 
 
 def _claim(row: Any) -> Claim:

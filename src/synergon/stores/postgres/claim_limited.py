@@ -115,7 +115,7 @@ async def take(
     for _ in range(LOOKS):
         rest = rest_of(request, rows)
         sight = await _sight(session, rest, ready_groups, passed_over, is_counted=bool(servers or values))
-        shared = SharedCapacity(values, servers, sight.holdings)
+        shared = SharedCapacity(values, servers, sight.held_permits)
         plan = ClaimPlan(rest, shared)
         for task in sorted(await _candidates(session, plan, sight, passed_over), key=plan.order):
             plan.offer(task)
@@ -124,8 +124,8 @@ async def take(
         taken = await _sit(session, request.node_id, plan.taken)
         rows += taken
         lost = set(wanted) - {row["id"] for row in taken}
-        if lost and not taken and (refused := await _refused(session, request.node_id)):
-            return refused
+        if lost and not taken and (rejected := await _rejected(session, request.node_id)):
+            return rejected
         if not lost and plan.reserved is not None:
             wanted[:] = [plan.reserved.id]
             row = await _reserve(session, asked, plan.reserved.id, plan.reserved.requirements)
@@ -145,7 +145,7 @@ async def take(
     return Taking(rows, reserved, unfit=frozenset(unfit))
 
 
-async def _refused(session: Session, node_id: str) -> Taking | None:
+async def _rejected(session: Session, node_id: str) -> Taking | None:
     """Nothing could be taken, perhaps because the node itself may not."""
     is_cordoned = await session.value("lease", node_id)
     if is_cordoned or is_cordoned is None:
@@ -218,7 +218,7 @@ async def lock(
 class Sight(NamedTuple):
     """What running tasks hold, and the first few of the lanes."""
 
-    holdings: list[HeldPermits]
+    held_permits: list[HeldPermits]
     tasks: list[ReadyTask]
     numbers: dict[ReadyGroupName, int]
     """How many of each lane were asked for."""
@@ -234,18 +234,18 @@ async def _sight(
     most = {
         (kind_request.kind, text): most_by_weight(request, scales, kind_request, text)
         for kind_request in _by_ready_groups(request)
-        for text in ready_groups.demands[kind_request.kind]
+        for text in ready_groups.requirement_texts[kind_request.kind]
     }
     if is_counted:
         most = {ready_group: min(count, FEW) for ready_group, count in most.items()}
     most = {ready_group: count for ready_group, count in most.items() if count > 0}
     rows = await _first(session, request, most, without, is_counted=is_counted)
-    holdings = [
+    held_permits = [
         HeldPermits(split(row["holds"]), row["provider"], row["server"], row["slot"])
         for row in rows
         if row["id"] is None
     ]
-    return Sight(holdings, [ready_task(row) for row in rows if row["id"] is not None], most, scales.unfit)
+    return Sight(held_permits, [ready_task(row) for row in rows if row["id"] is not None], most, scales.unfit)
 
 
 def _by_ready_groups(request: ClaimRequest) -> list[KindRequest]:

@@ -36,7 +36,7 @@ def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]
             raise OptionError(f"conn: a driver with the paramstyle {style!r} is not supported; use asyncpg or psycopg")
 
 
-async def settled(value: Any) -> Any:
+async def awaited(value: Any) -> Any:
     """The value, once it is there."""
     return await value if isawaitable(value) else value
 
@@ -107,9 +107,9 @@ class Psycopg(Driver):
         """All rows."""
         text, values = in_style("pyformat", sql, parameters)
         cursor = self._connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
-        await settled(cursor.execute(text, values))
-        rows: list[Any] = await settled(cursor.fetchall()) if cursor.description is not None else []
-        await settled(cursor.close())
+        await awaited(cursor.execute(text, values))
+        rows: list[Any] = await awaited(cursor.fetchall()) if cursor.description is not None else []
+        await awaited(cursor.close())
         return rows
 
 
@@ -139,11 +139,11 @@ class SqlAlchemy(Driver):
         """All rows."""
         connection = await self._core()
         text, values = in_style(connection.dialect.paramstyle, sql, parameters)
-        result = await settled(connection.exec_driver_sql(text, values))
+        result = await awaited(connection.exec_driver_sql(text, values))
         return list(result.all()) if result.returns_rows else []
 
     async def _core(self) -> Any:
-        return await settled(self._connection.connection()) if self._is_session else self._connection
+        return await awaited(self._connection.connection()) if self._is_session else self._connection
 
 
 def driver_of(connection: Any) -> Driver:

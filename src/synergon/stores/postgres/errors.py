@@ -1,7 +1,7 @@
 """Reading what PostgreSQL and the network say when something is wrong.
 
 Four kinds: what passes if the call is made again at once (`Contention`), what may pass later, once there is a
-connection again (`StoreUnavailable`), what stays because the value itself is at fault (`DataRefused`), and what stays
+connection again (`StoreUnavailable`), what stays because the value itself is at fault (`DataRejected`), and what stays
 until somebody does something about the database (any other `StoreError`).
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 
 import asyncpg
 
-from synergon.errors import DataRefused, SchemaError, StoreError, StoreUnavailable
+from synergon.errors import DataRejected, SchemaError, StoreError, StoreUnavailable
 from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres.address import Address
 
@@ -73,10 +73,10 @@ def translated(address: Address) -> Iterator[None]:
             raise _wants_a_switch(error, address) from error
         raise StoreUnavailable(f"{address.location} is not available: {_words(error)}") from error
     except asyncpg.PostgresError as error:
-        raise _refusal(error, address) from error
+        raise _rejection(error, address) from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, _ABOUT_THE_DATA):
-            raise _refusal(error, address) from error
+            raise _rejection(error, address) from error
         # The connection or the pool was closed under the call.
         raise StoreUnavailable(f"{address.location} is not available: {_LOST}") from error
 
@@ -87,7 +87,7 @@ def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
         advice = "leave that parameter out of the URL, and set it for the role or the database"
     else:
         advice = "a pooler such as PgBouncer stands in between: add pgbouncer=true to the URL"
-    return StoreError(f"{address.location} refuses the connection: {error}; {advice}")
+    return StoreError(f"{address.location} rejects the connection: {error}; {advice}")
 
 
 def _words(error: BaseException) -> str:
@@ -106,10 +106,10 @@ def _words(error: BaseException) -> str:
             return str(error) or type(error).__name__
 
 
-def _refusal(error: Exception, address: Address) -> StoreError:
+def _rejection(error: Exception, address: Address) -> StoreError:
     match error:
         case asyncpg.InvalidAuthorizationSpecificationError():
-            return StoreError(f"{address.location} refuses the role: {error}; check the user and password in the URL")
+            return StoreError(f"{address.location} rejects the role: {error}; check the user and password in the URL")
         case asyncpg.InvalidCatalogNameError():
             return StoreError(f"{address.location}: {error}; create it with CREATE DATABASE, or name another one")
         case asyncpg.InsufficientPrivilegeError():
@@ -120,6 +120,6 @@ def _refusal(error: Exception, address: Address) -> StoreError:
                 "run `synergon migrate`"
             )
         case _ if isinstance(error, _ABOUT_THE_DATA):
-            return DataRefused(f"{address.location} refused a statement: {error}")
+            return DataRejected(f"{address.location} rejected a statement: {error}")
         case _:
-            return StoreError(f"{address.location} refused a statement: {error}")
+            return StoreError(f"{address.location} rejected a statement: {error}")

@@ -39,45 +39,45 @@ NEVER_TWICE: Final = "its node gave it back after it had started; a command is n
 _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 
-async def finish(session: Session, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+async def finish(session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
-    kinds, groups = await kinds_and_groups(session, await _bonds(session, settlements))
+    kinds, groups = await kinds_and_groups(session, await _bonds(session, fenced_outcomes))
     await lock_key_queues(session, kinds)
-    health = await Health.lock(session, settlements)
+    health = await Health.lock(session, fenced_outcomes)
     await lock_groups(session, groups)
-    ids = sorted({settlement.id for settlement in settlements})
+    ids = sorted({fenced.id for fenced in fenced_outcomes})
     running = {row["id"]: row for row in await session.rows("lock_running", ids)}
     succeeded: dict[int, str | None] = {}
     verdicts: list[Verdict | None] = []
-    for settlement in settlements:
-        row = running.get(settlement.id)
-        if row is None or row["claim_no"] != settlement.claim_no:
-            known = _already(settlement, await session.row("settled", [settlement.id]))
+    for fenced in fenced_outcomes:
+        row = running.get(fenced.id)
+        if row is None or row["claim_no"] != fenced.claim_no:
+            known = _already(fenced, await session.row("finished", [fenced.id]))
             # What this very call has settled is not written yet: that is asked for again at the end.
             verdicts.append(known if known.state is not None else None)
             continue
-        del running[settlement.id]  # a second settlement of the same claim must not be applied again
+        del running[fenced.id]  # a second settlement of the same claim must not be applied again
         if row["limit_key"] is not None or row["group_id"] is not None:
             session.touch(row["kind"], row["limit_key"], row["group_id"])
-        if settlement.server is not None:
-            health.note(settlement)
-        if settlement.progress is not None:
-            text = msgspec.json.encode(settlement.progress).decode()
-            await session.run("set_progress", settlement.id, settlement.claim_no, text)
-        outcome, kind = settlement.outcome, row["kind"]
+        if fenced.server is not None:
+            health.note(fenced)
+        if fenced.progress is not None:
+            text = msgspec.json.encode(fenced.progress).decode()
+            await session.run("set_progress", fenced.id, fenced.claim_no, text)
+        outcome, kind = fenced.outcome, row["kind"]
         if isinstance(outcome, Succeeded) and not row["cancel_requested"]:
             if outcome.children:
-                verdicts.append(await _succeed_with_children(session, settlement.id, kind, outcome))
+                verdicts.append(await _succeed_with_children(session, fenced.id, kind, outcome))
             else:
-                succeeded[settlement.id] = _text(outcome.result)
-                verdicts.append(Verdict(settlement.id, State.SUCCEEDED, (), kind))
+                succeeded[fenced.id] = _text(outcome.result)
+                verdicts.append(Verdict(fenced.id, State.SUCCEEDED, (), kind))
         else:
-            verdicts.append(Verdict(settlement.id, await _apply(session, row, outcome), (), kind))
+            verdicts.append(Verdict(fenced.id, await _apply(session, row, outcome), (), kind))
     if succeeded:
         await end(session, succeeded, State.SUCCEEDED, None, by_owner=True)
     await health.write(session)
     moves = await draw(session)
-    told = await _fill(session, settlements, verdicts)
+    told = await _fill(session, fenced_outcomes, verdicts)
     if moves:
         told = _with_new_states(told, moves)
     if told and session.released:
@@ -85,13 +85,13 @@ async def finish(session: Session, settlements: Sequence[FencedOutcome]) -> list
     return told
 
 
-async def _bonds(session: Session, settlements: Sequence[FencedOutcome]) -> list[Bond]:
+async def _bonds(session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> list[Bond]:
     """What these attempts and their children are bound to. The kinds stand in the rows."""
-    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
-    bound = [entry.id for entry in settlements if _is_bound(entry)]
+    bonds = [bond for entry in fenced_outcomes for bond in bonds_of(getattr(entry.outcome, "children", ()))]
+    bound = [entry.id for entry in fenced_outcomes if _is_bound(entry)]
     if bound:
         entering = {
-            entry.id: entry.outcome.limit_key for entry in settlements if isinstance(entry.outcome, KeyAssigned)
+            entry.id: entry.outcome.limit_key for entry in fenced_outcomes if isinstance(entry.outcome, KeyAssigned)
         }
         bonds += [
             (row["kind"], entering.get(row["id"], row["limit_key"]), row["group_id"], None)
@@ -100,10 +100,10 @@ async def _bonds(session: Session, settlements: Sequence[FencedOutcome]) -> list
     return bonds
 
 
-async def keyed_kinds(session: Session, settlements: Sequence[FencedOutcome]) -> set[str]:
+async def keyed_kinds(session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> set[str]:
     """The kinds whose key queues these outcomes and their follow-ups concern, as far as the outcomes say so."""
-    bonds = [bond for entry in settlements for bond in bonds_of(getattr(entry.outcome, "children", ()))]
-    for entry in settlements:
+    bonds = [bond for entry in fenced_outcomes for bond in bonds_of(getattr(entry.outcome, "children", ()))]
+    for entry in fenced_outcomes:
         limit_key = entry.outcome.limit_key if isinstance(entry.outcome, KeyAssigned) else entry.limit_key
         if entry.kind is not None:
             bonds.append((entry.kind, limit_key, entry.group_id, None))
@@ -111,12 +111,8 @@ async def keyed_kinds(session: Session, settlements: Sequence[FencedOutcome]) ->
     return kinds
 
 
-def _is_bound(settlement: FencedOutcome) -> bool:
-    return (
-        settlement.limit_key is not None
-        or settlement.group_id is not None
-        or isinstance(settlement.outcome, KeyAssigned)
-    )
+def _is_bound(fenced: FencedOutcome) -> bool:
+    return fenced.limit_key is not None or fenced.group_id is not None or isinstance(fenced.outcome, KeyAssigned)
 
 
 def _with_new_states(verdicts: Sequence[Verdict], moves: Moves) -> list[Verdict]:
@@ -130,23 +126,23 @@ def _with_new_states(verdicts: Sequence[Verdict], moves: Moves) -> list[Verdict]
 
 
 async def _fill(
-    session: Session, settlements: Sequence[FencedOutcome], verdicts: Sequence[Verdict | None]
+    session: Session, fenced_outcomes: Sequence[FencedOutcome], verdicts: Sequence[Verdict | None]
 ) -> list[Verdict]:
     """Verdicts for settlements that found their claim not running: applied before, or stale."""
-    missing = [settlement.id for settlement, verdict in zip(settlements, verdicts, strict=True) if verdict is None]
-    known = {row["id"]: row for row in await session.rows("settled", missing)} if missing else {}
+    missing = [fenced.id for fenced, verdict in zip(fenced_outcomes, verdicts, strict=True) if verdict is None]
+    known = {row["id"]: row for row in await session.rows("finished", missing)} if missing else {}
     return [
-        verdict or _already(settlement, known.get(settlement.id))
-        for settlement, verdict in zip(settlements, verdicts, strict=True)
+        verdict or _already(fenced, known.get(fenced.id))
+        for fenced, verdict in zip(fenced_outcomes, verdicts, strict=True)
     ]
 
 
-def _already(settlement: FencedOutcome, row: Any) -> Verdict:
-    if row is None or row["settled_no"] != settlement.claim_no:
-        return Verdict(settlement.id, None)
+def _already(fenced: FencedOutcome, row: Any) -> Verdict:
+    if row is None or row["finished_no"] != fenced.claim_no:
+        return Verdict(fenced.id, None)
     # Claimed again since then: what this settlement had led to was `ready`, or became that.
     state = State(row["state"])
-    return Verdict(settlement.id, State.READY if state is State.RUNNING else state, (), row["kind"])
+    return Verdict(fenced.id, State.READY if state is State.RUNNING else state, (), row["kind"])
 
 
 def _text(value: bytes | None) -> str | None:

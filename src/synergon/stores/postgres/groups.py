@@ -19,7 +19,7 @@ from synergon.stores.postgres.session import Session
 async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
     """Store a group and its tasks, all or nothing."""
     if any(task.key is not None for task in new.tasks):
-        await session.rows("take_turn")
+        await session.rows("lock_keys")
     await lock(session, bonds_of([*new.tasks, *([] if new.then is None else [new.then])]))
     group_id: int = await session.value("add_group", new.name)
     then = [] if new.then is None else [replace(new.then, after_group=group_id)]

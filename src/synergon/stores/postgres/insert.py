@@ -83,9 +83,9 @@ async def _checked(session: Session, tasks: Sequence[NewTask]) -> list[NewTask]:
     ]
 
 
-async def insert_in_turn(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+async def insert_locked(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """The same, after others who do so: two lists with the same keys in another order would wait for each other."""
-    await session.rows("take_turn")
+    await session.rows("lock_keys")
     return await insert(session, tasks)
 
 

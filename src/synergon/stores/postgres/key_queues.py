@@ -29,7 +29,7 @@ LAST_MOMENT: Final = 200_000_000_000_000_000
 """A date that the database and Python can write, after which nothing is expected to happen."""
 
 
-class Standing(NamedTuple):
+class KeyQueueCounts(NamedTuple):
     """How a line stands."""
 
     running: int
@@ -49,11 +49,11 @@ class Standing(NamedTuple):
         return bool(self.first_waiting) and self.last_ready is not None and self.first_waiting[0] < self.last_ready
 
 
-class Pace(NamedTuple):
+class RateState(NamedTuple):
     """What the rate of a line allows."""
 
     allowed: int = UNLIMITED
-    turn: int | None = None
+    next_start: int | None = None
     """When the next one may start, if nobody comes back by then."""
 
 
@@ -66,7 +66,7 @@ async def balance(session: Session, key_queues: Collection[KeyQueueName]) -> Mov
         # In paused queues too: a line without end has no place to keep for others.
         _note(moves, await session.rows("promote_key_queues", *_columns(chunk)), State.READY)
     for chunk in _chunks(limited):
-        await _Balancing(session, chunk, moves).put_in_order()
+        await _Balancer(session, chunk, moves).put_in_order()
     return moves
 
 
@@ -84,106 +84,106 @@ def _note(moves: Moves, rows: Iterable[Any], state: State) -> None:
     moves.update((row["id"], (row["kind"], state)) for row in rows)
 
 
-class _Balancing:
+class _Balancer:
     """Puts lines in order that have an end."""
 
     def __init__(self, session: Session, key_queues: Sequence[KeyQueueName], moves: Moves) -> None:
         self._session = session
         self._key_queues = key_queues
         self._moves = moves
-        self._paces: dict[KeyQueueName, Pace] = {}
+        self._rate_states: dict[KeyQueueName, RateState] = {}
 
     async def put_in_order(self) -> None:
         """Demote, count again, promote; again, should somebody's own transaction have changed one of them."""
-        self._paces = await self._read_paces()
-        standings = await self._survey(self._key_queues)
-        if misplaced := await self._misplaced(standings):
+        self._rate_states = await self._read_rate_states()
+        counts_by_queue = await self._survey(self._key_queues)
+        if misplaced := await self._misplaced(counts_by_queue):
             _note(self._moves, await self._session.rows("demote", misplaced), State.WAITING)
-            standings = await self._survey(self._key_queues)
-        while ids := await self._next(standings):
+            counts_by_queue = await self._survey(self._key_queues)
+        while ids := await self._next(counts_by_queue):
             promoted = await self._session.rows("promote", ids)
             _note(self._moves, promoted, State.READY)
             if len(promoted) == len(ids):
                 break
-            standings = await self._survey(self._key_queues)
-        await self._give_turns(standings)
+            counts_by_queue = await self._survey(self._key_queues)
+        await self._defer(counts_by_queue)
 
-    async def _read_paces(self) -> dict[KeyQueueName, Pace]:
+    async def _read_rate_states(self) -> dict[KeyQueueName, RateState]:
         rated = [key_queue for key_queue in self._key_queues if self._session.terms[key_queue[0]].rate is not None]
         if not rated:
             return {}
-        paces: dict[KeyQueueName, Pace] = {}
+        rate_states: dict[KeyQueueName, RateState] = {}
         for row in await self._session.rows("rates", *_columns(rated)):
             key_queue = (row["kind"], row["limit_key"])
-            paces[key_queue] = self._pace(row)
+            rate_states[key_queue] = self._rate_state(row)
             if row["is_due"]:
                 # It is in line again, noticed or not: nobody behind it may take the place meanwhile.
                 due = await self._session.rows("join_key_queue", *key_queue, to_datetime(row["now"]))
                 _note(self._moves, due, State.WAITING)
-        return paces
+        return rate_states
 
-    def _pace(self, row: Any) -> Pace:
+    def _rate_state(self, row: Any) -> RateState:
         rate = self._session.terms[row["kind"]].rate
         assert rate is not None, "only lines that have one are asked for"
         allowed = rates.allowed(rate, row["next_at"], row["now"])
         if allowed > 0:
-            return Pace(allowed)
-        turn = min(rates.next_start(rate, row["next_at"], row["now"]), LAST_MOMENT)
-        is_awaited = row["awaited"] is not None and from_datetime(row["awaited"]) <= turn
-        return Pace(0, None if is_awaited else turn)
+            return RateState(allowed)
+        next_start = min(rates.next_start(rate, row["next_at"], row["now"]), LAST_MOMENT)
+        is_awaited = row["awaited"] is not None and from_datetime(row["awaited"]) <= next_start
+        return RateState(0, None if is_awaited else next_start)
 
-    async def _survey(self, key_queues: Sequence[KeyQueueName]) -> dict[KeyQueueName, Standing]:
+    async def _survey(self, key_queues: Sequence[KeyQueueName]) -> dict[KeyQueueName, KeyQueueCounts]:
         rows = await self._session.rows("survey", *_columns(key_queues), FEW)
-        return {(row["kind"], row["limit_key"]): _standing(row) for row in rows}
+        return {(row["kind"], row["limit_key"]): _counts(row) for row in rows}
 
-    def _free(self, key_queue: KeyQueueName, standing: Standing) -> int:
+    def _free(self, key_queue: KeyQueueName, counts: KeyQueueCounts) -> int:
         """How many may be ready as far as the limit goes."""
         value = self._session.terms[key_queue[0]].value
-        return UNLIMITED if value is None else max(value - standing.running, 0)
+        return UNLIMITED if value is None else max(value - counts.running, 0)
 
-    def _permits(self, key_queue: KeyQueueName, standing: Standing) -> int:
-        return min(self._free(key_queue, standing), self._paces.get(key_queue, Pace()).allowed)
+    def _permits(self, key_queue: KeyQueueName, counts: KeyQueueCounts) -> int:
+        return min(self._free(key_queue, counts), self._rate_states.get(key_queue, RateState()).allowed)
 
-    async def _misplaced(self, standings: dict[KeyQueueName, Standing]) -> list[int]:
+    async def _misplaced(self, counts_by_queue: dict[KeyQueueName, KeyQueueCounts]) -> list[int]:
         """The ready tasks that have no place."""
         found: list[int] = []
-        for key_queue, standing in standings.items():
-            permits = self._permits(key_queue, standing)
-            if standing.ready > permits or standing.is_out_of_order:
+        for key_queue, counts in counts_by_queue.items():
+            permits = self._permits(key_queue, counts)
+            if counts.ready > permits or counts.is_out_of_order:
                 found += [row["id"] for row in await self._session.rows("misplaced", *key_queue, permits)]
         return found
 
-    async def _next(self, standings: dict[KeyQueueName, Standing]) -> list[int]:
+    async def _next(self, counts_by_queue: dict[KeyQueueName, KeyQueueCounts]) -> list[int]:
         """The waiting tasks that have a place."""
         found: list[int] = []
-        for key_queue, standing in standings.items():
-            wanted = self._permits(key_queue, standing) - standing.ready
-            if wanted <= 0 or not standing.first_waiting:
+        for key_queue, counts in counts_by_queue.items():
+            wanted = self._permits(key_queue, counts) - counts.ready
+            if wanted <= 0 or not counts.first_waiting:
                 continue
-            if wanted > len(standing.first_waiting) == FEW:
+            if wanted > len(counts.first_waiting) == FEW:
                 found += [row["id"] for row in await self._session.rows("first_waiting", *key_queue, wanted)]
             else:
-                found += [task_id for _, task_id in standing.first_waiting[:wanted]]
+                found += [task_id for _, task_id in counts.first_waiting[:wanted]]
         return found
 
-    async def _give_turns(self, standings: dict[KeyQueueName, Standing]) -> None:
+    async def _defer(self, counts_by_queue: dict[KeyQueueName, KeyQueueCounts]) -> None:
         """Where only time holds a line back, its first task comes when it may start, and looks for a place then."""
-        turns = {
-            standings[key_queue].first_waiting[0][1]: to_datetime(pace.turn)
-            for key_queue, pace in self._paces.items()
-            if pace.turn is not None
-            and standings[key_queue].first_waiting
-            and self._free(key_queue, standings[key_queue]) > 0
+        next_starts = {
+            counts_by_queue[key_queue].first_waiting[0][1]: to_datetime(rate_state.next_start)
+            for key_queue, rate_state in self._rate_states.items()
+            if rate_state.next_start is not None
+            and counts_by_queue[key_queue].first_waiting
+            and self._free(key_queue, counts_by_queue[key_queue]) > 0
         }
-        if turns:
-            given = await self._session.rows("give_turns", list(turns), list(turns.values()))
+        if next_starts:
+            given = await self._session.rows("defer", list(next_starts), list(next_starts.values()))
             _note(self._moves, given, State.SCHEDULED)
 
 
-def _standing(row: Any) -> Standing:
+def _counts(row: Any) -> KeyQueueCounts:
     last = (-row["last_priority"], row["last_id"]) if row["last_id"] is not None else None
     waiting = zip(row["priorities"] or (), row["ids"] or (), strict=True)
-    return Standing(
+    return KeyQueueCounts(
         row["running"], row["ready"], row["paused"], last, tuple(sorted((-priority, one) for priority, one in waiting))
     )
 

@@ -77,7 +77,7 @@ async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[
 
 async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> Moved:
     if row is None:
-        return await _refused(session, task_id)
+        return await _rejected(session, task_id)
     if why is not None and not row["cancel_requested"]:
         error = ErrorRecord(attempt=0, type="Cancel", message=why)
         await session.run("set_errors", task_id, await finish.appended(session, row, error))
@@ -89,7 +89,7 @@ async def _cancel(session: Session, task_id: int, row: Any, why: str | None) -> 
     return Moved(id=task_id, done=True, state=State.CANCELLED, kind=row["kind"], group_id=row["group_id"])
 
 
-async def _refused(session: Session, task_id: int) -> Moved:
+async def _rejected(session: Session, task_id: int) -> Moved:
     rows = await session.rows("live", [task_id]) or await session.rows("ended", [task_id])
     if not rows:
         return Moved(id=task_id, done=False, state=None)
@@ -110,7 +110,7 @@ def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
 async def _retry(session: Session, task_id: int) -> Moved:
     rows = await session.rows("ended", [task_id])
     if not rows:
-        return await _refused(session, task_id)
+        return await _rejected(session, task_id)
     (row,) = rows
     state = await session.value("revive", task_id)
     if state is None:
@@ -174,7 +174,7 @@ async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> l
 
 async def _moved(session: Session, task_id: int, row: Any) -> Moved:
     if row is None:
-        return await _refused(session, task_id)
+        return await _rejected(session, task_id)
     session.touch(row["kind"], row["limit_key"])
     return Moved(id=task_id, done=True, state=State(row["state"]), kind=row["kind"])
 

@@ -98,7 +98,7 @@ async def nodes(session: Session) -> list[NodeRecord]:
             version=row["version"],
             address=row["address"],
             registered_at=row["registered_at"],
-            lease_left=row["lease_left"],
+            lease_remaining=row["lease_remaining"],
             cordoned_at=row["cordoned_at"],
             is_stopping=row["is_stopping"],
             published=msgspec.Raw(row["published"].encode()),

@@ -26,7 +26,7 @@ BEFORE_ALL: Final = (2**63 - 1, 0)
 class ReadyGroups(NamedTuple):
     """What there is to take."""
 
-    demands: dict[str, list[str]]
+    requirement_texts: dict[str, list[str]]
     """The demands of ready tasks, by kind."""
 
     def rest(self, request: ClaimRequest) -> ClaimRequest:
@@ -35,13 +35,16 @@ class ReadyGroups(NamedTuple):
         locked anyway are looked for once more when it is: one that came after this look goes before all tasks, too."""
         least = 1 if request.reserved_task is None else 0
         kind_requests = [kind_request for kind_request in request.kinds if kind_request.count >= least]
-        locked = {kind_request.provider for kind_request in kind_requests if kind_request.kind in self.demands} - {None}
+        locked = {
+            kind_request.provider for kind_request in kind_requests if kind_request.kind in self.requirement_texts
+        } - {None}
         return replace(
             request,
             kinds=tuple(
                 kind_request
                 for kind_request in kind_requests
-                if kind_request.kind in self.demands or (kind_request.is_command and kind_request.provider in locked)
+                if kind_request.kind in self.requirement_texts
+                or (kind_request.is_command and kind_request.provider in locked)
             ),
         )
 
@@ -59,25 +62,27 @@ async def find_ready_groups(session: Session, request: ClaimRequest) -> ReadyGro
     if is_cordoned or is_cordoned is None:
         shut_out(request.node_id, is_leased=is_cordoned is not None)
         return None
-    demands: dict[str, list[str]] = {}
+    requirement_texts: dict[str, list[str]] = {}
     for _, kind, requirements in rows:
         if kind is not None:
-            demands.setdefault(kind, []).append(requirements)
-    return ReadyGroups(demands)
+            requirement_texts.setdefault(kind, []).append(requirements)
+    return ReadyGroups(requirement_texts)
 
 
 async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
     """Ready tasks that a claim might take, in order."""
     kind_request = look.kind_request
     queues = sorted(look.queues) if look.queues is not None else None
-    found = [row["requirements"] for row in await session.rows("demands", kind_request.kind, queues)]
-    demands = [text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)]
-    if not demands:
+    found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
+    requirement_texts = [
+        text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)
+    ]
+    if not requirement_texts:
         return []
     after = look.after or BEFORE_ALL
     passed_over = [queue for queue, _ in look.without], [text for _, text in look.without]
     rows = await session.rows(
-        "first_in_ready_groups", kind_request.kind, demands, queues, *after, look.limit, *passed_over
+        "first_in_ready_groups", kind_request.kind, requirement_texts, queues, *after, look.limit, *passed_over
     )
     records = [record_of(row) for row in rows]
     return sorted(records, key=lambda record: (-record.priority, record.id))

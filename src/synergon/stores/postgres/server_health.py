@@ -22,8 +22,8 @@ class Condition(NamedTuple):
     """What the row of a server says."""
 
     failures: int = 0
-    rests: int = 0
-    resting_until: datetime | None = None
+    backoffs: int = 0
+    backs_off_until: datetime | None = None
 
 
 class Health:
@@ -32,26 +32,27 @@ class Health:
     def __init__(self, rows: Sequence[Any]) -> None:
         self._rows = {(row["provider"], row["address"]): row for row in rows}
         self._before = {
-            server: Condition(row["failures"], row["rests"], row["resting_until"]) for server, row in self._rows.items()
+            server: Condition(row["failures"], row["backoffs"], row["backs_off_until"])
+            for server, row in self._rows.items()
         }
         self._now = dict(self._before)
 
     @classmethod
-    async def lock(cls, session: Session, settlements: Sequence[FencedOutcome]) -> Health:
+    async def lock(cls, session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> Health:
         """Lock the rows of servers that have something to be written."""
-        servers = {entry.server for entry in settlements if entry.server is not None}
+        servers = {entry.server for entry in fenced_outcomes if entry.server is not None}
         if not servers:
             return cls(())
-        failed = {entry.server for entry in settlements if entry.server is not None and not entry.is_server_well}
+        failed = {entry.server for entry in fenced_outcomes if entry.server is not None and not entry.is_server_well}
         news = failed | {(row["provider"], row["address"]) for row in await session.rows("ailing", *_columns(servers))}
         return cls(await session.rows("lock_health", *_columns(news)) if news else ())
 
-    def note(self, settlement: FencedOutcome) -> None:
+    def note(self, fenced: FencedOutcome) -> None:
         """Count how one attempt went."""
-        server = settlement.server
+        server = fenced.server
         if server is not None and server in self._rows:
             condition = self._now[server]
-            self._now[server] = Condition() if settlement.is_server_well else _failed(condition, self._rows[server])
+            self._now[server] = Condition() if fenced.is_server_well else _failed(condition, self._rows[server])
 
     async def write(self, session: Session) -> None:
         """Write what has changed."""
@@ -67,16 +68,16 @@ def _columns(servers: set[ServerName]) -> tuple[list[str], list[str]]:
 
 
 def _failed(condition: Condition, row: Any) -> Condition:
-    failures, rests, resting_until = condition
-    if resting_until is not None and resting_until > row["now"]:
+    failures, backoffs, backs_off_until = condition
+    if backs_off_until is not None and backs_off_until > row["now"]:
         return condition  # it was running when the rest began, which it must not lengthen
     failures += 1
-    if row["rest_after"] is None or failures < row["rest_after"]:
-        return Condition(failures, rests, resting_until)
-    return Condition(failures, rests + 1, _end_of_rest(rests, row))
+    if row["backoff_after"] is None or failures < row["backoff_after"]:
+        return Condition(failures, backoffs, backs_off_until)
+    return Condition(failures, backoffs + 1, _end_of_backoff(backoffs, row))
 
 
-def _end_of_rest(rests: int, row: Any) -> datetime:
+def _end_of_backoff(backoffs: int, row: Any) -> datetime:
     """Twice as long after each rest, up to the cap, for any number of them."""
-    length = min(row["rest_first"] * 2 ** min(rests, 62), row["rest_cap"])
+    length = min(row["backoff_first"] * 2 ** min(backoffs, 62), row["backoff_cap"])
     return to_datetime(min(from_datetime(row["now"]) + length, LAST_MOMENT))

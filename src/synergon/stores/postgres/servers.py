@@ -24,8 +24,8 @@ async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
         declared = _declared(provider)
         if known.get(provider.name) == declared:
             continue
-        rest = (provider.rest_after, provider.rest_first, provider.rest_cap)
-        if await session.run("declare_provider", provider.name, declared, *rest) == 1:
+        backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
+        if await session.run("declare_provider", provider.name, declared, *backoff) == 1:
             await _replace(session, provider.name, provider.servers)
 
 
@@ -72,13 +72,13 @@ async def lock_pools(session: Session, providers: Iterable[str]) -> Pools:
 
 
 def _pooled(row: Any) -> ServerCapacity:
-    is_suspect = row["rest_after"] is not None and row["failures"] >= row["rest_after"]
+    is_suspect = row["backoff_after"] is not None and row["failures"] >= row["backoff_after"]
     return ServerCapacity(
         row["provider"],
         row["address"],
         row["capacity"],
-        is_resting=row["is_resting"],
-        is_on_trial=is_suspect and not row["is_resting"],
+        is_backed_off=row["is_backed_off"],
+        is_on_trial=is_suspect and not row["is_backed_off"],
     )
 
 
@@ -92,7 +92,7 @@ async def servers(session: Session) -> list[ServerRecord]:
             capacity=row["capacity"],
             in_use=used.pop((row["provider"], row["address"]), 0),
             failures=row["failures"],
-            resting_until=row["resting_until"],
+            backs_off_until=row["backs_off_until"],
         )
         for row in await session.rows("servers")
     ]

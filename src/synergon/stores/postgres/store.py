@@ -65,7 +65,7 @@ class PostgresStore:
         self._sql = self._profile.statements(self.address.schema)
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
-        self._bodies = Connections(self.address, for_strangers=True)
+        self._task_transactions = Connections(self.address, for_strangers=True)
         seconds = self._connections.parting_seconds
         self._plain_inserts = InsertBatcher(self._insert_plain, cancel_seconds=seconds)
         self._bound_inserts = InsertBatcher(self._insert_bound, cancel_seconds=seconds)
@@ -79,7 +79,7 @@ class PostgresStore:
         """Connect, and create or migrate the tables if the role may."""
         self._identity = await schema.prepare(self.address)
         await self._connections.open()
-        await self._bodies.open()
+        await self._task_transactions.open()
         self._plain_inserts.reopen()
         self._bound_inserts.reopen()
 
@@ -88,7 +88,7 @@ class PostgresStore:
         seconds = self.address.call_seconds
         await asyncio.gather(self._plain_inserts.close(seconds), self._bound_inserts.close(seconds))
         await self._connections.close()
-        await self._bodies.close()
+        await self._task_transactions.close()
 
     async def schema_versions(self) -> SchemaVersions:
         """What the database has and what this code wants."""
@@ -155,7 +155,7 @@ class PostgresStore:
         """Store all of `tasks` or none."""
         self._connections.check_open()
         if any(task.key is not None for task in tasks):
-            return await self._write(insert.insert_in_turn if len(tasks) > 1 else insert.insert, tasks)
+            return await self._write(insert.insert_locked if len(tasks) > 1 else insert.insert, tasks)
         is_bound = any(map(insert.is_bound, tasks))
         return await (self._bound_inserts if is_bound else self._plain_inserts).insert(tasks)
 
@@ -220,11 +220,11 @@ class PostgresStore:
         """What the rate of a line remembers."""
         return await self._write(ready_groups.next_start, kind, limit_key)
 
-    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts; plain successes, which are nearly all, in one statement."""
-        if not self._profile.succeeds_at_once or not are_plain(settlements):
-            return await self._write(finish.finish, settlements)
-        return await finish_plain(self._write, self._statement, settlements)
+        if not self._profile.succeeds_at_once or not are_plain(fenced_outcomes):
+            return await self._write(finish.finish, fenced_outcomes)
+        return await finish_plain(self._write, self._statement, fenced_outcomes)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim in one transaction."""
@@ -245,7 +245,9 @@ class PostgresStore:
 
     async def begin(self, hold_seconds: float) -> PostgresTaskTransaction:
         """A transaction for a body, on a connection of its own."""
-        return await PostgresTaskTransaction.open(self._bodies, self.address, self._sql, self._shard, hold_seconds)
+        return await PostgresTaskTransaction.open(
+            self._task_transactions, self.address, self._sql, self._shard, hold_seconds
+        )
 
     async def cancel_requests(self, node_id: str) -> list[int]:
         """Running tasks of this node that somebody wants cancelled."""

@@ -61,10 +61,10 @@ class PostgresTaskTransaction:
         cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
     ) -> PostgresTaskTransaction:
         """Begin, on a connection of its own."""
-        body = await cls._begun(connections, address, sql, shard, hold_seconds)
-        if not body.is_read_only:
-            return body
-        await body.rollback()
+        begun = await cls._begun(connections, address, sql, shard, hold_seconds)
+        if not begun.is_read_only:
+            return begun
+        await begun.rollback()
         await connections.renew()  # it may have been made while the database was read-only, and it would stay so
         return await cls._begun(connections, address, sql, shard, hold_seconds)
 
@@ -72,20 +72,20 @@ class PostgresTaskTransaction:
     async def _begun(
         cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
     ) -> PostgresTaskTransaction:
-        body = cls(await connections.take(), connections, address, sql, shard, hold_seconds)
+        begun = cls(await connections.take(), connections, address, sql, shard, hold_seconds)
         try:
             with translated(address):
-                await body._begin()
+                await begun._begin()
         except BaseException:
-            await body._release()
+            await begun._release()
             raise
-        return body
+        return begun
 
     async def _begin(self) -> None:
         await self._transaction.start()
         # Should this process not be there to give it up, the server does it, a moment later.
         patience = str(int((self._hold_seconds + 1) * 1000))
-        row: Any = await self.connection.fetchrow(self._sql["begin_body"], patience)
+        row: Any = await self.connection.fetchrow(self._sql["begin_task_transaction"], patience)
         self._began_at, self.is_read_only = row
 
     async def _now(self) -> datetime:
@@ -93,14 +93,14 @@ class PostgresTaskTransaction:
         now: datetime = await self.connection.fetchval(self._sql["now"])
         return now
 
-    async def finish(self, settlement: FencedOutcome) -> Verdict:
+    async def finish(self, fenced: FencedOutcome) -> Verdict:
         """Settle a success and commit; if it is none any more, roll back."""
         self._limit.cancel()
         try:
             with translated(self._address):
                 await self._check_is_ours()
                 session = Session(self.connection, self._address.profile, self._sql, self._shard)
-                (verdict,) = await finish.finish(session, [settlement])
+                (verdict,) = await finish.finish(session, [fenced])
                 if verdict.state is State.SUCCEEDED:
                     await session.flush()
                     await self._transaction.commit()
@@ -123,12 +123,12 @@ class PostgresTaskTransaction:
             is_ours = await self._is_ours()
         except asyncpg.InFailedSQLTransactionError as error:
             raise StoreError(
-                "a statement in ctx.transaction() failed and the body went on, so nothing of it can be committed; let "
-                "the error out, or wrap the statement in `async with connection.transaction():`"
+                "a statement in ctx.transaction() failed and the task function went on, so nothing of it can be "
+                "committed; let the error out, or wrap the statement in `async with connection.transaction():`"
             ) from error
         if not is_ours:
             raise StoreError(
-                "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
+                "the task function committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
             )
 
     async def _is_ours(self) -> bool:

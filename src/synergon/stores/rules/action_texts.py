@@ -33,20 +33,20 @@ class Rejected(Exception):
         return f"{REJECTED}{self}"
 
 
-def check(order: NewAction) -> None:
+def check(action: NewAction) -> None:
     """Refuse what was refused before it came here."""
-    if order.refusal is not None:
-        raise Rejected(order.refusal)
+    if action.rejection is not None:
+        raise Rejected(action.rejection)
 
 
-def limit_value(order: NewAction) -> int | None:
+def limit_value(action: NewAction) -> int | None:
     """The new value of a limit."""
-    return _number(order.value, "a limit")
+    return _number(action.value, "a limit")
 
 
-def servers(order: NewAction) -> list[NewServer]:
+def servers(action: NewAction) -> list[NewServer]:
     """The new pool of a provider."""
-    value = order.value
+    value = action.value
     if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
         raise Rejected(f"servers are [[address, capacity], ...], got {value!r}")
     pool = [NewServer(address=_address(one[0]), capacity=_number(one[1], "a capacity")) for one in value]
@@ -55,19 +55,19 @@ def servers(order: NewAction) -> list[NewServer]:
     return pool
 
 
-def task_id(order: NewAction) -> int:
+def task_id(action: NewAction) -> int:
     """The task that is meant."""
     try:
-        return int(order.subject)
+        return int(action.subject)
     except ValueError:
-        raise Rejected(f"{order.subject!r} is no id of a task") from None
+        raise Rejected(f"{action.subject!r} is no id of a task") from None
 
 
-def why(order: NewAction) -> str | None:
+def why(action: NewAction) -> str | None:
     """Why a task is cancelled."""
-    if order.value is not None and not isinstance(order.value, str):
-        raise Rejected(f"the reason of a cancel is a text, got {order.value!r}")
-    return order.value
+    if action.value is not None and not isinstance(action.value, str):
+        raise Rejected(f"the reason of a cancel is a text, got {action.value!r}")
+    return action.value
 
 
 def _number(value: Any, what: str) -> int | None:
@@ -120,14 +120,14 @@ def cancel_outcome(moved: Moved) -> str:
     return CANCEL_REQUESTED if moved.state is State.RUNNING else "cancelled"
 
 
-def cancelled(order: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:
+def cancelled(action: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:
     """What a cancel that was ordered has done, by its outcome; the task as it was found afterwards."""
-    if order.is_refused:
+    if action.is_rejected:
         return Moved(id=task_id, done=False, state=None)
     kind = None if record is None else record.kind
-    if order.outcome == ENDED_BEFORE:
+    if action.outcome == ENDED_BEFORE:
         return Moved(id=task_id, done=False, state=None if record is None else record.state, kind=kind)
-    if order.outcome == CANCEL_REQUESTED:
+    if action.outcome == CANCEL_REQUESTED:
         node_id = None if record is None else record.node_id
         return Moved(id=task_id, done=True, state=State.RUNNING, kind=kind, node_id=node_id)
     return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind)

@@ -67,7 +67,7 @@ class ClaimPlan:
         self.reserved: ReadyTask | None = None
         """The node reserves capacity for this task from now on, and the claim ends."""
         self._kinds = {kind_request.kind: kind_request for kind_request in request.kinds}
-        self._left = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
+        self._remaining = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
         self._closed: set[ReadyGroup] = set()
         """Groups whose first task did not fit the node: none behind it does."""
 
@@ -98,10 +98,10 @@ class ClaimPlan:
         grant = self.shared.take(kind_request, task)
         if grant is None:
             if task.target is None:  # what a task without a target does not get, no other task of its kind gets
-                self._left[task.kind] = 0
+                self._remaining[task.kind] = 0
             return None
         self.node.take(kind_request, requirements, task.id)
-        self._left[task.kind] -= 1
+        self._remaining[task.kind] -= 1
         self.taken.append(Taken(task, grant))
         return grant
 
@@ -111,15 +111,15 @@ class ClaimPlan:
         A task that does not fit may have capacity reserved although all slots are taken: slots come back one by one,
         and what it waits for comes back only if it is reserved.
         """
-        if self.reserved is not None or self._left[task.kind] <= 0:
+        if self.reserved is not None or self._remaining[task.kind] <= 0:
             return False
         if self.node.slots(self._kinds[task.kind]) <= 0 and not self.node.may_reserve:
             return False
         return task.group not in self._closed or task.id == self.request.reserved_task
 
-    def left(self, kind: str) -> int:
+    def remaining(self, kind: str) -> int:
         """How many more tasks of the kind may be taken, as far as its request goes."""
-        return self._left[kind]
+        return self._remaining[kind]
 
     def closed_groups(self, kind: str) -> frozenset[tuple[str, str]]:
         """The queue and requirements of the ready groups of a kind of which nothing more is taken."""

@@ -32,7 +32,7 @@ class Fit(Enum):
     NOW = auto()
     LATER = auto()
     """When enough of what runs there has ended."""
-    IN_TURN = auto()
+    NO_PROCESS = auto()
     """When a child process is free, at the earliest. Each takes one, so nobody is too big for it; until it is free no
     room is kept."""
     NEVER = auto()
@@ -64,7 +64,7 @@ class NodeCapacity:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(kind_request.kind)
-        return Fit.IN_TURN if PROCESS in short_of else Fit.LATER
+        return Fit.NO_PROCESS if PROCESS in short_of else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
         """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
@@ -93,7 +93,7 @@ class NodeCapacity:
         self.may_reserve = self.may_reserve and is_worth
         return is_worth
 
-    def left(self, kind_request: KindRequest) -> dict[str, int]:
+    def remaining(self, kind_request: KindRequest) -> dict[str, int]:
         """What a task of the kind finds of each resource, if nothing is held from it."""
         return {name: self._available(name, kind_request, is_exempt=True) for name in self._request.totals}
 

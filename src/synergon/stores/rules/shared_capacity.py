@@ -59,7 +59,7 @@ class ServerCapacity:
     provider: str
     address: str
     capacity: int | None
-    is_resting: bool = False
+    is_backed_off: bool = False
     is_on_trial: bool = False
     """It has rested and not succeeded since: one task at a time."""
     slots: set[int] = field(default_factory=set)
@@ -69,7 +69,7 @@ class ServerCapacity:
     @property
     def free(self) -> int:
         """How many more it could take."""
-        if self.is_resting:
+        if self.is_backed_off:
             return 0
         most = UNLIMITED if self.capacity is None else self.capacity
         return max((min(most, 1) if self.is_on_trial else most) - len(self.slots), 0)
@@ -133,26 +133,26 @@ class ServerPool:
         if server is None or server.address != candidate.avoid:
             return server
         others = [other for other in self.servers if other is not server and is_open(other)]
-        return others[min(_in_turn(others, candidate.id))[2]] if others else server
+        return others[min(_in_order(others, candidate.id))[2]] if others else server
 
     def _least_loaded(self, first: int, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
         heap = self._heap
         if heap is None:
-            heap = self._heap = _in_turn(self.servers, first)
+            heap = self._heap = _in_order(self.servers, first)
             heapify(heap)
         while heap:
-            load, turn, index = heap[0]
+            load, tie, index = heap[0]
             server = self.servers[index]
             if not is_open(server):  # nor will it be, in this claim
                 heappop(heap)
             elif server.load != load:
-                heapreplace(heap, (server.load, turn, index))
+                heapreplace(heap, (server.load, tie, index))
             else:
                 return server
         return None
 
 
-def _in_turn(servers: list[ServerCapacity], first: int) -> list[tuple[float, int, int]]:
+def _in_order(servers: list[ServerCapacity], first: int) -> list[tuple[float, int, int]]:
     """The load of each, its turn among equals, and its index."""
     return [(server.load, (index + first) % len(servers), index) for index, server in enumerate(servers)]
 
@@ -161,7 +161,7 @@ class SharedCapacity:
     """The places that are left, while a claim takes them one by one."""
 
     def __init__(
-        self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], holdings: Iterable[HeldPermits]
+        self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], held_permits: Iterable[HeldPermits]
     ) -> None:
         self._values = values
         self._pools: dict[str, ServerPool] = defaultdict(ServerPool)
@@ -172,8 +172,8 @@ class SharedCapacity:
         """The task that room is kept for, and what is left to it."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
-        for holding in holdings:
-            self._count(holding)
+        for held in held_permits:
+            self._count(held)
 
     @classmethod
     def counted(
@@ -187,14 +187,14 @@ class SharedCapacity:
             server.slots.update(range(number))
         return made
 
-    def _count(self, holding: HeldPermits) -> None:
-        self._use(holding.limits, holding.server)
-        pool = self._pools.get(holding.provider or "")
-        if pool is None or holding.server is None or holding.slot is None:
+    def _count(self, held: HeldPermits) -> None:
+        self._use(held.limits, held.server)
+        pool = self._pools.get(held.provider or "")
+        if pool is None or held.server is None or held.slot is None:
             return
-        server = pool.find(holding.server)
+        server = pool.find(held.server)
         if server is not None:
-            server.slots.add(holding.slot)
+            server.slots.add(held.slot)
 
     def _use(self, limits: tuple[str, ...], server: str | None, number: int = 1) -> None:
         above = () if server is None else self._prefixes(server)

@@ -10,15 +10,15 @@ from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims
 from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.sqlite.claim_limited import take
-from synergon.stores.sqlite.nodes import standing
-from synergon.stores.sqlite.ready_groups import DEMAND, SPARED_UNTIL, ReadyGroup, ReadyGroups, merged, order_of
+from synergon.stores.sqlite.nodes import lease_and_cordon
+from synergon.stores.sqlite.ready_groups import REQUIREMENTS, SPARED_UNTIL, ReadyGroup, ReadyGroups, merged, order_of
 from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
 
 def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
     """Take the first ready tasks in order, as many as the request has room for."""
-    lease_left, is_cordoned = standing(transaction, request.node_id)
-    if lease_left <= 0:
+    lease_remaining, is_cordoned = lease_and_cordon(transaction, request.node_id)
+    if lease_remaining <= 0:
         raise LeaseLost(f"node {request.node_id} has no lease and may not claim")
     claims = Claims()
     if is_cordoned:
@@ -78,6 +78,6 @@ def _claim(row: tuple[Any, ...], now: int, server: str | None = None, slot: int 
         row[13],
         server,
         slot,
-        row[DEMAND],
+        row[REQUIREMENTS],
         0 if protected_until is None else max(protected_until - now, 0),
     )

@@ -91,8 +91,8 @@ def _allotment(transaction: Transaction, kind_requests: Sequence[KindRequest]) -
     providers = {kind_request.provider for kind_request in kind_requests if kind_request.provider is not None}
     if not providers and not any(kind_request.limits for kind_request in kind_requests):
         return SharedCapacity({}, (), ())  # rates, commands and demands alone: nothing has to be counted
-    holdings = [HeldPermits(split(row[0]), *row[1:]) for row in transaction.rows("holdings")]
-    return SharedCapacity(dict(transaction.rows("limit_values")), servers.pool(transaction, providers), holdings)
+    held_permits = [HeldPermits(split(row[0]), *row[1:]) for row in transaction.rows("held_permits")]
+    return SharedCapacity(dict(transaction.rows("limit_values")), servers.pool(transaction, providers), held_permits)
 
 
 def _commands(ready_groups: ReadyGroups, ready_group: ReadyGroup, allotment: SharedCapacity, limit: int) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from synergon.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
+from synergon.errors import ConfigurationError, DataRejected, StoreError, StoreUnavailable
 
 LOCK_WAIT_SECONDS: Final = 1.0
 """How long one statement waits for another process's lock before the caller gets a say."""
@@ -47,7 +47,7 @@ def connect(path: Path) -> sqlite3.Connection:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
     if not path.absolute().parent.is_dir():
         raise StoreError(f"the folder {path.absolute().parent} does not exist; create it, or name another file")
-    refuse_folder(path)
+    reject_folder(path)
     try:
         connection = sqlite3.connect(
             path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
@@ -65,7 +65,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def refuse_folder(path: Path) -> None:
+def reject_folder(path: Path) -> None:
     """SQLite would only say that it cannot read it."""
     if path.is_dir():
         raise StoreError(f"{path.resolve()} is a folder; name a file in it, as in sqlite:///{path / 'app.db'}")
@@ -79,5 +79,5 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreUnavailable(f"the database {path} {passing} ({error})")
     if code == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{path} is not a SQLite database; name another file")
-    refusal = DataRefused if isinstance(error, _ABOUT_THE_DATA) else StoreError
-    return refusal(f"the database {path} refused a statement: {error}")
+    rejection = DataRejected if isinstance(error, _ABOUT_THE_DATA) else StoreError
+    return rejection(f"the database {path} rejected a statement: {error}")

@@ -40,38 +40,38 @@ NEVER_TWICE: Final = "its node gave it back after it had started; a command is n
 _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 
 
-def finish(transaction: Transaction, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+def finish(transaction: Transaction, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
     """Settle attempts. Plain successes, which are nearly all, go in bulk; the others one by one."""
-    running = {row[0]: row for row in transaction.rows("running", as_json(entry.id for entry in settlements))}
+    running = {row[0]: row for row in transaction.rows("running", as_json(entry.id for entry in fenced_outcomes))}
     succeeded: list[tuple[int, str | None]] = []
     counts: Counter[tuple[str, str]] = Counter()
     wellness: list[tuple[str, str, bool]] = []
     verdicts: list[Verdict | None] = []
-    for settlement in settlements:
-        row = running.get(settlement.id)
-        if row is None or row[1] != settlement.claim_no:
-            known = _already(transaction, settlement)
+    for fenced in fenced_outcomes:
+        row = running.get(fenced.id)
+        if row is None or row[1] != fenced.claim_no:
+            known = _already(transaction, fenced)
             # What this very call has settled is not written yet: that is asked for again at the end.
             verdicts.append(known if known.state is not None else None)
             continue
-        del running[settlement.id]  # a second settlement of the same claim must not be applied again
+        del running[fenced.id]  # a second settlement of the same claim must not be applied again
         _, _, kind, queue, cancel, is_command, limit_key, group_id = row
         if limit_key is not None or group_id is not None:
             transaction.touch(kind, limit_key, group_id)
-        if settlement.server is not None:
-            wellness.append((*settlement.server, settlement.is_server_well))
-        if settlement.progress is not None:
-            _set_progress(transaction, settlement.id, settlement.claim_no, settlement.progress)
-        outcome = settlement.outcome
+        if fenced.server is not None:
+            wellness.append((*fenced.server, fenced.is_server_well))
+        if fenced.progress is not None:
+            _set_progress(transaction, fenced.id, fenced.claim_no, fenced.progress)
+        outcome = fenced.outcome
         if cancel or type(outcome) is not Succeeded:
-            state = _apply(transaction, settlement.id, outcome, cancel=bool(cancel), is_command=bool(is_command))
-            verdicts.append(Verdict(settlement.id, state, (), kind))
+            state = _apply(transaction, fenced.id, outcome, cancel=bool(cancel), is_command=bool(is_command))
+            verdicts.append(Verdict(fenced.id, state, (), kind))
         elif outcome.children:
-            verdicts.append(_succeed_with_children(transaction, settlement.id, kind, outcome))
+            verdicts.append(_succeed_with_children(transaction, fenced.id, kind, outcome))
         else:
-            succeeded.append((settlement.id, _text(outcome.result)))
+            succeeded.append((fenced.id, _text(outcome.result)))
             counts[queue, kind] += 1
-            verdicts.append(Verdict(settlement.id, State.SUCCEEDED, (), kind))
+            verdicts.append(Verdict(fenced.id, State.SUCCEEDED, (), kind))
     _end_all(transaction, succeeded, State.SUCCEEDED, None, counts, by_owner=True)
     if wellness:
         server_health.note(transaction, wellness)
@@ -79,8 +79,8 @@ def finish(transaction: Transaction, settlements: Sequence[FencedOutcome]) -> li
     if not moves and not transaction.released and None not in verdicts:
         return cast("list[Verdict]", verdicts)
     found = [
-        _with_new_states(verdict, moves) if verdict is not None else _already(transaction, settlement)
-        for settlement, verdict in zip(settlements, verdicts, strict=True)
+        _with_new_states(verdict, moves) if verdict is not None else _already(transaction, fenced)
+        for fenced, verdict in zip(fenced_outcomes, verdicts, strict=True)
     ]
     if found and transaction.released:
         released, transaction.released = tuple(transaction.released), []
@@ -125,14 +125,14 @@ def _end_all(
         transaction.run("tally", queue, kind, state, count)
 
 
-def _already(transaction: Transaction, settlement: FencedOutcome) -> Verdict:
+def _already(transaction: Transaction, fenced: FencedOutcome) -> Verdict:
     """The verdict of a settlement that finds its claim not running: it was applied before, or it is stale."""
-    row = transaction.row("settled", id=settlement.id, claim_no=settlement.claim_no)
+    row = transaction.row("finished", id=fenced.id, claim_no=fenced.claim_no)
     if row is None:
-        return Verdict(settlement.id, None)
+        return Verdict(fenced.id, None)
     state, kind = row
     # Claimed again since then: what this settlement had led to was `ready`, or became that.
-    return Verdict(settlement.id, State.READY if state == State.RUNNING else State(state), (), kind)
+    return Verdict(fenced.id, State.READY if state == State.RUNNING else State(state), (), kind)
 
 
 def _apply(transaction: Transaction, task_id: int, outcome: Outcome, *, cancel: bool, is_command: bool) -> State:
@@ -165,7 +165,7 @@ def _move(transaction: Transaction, task_id: int, outcome: Outcome, *, is_comman
         case KeyAssigned(limit_key=limit_key):
             transaction.run("enter_key_queue", limit_key, task_id)
         case HandedBack(protected_for=protected_for) if protected_for > 0:
-            transaction.run("spare", transaction.now + protected_for, task_id)
+            transaction.run("protect", transaction.now + protected_for, task_id)
     return release(transaction, task_id, None, by_owner=True)
 
 

@@ -34,7 +34,7 @@ def with_new_states(inserted: Sequence[Insertion], moves: Moves) -> list[Inserti
 
 def store(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """The same, and the consequences are the caller's to draw."""
-    _refuse_conflicts(transaction, tasks)
+    _reject_conflicts(transaction, tasks)
     return [_insert(transaction, task) if task.key is None else _insert_keyed(transaction, task) for task in tasks]
 
 
@@ -114,7 +114,7 @@ def _due(task: NewTask, now: int) -> int:
     return now + task.delay if task.delay is not None else now
 
 
-def _refuse_conflicts(transaction: Transaction, tasks: Sequence[NewTask]) -> None:
+def _reject_conflicts(transaction: Transaction, tasks: Sequence[NewTask]) -> None:
     """Look before anything is written, so that a refusal leaves nothing behind."""
     seen: set[tuple[str, str]] = set()
     for task in tasks:

@@ -34,7 +34,7 @@ class Terms(NamedTuple):
     rate: NewRate | None = None
 
 
-class Standing(NamedTuple):
+class KeyQueueCounts(NamedTuple):
     """How a line stands."""
 
     limit_key: str
@@ -55,9 +55,9 @@ def balance(transaction: Transaction, key_queues: Iterable[tuple[str, str]]) -> 
     moves: Moves = {}
     has_paused = bool(transaction.rows("paused_queues"))
     for kind, keys in _by_kind(key_queues).items():
-        balancing = _Balancing(transaction, kind, moves)
+        balancer = _Balancer(transaction, kind, moves)
         for chunk in _chunks(keys):
-            balancing.put_in_order(chunk, has_paused=has_paused)
+            balancer.put_in_order(chunk, has_paused=has_paused)
     return moves
 
 
@@ -91,7 +91,7 @@ def terms_of(transaction: Transaction, kind: str) -> Terms:
     return Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
 
 
-class _Balancing:
+class _Balancer:
     """Puts lines of one kind in order."""
 
     def __init__(self, transaction: Transaction, kind: str, moves: Moves) -> None:
@@ -117,14 +117,14 @@ class _Balancing:
             next_moments = dict(_of_key_queues(self._transaction, "rates", self._kind, keys))
         promoted: list[int] = []
         for row in _of_key_queues(self._transaction, "survey", self._kind, keys, limit=self._few):
-            promoted += self._balance_one(_standing(row), next_moments.get(row[0]))
+            promoted += self._balance_one(_counts(row), next_moments.get(row[0]))
         self._promote(promoted)
 
     def _move_all(self, statement: str, keys: Sequence[str], state: State, **more: int) -> None:
         for (task_id,) in _of_key_queues(self._transaction, statement, self._kind, keys, **more):
             self._moves[task_id] = self._kind, state
 
-    def _balance_one(self, key_queue: Standing, next_at: int | None) -> Sequence[int]:
+    def _balance_one(self, key_queue: KeyQueueCounts, next_at: int | None) -> Sequence[int]:
         """Demote what has no place in the line; the ones that may be promoted."""
         permits = UNLIMITED if self._terms.value is None else max(self._terms.value - key_queue.running, 0)
         rate = self._terms.rate
@@ -133,10 +133,10 @@ class _Balancing:
         allowed = rates.allowed(rate, next_at, self._transaction.now)
         promoted = self._fill(key_queue, min(permits, allowed))
         if allowed == 0:
-            self._give_turn(key_queue.limit_key, rates.next_start(rate, next_at, self._transaction.now))
+            self._defer(key_queue.limit_key, rates.next_start(rate, next_at, self._transaction.now))
         return promoted
 
-    def _fill(self, key_queue: Standing, permits: int) -> Sequence[int]:
+    def _fill(self, key_queue: KeyQueueCounts, permits: int) -> Sequence[int]:
         wanted = permits - key_queue.ready
         if wanted < 0 or wanted > len(key_queue.first_waiting) == self._few or _is_overtaken(key_queue):
             return self._rank(key_queue.limit_key, permits)
@@ -160,18 +160,18 @@ class _Balancing:
             self._transaction.run("demote", as_json(ids))
             self._moves.update((task_id, (self._kind, State.WAITING)) for task_id in ids)
 
-    def _give_turn(self, limit_key: str, turn: int) -> None:
+    def _defer(self, limit_key: str, next_start: int) -> None:
         """Only time holds the line back: its first task comes when it may start, and looks for a place then."""
         first = self._transaction.rows("first_of_key_queue", kind=self._kind, limit_key=limit_key, limit=1)
-        if first and self._transaction.row("has_turn", self._kind, limit_key, turn) is None:
+        if first and self._transaction.row("is_deferred", self._kind, limit_key, next_start) is None:
             ((task_id, _),) = first
-            self._transaction.run("give_turn", turn, task_id)
+            self._transaction.run("defer", next_start, task_id)
             self._moves[task_id] = self._kind, State.SCHEDULED
 
 
-def _standing(row: tuple[Any, ...]) -> Standing:
+def _counts(row: tuple[Any, ...]) -> KeyQueueCounts:
     limit_key, running, ready, last_ready, first_waiting = row
-    return Standing(
+    return KeyQueueCounts(
         limit_key,
         running,
         ready,
@@ -180,7 +180,7 @@ def _standing(row: tuple[Any, ...]) -> Standing:
     )
 
 
-def _is_overtaken(key_queue: Standing) -> bool:
+def _is_overtaken(key_queue: KeyQueueCounts) -> bool:
     """Whether one that waits has a better place than one that is ready."""
     if key_queue.last_ready is None or not key_queue.first_waiting:
         return False

@@ -59,16 +59,16 @@ def renew(transaction: Transaction, node_id: str, lease: int, published: bytes |
     return renewed == 1
 
 
-def standing(transaction: Transaction, node_id: str) -> tuple[int, bool]:
+def lease_and_cordon(transaction: Transaction, node_id: str) -> tuple[int, bool]:
     """Microseconds until the lease is over (not positive: it is, or there is none), and whether it is cordoned."""
-    row = transaction.row("standing", node_id)
+    row = transaction.row("lease_and_cordon", node_id)
     if row is None:
         return OVER, False
     *lease, cordoned_at = row
-    return _left(*lease), cordoned_at is not None
+    return _remaining(*lease), cordoned_at is not None
 
 
-def _left(leased_until: int, lease: int, boot_id: str) -> int:
+def _remaining(leased_until: int, lease: int, boot_id: str) -> int:
     left = leased_until - steady_now()
     # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
     return left if boot_id == BOOT_ID and left <= lease else OVER
@@ -77,7 +77,7 @@ def _left(leased_until: int, lease: int, boot_id: str) -> int:
 def reap(transaction: Transaction, gone: Sequence[str], limit: int) -> list[Reaped]:
     """Take running tasks from the dead. The write lock is held, so nobody renews between the look and the move."""
     leases = transaction.rows("leases")
-    alive = {row[0] for row in leases if _left(*row[2:]) > 0} - set(gone)
+    alive = {row[0] for row in leases if _remaining(*row[2:]) > 0} - set(gone)
     stopping = {row[0] for row in leases if row[1]}
     orphans = transaction.rows("orphans", as_json(alive), limit)
     reaped = [_take_back(transaction, *row, stopping=stopping) for row in orphans]
@@ -157,7 +157,7 @@ def _record(
         version=version,
         address=address,
         registered_at=to_datetime(registered_at),
-        lease_left=_left(leased_until, lease, boot_id) / 1_000_000,
+        lease_remaining=_remaining(leased_until, lease, boot_id) / 1_000_000,
         cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
         is_stopping=bool(is_stopping),
         published=msgspec.Raw(published),

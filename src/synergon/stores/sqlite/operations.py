@@ -47,7 +47,7 @@ def cancel(transaction: Transaction, ids: Sequence[int], why: str | None) -> lis
 def _cancel(transaction: Transaction, task_id: int, why: str | None) -> Moved:
     live = transaction.row("live", task_id)
     if live is None:
-        return _refused(transaction, task_id)
+        return _rejected(transaction, task_id)
     _, kind, state, node_id, asked, _, group_id = live
     if why is not None and not asked:
         finish.append_why(transaction, task_id, why)
@@ -58,7 +58,7 @@ def _cancel(transaction: Transaction, task_id: int, why: str | None) -> Moved:
     return Moved(id=task_id, done=True, state=State.CANCELLED, kind=kind, group_id=group_id)
 
 
-def _refused(transaction: Transaction, task_id: int) -> Moved:
+def _rejected(transaction: Transaction, task_id: int) -> Moved:
     row = transaction.row("live", task_id) or transaction.row("ended", task_id)
     if row is None:
         return Moved(id=task_id, done=False, state=None)
@@ -78,7 +78,7 @@ def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
 def _retry(transaction: Transaction, task_id: int) -> Moved:
     ended = transaction.row("ended", task_id)
     if ended is None:
-        return _refused(transaction, task_id)
+        return _rejected(transaction, task_id)
     _, kind, state, key, queue, limit_key = ended
     holder = transaction.row("key_holder", kind, key) if key is not None else None
     if holder is not None:
@@ -134,11 +134,11 @@ def _reschedule(transaction: Transaction, change: Rescheduling) -> Moved:
     due = change.run_at if change.run_at is not None else now + (change.delay or 0)
     live = transaction.row("live", change.id)
     if live is None:
-        return _refused(transaction, change.id)
+        return _rejected(transaction, change.id)
     _, kind, *_, limit_key, _ = live
     state = State.SCHEDULED if due > now else _at_once(limit_key)
     if transaction.run("reschedule", state, due, change.id) == 0:
-        return _refused(transaction, change.id)
+        return _rejected(transaction, change.id)
     transaction.touch(kind, limit_key)
     return Moved(id=change.id, done=True, state=state, kind=kind)
 
@@ -151,7 +151,7 @@ def set_priority(transaction: Transaction, changes: Sequence[Reprioritizing]) ->
 
 def _set_priority(transaction: Transaction, change: Reprioritizing) -> Moved:
     if transaction.run("set_priority", change.priority, change.id) == 0:
-        return _refused(transaction, change.id)
+        return _rejected(transaction, change.id)
     _, kind, state, *_, limit_key, _ = transaction.row("live", change.id)
     transaction.touch(kind, limit_key)
     return Moved(id=change.id, done=True, state=State(state), kind=kind)

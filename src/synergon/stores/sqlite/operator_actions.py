@@ -57,7 +57,7 @@ def _carry_out(transaction: Transaction, new: NewAction) -> str | None:
         case _:
             if transaction.row("node", new.subject) is None:
                 raise Rejected(NO_NODE)
-            if nodes.standing(transaction, new.subject)[0] <= 0:
+            if nodes.lease_and_cordon(transaction, new.subject)[0] <= 0:
                 raise Rejected(DEAD_NODE)
             _close_or_open(transaction, new)
             return None

@@ -19,7 +19,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 KIND: Final = 2
 LIMIT_KEY: Final = 12
 PRIORITY: Final = 14
-DEMAND: Final = 17
+REQUIREMENTS: Final = 17
 SPARED_UNTIL: Final = 18
 RUN_AT: Final = 19
 RESERVED_BY: Final = 20
@@ -125,13 +125,13 @@ def merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
 
 def ready_group_of(row: tuple[Any, ...]) -> tuple[str, str, str]:
     """The lane in which a row stands."""
-    return row[KIND], row[_QUEUE], row[DEMAND]
+    return row[KIND], row[_QUEUE], row[REQUIREMENTS]
 
 
 def ready_task(row: tuple[Any, ...], *, may_reserve: bool = False) -> ReadyTask:
     """The row, as the planner needs it."""
     avoid = server_to_avoid(row[_SERVER], row[_ATTEMPTS])
-    return ReadyTask(row[0], row[PRIORITY], row[KIND], row[_QUEUE], row[DEMAND], row[_TARGET], avoid, may_reserve)
+    return ReadyTask(row[0], row[PRIORITY], row[KIND], row[_QUEUE], row[REQUIREMENTS], row[_TARGET], avoid, may_reserve)
 
 
 def target_of(row: tuple[Any, ...]) -> str | None:

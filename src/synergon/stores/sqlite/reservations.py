@@ -8,7 +8,7 @@ from synergon.model.claims import ClaimRequest, KindRequest, ReservedTask
 from synergon.stores.rules.claim_plan import ReadyTask
 from synergon.stores.rules.node_capacity import may_reserve, requirements_of
 from synergon.stores.rules.shared_capacity import SharedCapacity
-from synergon.stores.sqlite.nodes import standing
+from synergon.stores.sqlite.nodes import lease_and_cordon
 from synergon.stores.sqlite.ready_groups import KIND, RESERVED_BY, RESERVED_UNTIL, RUN_AT, ReadyGroups, ready_task
 from synergon.stores.sqlite.transaction import Transaction
 
@@ -25,8 +25,8 @@ def _is_reserved(transaction: Transaction, request: ClaimRequest, row: tuple[Any
     reserved_by = row[RESERVED_BY]
     if reserved_by is None or reserved_by == request.node_id or row[RESERVED_UNTIL] <= transaction.now:
         return False
-    lease_left, is_cordoned = standing(transaction, reserved_by)
-    return lease_left > 0 and not is_cordoned
+    lease_remaining, is_cordoned = lease_and_cordon(transaction, reserved_by)
+    return lease_remaining > 0 and not is_cordoned
 
 
 def reserve(transaction: Transaction, request: ClaimRequest, task: ReadyTask) -> ReservedTask:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from synergon.errors import SchemaError, StoreError
-from synergon.stores.sqlite.connection import connect, refuse_folder, translate
+from synergon.stores.sqlite.connection import connect, reject_folder, translate
 from synergon.stores.sqlite.transaction import Transaction
 
 MIGRATION_WAIT_MILLISECONDS: Final = 30_000
@@ -98,7 +98,7 @@ def version_at(path: Path) -> int | None:
     """The version of the file, which is only looked at. 0: it has no tables of ours; None: there is no file."""
     if not path.exists():
         return None
-    refuse_folder(path)
+    reject_folder(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return _version(connection)

@@ -13,8 +13,8 @@ class Health(NamedTuple):
     """What the row of a server says."""
 
     failures: int
-    rests: int
-    resting_until: int | None
+    backoffs: int
+    backs_off_until: int | None
 
 
 WELL = Health(0, 0, None)
@@ -36,16 +36,16 @@ def note(transaction: Transaction, outcomes: Iterable[tuple[str, str, bool]]) ->
             transaction.run("set_health", *after, *server)
 
 
-def _failed(health: Health, now: int, rest_after: int | None, rest_first: int, rest_cap: int) -> Health:
-    failures, rests, resting_until = health
-    if resting_until is not None and resting_until > now:
+def _failed(health: Health, now: int, backoff_after: int | None, backoff_first: int, backoff_cap: int) -> Health:
+    failures, backoffs, backs_off_until = health
+    if backs_off_until is not None and backs_off_until > now:
         return health  # it was running when the rest began, which it must not lengthen
     failures += 1
-    if rest_after is None or failures < rest_after:
-        return Health(failures, rests, resting_until)
-    return Health(failures, rests + 1, now + rest_length(rests, rest_first, rest_cap))
+    if backoff_after is None or failures < backoff_after:
+        return Health(failures, backoffs, backs_off_until)
+    return Health(failures, backoffs + 1, now + backoff_length(backoffs, backoff_first, backoff_cap))
 
 
-def rest_length(rests: int, first: int, cap: int) -> int:
+def backoff_length(backoffs: int, first: int, cap: int) -> int:
     """Twice as long after each rest, up to the cap, for any number of them."""
-    return int(min(first * 2 ** min(rests, 62), cap))
+    return int(min(first * 2 ** min(backoffs, 62), cap))

@@ -23,8 +23,8 @@ def declare(transaction: Transaction, provider: NewProvider) -> None:
     known = transaction.row("provider", provider.name)
     if known is not None and known[0] == declared:
         return
-    rest = (provider.rest_after, provider.rest_first, provider.rest_cap)
-    transaction.run("declare_provider", provider.name, declared, *rest)
+    backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
+    transaction.run("declare_provider", provider.name, declared, *backoff)
     _replace(transaction, provider.name, servers)
 
 
@@ -60,12 +60,12 @@ def _pooled(
     address: str,
     capacity: int | None,
     failures: int,
-    resting_until: int | None,
-    rest_after: int | None,
+    backs_off_until: int | None,
+    backoff_after: int | None,
 ) -> ServerCapacity:
-    is_resting = resting_until is not None and resting_until > now
-    is_suspect = rest_after is not None and failures >= rest_after
-    return ServerCapacity(provider, address, capacity, is_resting, is_on_trial=is_suspect and not is_resting)
+    is_backed_off = backs_off_until is not None and backs_off_until > now
+    is_suspect = backoff_after is not None and failures >= backoff_after
+    return ServerCapacity(provider, address, capacity, is_backed_off, is_on_trial=is_suspect and not is_backed_off)
 
 
 def servers(transaction: Transaction) -> list[ServerRecord]:
@@ -78,9 +78,9 @@ def servers(transaction: Transaction) -> list[ServerRecord]:
             capacity=capacity,
             in_use=used.pop((provider, address), 0),
             failures=failures,
-            resting_until=to_datetime(resting_until) if resting_until is not None else None,
+            backs_off_until=to_datetime(backs_off_until) if backs_off_until is not None else None,
         )
-        for provider, address, capacity, failures, resting_until in transaction.rows("servers")
+        for provider, address, capacity, failures, backs_off_until in transaction.rows("servers")
     ]
     records += [
         ServerRecord(provider=provider, address=address, capacity=0, in_use=count, is_removed=True)

@@ -60,7 +60,7 @@ class SqliteStore:
         self.path = path_of(url)
         self._writer: Writer | None = None
         self._reader: Reader | None = None
-        self._body_turn = asyncio.Lock()
+        self._transaction_lock = asyncio.Lock()
 
     # ------------------------------------------------------------ life
 
@@ -144,9 +144,9 @@ class SqliteStore:
         """What the rate of a line remembers."""
         return await self._read(candidates.next_start, kind, limit_key)
 
-    async def finish(self, settlements: Sequence[FencedOutcome]) -> list[Verdict]:
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         """Settle attempts."""
-        return await self._write(finish.finish, settlements)
+        return await self._write(finish.finish, fenced_outcomes)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim with one commit."""
@@ -164,16 +164,16 @@ class SqliteStore:
         One body of this process at a time. Between two of them the writer has its turn, the lease first: bodies that
         hold the lock one after the other keep nobody from writing.
         """
-        await self._body_turn.acquire()
-        turn = contextlib.ExitStack()  # released once, however often it is closed
-        turn.callback(self._body_turn.release)
+        await self._transaction_lock.acquire()
+        lock = contextlib.ExitStack()  # released once, however often it is closed
+        lock.callback(self._transaction_lock.release)
         try:
             while True:
                 await self._write(lambda _: None)
                 with contextlib.suppress(StoreUnavailable):  # another process's body holds it; that ends
-                    return await SqliteTaskTransaction.open(self.path, hold_seconds, turn.close)
+                    return await SqliteTaskTransaction.open(self.path, hold_seconds, lock.close)
         except BaseException:
-            turn.close()
+            lock.close()
             raise
 
     async def cancel_requests(self, node_id: str) -> list[int]:

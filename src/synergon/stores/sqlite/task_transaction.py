@@ -78,21 +78,21 @@ class SqliteTaskTransaction:
             raise translate(error, path) from error
         return cls(connection, path, hold_seconds, on_end)
 
-    async def finish(self, settlement: FencedOutcome) -> Verdict:
+    async def finish(self, fenced: FencedOutcome) -> Verdict:
         """Settle a success and commit; if it is none any more, roll back."""
-        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, settlement)
+        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, fenced)
 
     async def rollback(self) -> None:
         """Undo what the body wrote."""
         await asyncio.get_running_loop().run_in_executor(_endings, self._close)
 
-    def _finish(self, settlement: FencedOutcome) -> Verdict:
+    def _finish(self, fenced: FencedOutcome) -> Verdict:
         with self._lock:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
                 transaction = Transaction(self.connection)
-                (verdict,) = finish.finish(transaction, [settlement])
+                (verdict,) = finish.finish(transaction, [fenced])
                 transaction.flush()
                 self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
             except sqlite3.Error as error:
@@ -118,7 +118,7 @@ class SqliteTaskTransaction:
                 "writing, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
                 "(another enqueue waits for this transaction to end)"
             )
-        return "the body committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
+        return "the task function committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
 
     def _give_up(self) -> None:
         self._was_held_too_long = True

@@ -103,7 +103,7 @@ class DatabaseThread:
             if not self._jobs:
                 if self._is_closing:
                     break
-                self._rest()
+                self._pause()
                 continue
             jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), BATCH))]
             try:
@@ -113,7 +113,7 @@ class DatabaseThread:
                 self._deliver(jobs)
         self.connection.close()
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         # A caller appends first and looks at the flag then; this thread raises the flag first and looks for jobs
         # then. So one of the two always sees the other.
         self._is_asleep = True

@@ -25,7 +25,7 @@ LOOKS: Final = 8
 PATIENT_LOOKS: Final = 3
 """Whoever holds a row is a claimer too, most likely, and gone at the next look; only then it is worth halving."""
 PAUSE_SECONDS: Final = 0.01
-MOST_REFUSALS: Final = 64
+MOST_REJECTIONS: Final = 64
 """How often a claim halves, whatever is held."""
 
 
@@ -54,17 +54,17 @@ class _Contest:
         self._run = run
         self._request = request
         self._held: set[int] = set()
-        self._refusals = 0
+        self._rejections = 0
 
     async def has_taken_what_it_saw(self, *, halves: bool) -> bool:
         """Look and take once; False: others were quicker, and there may be more."""
         rows = await self._run(_look, self._rest(), sorted(self._held))
         self.is_open, self.demanding = rows[0]["is_open"], frozenset(rows[0]["demanding"])
         ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
-        before, refusals = len(self.taken), self._refusals
+        before, rejections = len(self.taken), self._rejections
         if ids:
             await self._take(ids, halves=halves)
-        if self._refusals > refusals:
+        if self._rejections > rejections:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
         return len(self.taken) - before == len(ids)
 
@@ -81,12 +81,12 @@ class _Contest:
         try:
             self.taken += await self._run(_take, self._request, ids)
         except RowHeld:
-            self._refusals += 1
+            self._rejections += 1
             if halves:
                 await self._take_halves(ids)
 
     async def _take_halves(self, ids: Sequence[int]) -> None:
-        if len(ids) == 1 or self._refusals >= MOST_REFUSALS:
+        if len(ids) == 1 or self._rejections >= MOST_REJECTIONS:
             self._held.update(ids)
             return
         middle = len(ids) // 2

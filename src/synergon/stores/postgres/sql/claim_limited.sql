@@ -160,7 +160,7 @@ WHERE id = ANY (ARRAY(
 ))
 RETURNING id
 
--- name: demands
+-- name: requirement_texts
 -- What the ready tasks of a kind requirements, in open queues.
 WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (

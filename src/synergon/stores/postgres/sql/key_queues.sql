@@ -180,10 +180,10 @@ SELECT kind, limit_key, next_at FROM unnest($1::text[], $2::text[], $3::bigint[]
 ORDER BY kind, limit_key
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at
 
--- name: give_turns
-UPDATE {schema}.task SET state = 'scheduled', run_at = turn.run_at
-FROM unnest($1::bigint[], $2::timestamptz[]) AS turn (id, run_at)
-WHERE task.id = turn.id AND task.id = ANY ($1) AND state || '' = 'waiting'
+-- name: defer
+UPDATE {schema}.task SET state = 'scheduled', run_at = next_start.run_at
+FROM unnest($1::bigint[], $2::timestamptz[]) AS next_start (id, run_at)
+WHERE task.id = next_start.id AND task.id = ANY ($1) AND state || '' = 'waiting'
 RETURNING task.id, kind
 
 -- name: nudge

@@ -17,7 +17,7 @@ WHERE id = $1
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
-SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_left,
+SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
     extract(epoch FROM now() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 

@@ -19,12 +19,12 @@ UPDATE {schema}.task SET errors = $2 WHERE id = $1
 
 -- name: revive
 INSERT INTO {schema}.task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
     tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
 )
 SELECT
     id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
-    claim_no, settled_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
+    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
     provider, requirements
 FROM {schema}.history WHERE id = $1
 ON CONFLICT DO NOTHING

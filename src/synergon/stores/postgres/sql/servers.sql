@@ -2,10 +2,10 @@
 SELECT name, declared FROM {schema}.provider WHERE name = ANY ($1)
 
 -- name: declare_provider
-INSERT INTO {schema}.provider (name, declared, rest_after, rest_first, rest_cap) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO {schema}.provider (name, declared, backoff_after, backoff_first, backoff_cap) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE
-SET declared = excluded.declared, rest_after = excluded.rest_after, rest_first = excluded.rest_first,
-    rest_cap = excluded.rest_cap
+SET declared = excluded.declared, backoff_after = excluded.backoff_after, backoff_first = excluded.backoff_first,
+    backoff_cap = excluded.backoff_cap
 WHERE provider.declared <> excluded.declared
 
 -- name: lock_provider
@@ -30,8 +30,8 @@ SELECT address FROM {schema}.server WHERE provider = ANY ($1)
 
 -- name: lock_pools
 SELECT server.provider, address, capacity, failures,
-    resting_until IS NOT NULL AND resting_until > statement_timestamp() AS is_resting,
-    (SELECT rest_after FROM {schema}.provider WHERE name = server.provider) AS rest_after,
+    backs_off_until IS NOT NULL AND backs_off_until > statement_timestamp() AS is_backed_off,
+    (SELECT backoff_after FROM {schema}.provider WHERE name = server.provider) AS backoff_after,
     ARRAY(
         SELECT name FROM {schema}.task_limit
         WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
@@ -39,7 +39,7 @@ SELECT server.provider, address, capacity, failures,
 FROM {schema}.server WHERE server.provider = ANY ($1) ORDER BY server.provider, address FOR UPDATE
 
 -- name: servers
-SELECT provider, address, capacity, failures, resting_until FROM {schema}.server
+SELECT provider, address, capacity, failures, backs_off_until FROM {schema}.server
 
 -- name: used_servers
 SELECT provider, server, count(*) FROM {schema}.task WHERE slot IS NOT NULL GROUP BY provider, server
@@ -48,10 +48,10 @@ SELECT provider, server, count(*) FROM {schema}.task WHERE slot IS NOT NULL GROU
 -- Servers of which a success is news.
 SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
-WHERE failures > 0 OR rests > 0 OR resting_until IS NOT NULL
+WHERE failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL
 
 -- name: lock_health
-SELECT server.provider, address, failures, rests, resting_until, rest_after, rest_first, rest_cap,
+SELECT server.provider, address, failures, backoffs, backs_off_until, backoff_after, backoff_first, backoff_cap,
     statement_timestamp() AS now
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address)
 JOIN {schema}.server USING (provider, address)
@@ -59,4 +59,4 @@ JOIN {schema}.provider ON provider.name = server.provider
 ORDER BY server.provider, address FOR UPDATE OF server
 
 -- name: set_health
-UPDATE {schema}.server SET failures = $3, rests = $4, resting_until = $5 WHERE provider = $1 AND address = $2
+UPDATE {schema}.server SET failures = $3, backoffs = $4, backs_off_until = $5 WHERE provider = $1 AND address = $2

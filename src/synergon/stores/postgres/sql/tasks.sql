@@ -1,7 +1,7 @@
 -- name: now
 SELECT now()
 
--- name: begin_body
+-- name: begin_task_transaction
 SELECT now(), current_setting('transaction_read_only') = 'on' AS is_read_only
 FROM set_config('idle_in_transaction_session_timeout', $1, true)
 
@@ -125,7 +125,7 @@ RETURNING id, state
 -- name: add_queues
 INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT DO NOTHING
 
--- name: take_turn
+-- name: lock_keys
 SELECT name FROM {schema}.lock_row WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
@@ -159,13 +159,13 @@ WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
         WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements > '' LIMIT 1
-    ) AS is_demanding
+    ) AS has_requirements
     FROM unnest($2::text[], $3::integer[], $6::integer[]) AS kind_request (kind, count, rank)
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
 demanding AS MATERIALIZED (
-    SELECT DISTINCT kind FROM ready_group WHERE is_demanding
+    SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
     SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
@@ -286,10 +286,10 @@ SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors, l
 FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
 
--- name: settled
-SELECT id, settled_no, state, kind FROM {schema}.history WHERE id = ANY ($1)
+-- name: finished
+SELECT id, finished_no, state, kind FROM {schema}.history WHERE id = ANY ($1)
 UNION ALL
-SELECT id, settled_no, state, kind FROM {schema}.task WHERE id = ANY ($1)
+SELECT id, finished_no, state, kind FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: end
 -- Moves rows to the history. Which ids, and with what, are parallel arrays, in the order of ids.
@@ -298,12 +298,12 @@ WITH ended AS (
 )
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
     overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
 )
 SELECT
     id, kind, queue, $3, $4, priority, run_at, payload, ($2::text[])[width_bucket(id, $1::bigint[])], attempts,
-    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key,
+    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key,
     cancel_requested, overdue, enqueued_at, started_at, statement_timestamp(), expires_at, overrides, tags, meta,
     progress, errors, limit_key, group_id, is_command, target, provider, requirements
 FROM ended
@@ -320,7 +320,7 @@ WITH ended AS (
         AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL
         AND (slot IS NULL OR NOT EXISTS (
             SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
-                AND (failures > 0 OR rests > 0 OR resting_until IS NOT NULL)
+                AND (failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL)
         ))
     RETURNING id, kind, queue, priority, run_at, payload, attempts, max_attempts, crashes, claim_no, node_id, server, key,
         cancel_requested, overdue, enqueued_at, started_at, expires_at, overrides, tags, meta, progress, errors,
@@ -329,7 +329,7 @@ WITH ended AS (
 moved AS (
     INSERT INTO {schema}.history (
         id, kind, queue, state, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-        settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+        finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
         overrides, tags, meta, progress, errors, limit_key, is_command, target, provider, requirements
     )
     SELECT
@@ -376,7 +376,7 @@ SET state = CASE
     END,
     limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
-    node_id = NULL, overdue = false, settled_no = CASE WHEN $3 THEN claim_no ELSE settled_no END,
+    node_id = NULL, overdue = false, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
     protected_until = CASE
         WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', protected_until) ELSE protected_until
     END
@@ -417,7 +417,7 @@ ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 SELECT ceil(extract(epoch FROM least(
     (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
     (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running'),
-    (SELECT min(resting_until) FROM {schema}.server WHERE resting_until > now())
+    (SELECT min(backs_off_until) FROM {schema}.server WHERE backs_off_until > now())
 ) - now()) * 1000000)::bigint
 
 -- name: lock_holder

@@ -22,7 +22,7 @@ CREATE TABLE synergon_task (
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL DEFAULT 0,
     claim_no         INTEGER NOT NULL DEFAULT 0,
-    settled_no       INTEGER, -- the last claim whose owner settled it
+    finished_no       INTEGER, -- the last claim whose owner settled it
     node_id          TEXT,
     key              TEXT,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
@@ -88,7 +88,7 @@ CREATE TABLE synergon_history (
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL,
     claim_no         INTEGER NOT NULL,
-    settled_no       INTEGER,
+    finished_no       INTEGER,
     node_id          TEXT,
     server           TEXT,
     key              TEXT,
@@ -145,9 +145,9 @@ CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
 CREATE TABLE synergon_provider (
     name       TEXT PRIMARY KEY,
     declared   TEXT    NOT NULL,
-    rest_after INTEGER CHECK (rest_after > 0),
-    rest_first INTEGER NOT NULL CHECK (rest_first >= 0),
-    rest_cap   INTEGER NOT NULL CHECK (rest_cap >= 0)
+    backoff_after INTEGER CHECK (backoff_after > 0),
+    backoff_first INTEGER NOT NULL CHECK (backoff_first >= 0),
+    backoff_cap   INTEGER NOT NULL CHECK (backoff_cap >= 0)
 ) WITHOUT ROWID;
 
 CREATE TABLE synergon_server (
@@ -155,11 +155,11 @@ CREATE TABLE synergon_server (
     address       TEXT    NOT NULL,
     capacity      INTEGER CHECK (capacity >= 0),
     failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
-    rests         INTEGER NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
-    resting_until INTEGER,
+    backoffs         INTEGER NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- without a success since
+    backs_off_until INTEGER,
     PRIMARY KEY (provider, address)
 ) WITHOUT ROWID;
-CREATE INDEX synergon_server_rest ON synergon_server (resting_until) WHERE resting_until IS NOT NULL;
+CREATE INDEX synergon_server_backoff ON synergon_server (backs_off_until) WHERE backs_off_until IS NOT NULL;
 
 CREATE TABLE synergon_group (
     id         INTEGER PRIMARY KEY,

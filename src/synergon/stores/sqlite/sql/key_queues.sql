@@ -112,11 +112,11 @@ RETURNING id
 INSERT INTO synergon_rate (kind, limit_key, next_at) VALUES (?, ?, ?)
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at
 
--- name: has_turn
+-- name: is_deferred
 SELECT 1 FROM synergon_task
 WHERE kind = ? AND limit_key = ? AND state = 'scheduled' AND run_at <= ? LIMIT 1
 
--- name: give_turn
+-- name: defer
 UPDATE synergon_task SET state = 'scheduled', run_at = ? WHERE id = ? AND state = 'waiting'
 
 -- name: prune_rates

@@ -16,7 +16,7 @@ SELECT name, value, every, burst FROM synergon_limit ORDER BY name
 -- What running tasks are counted against. Lines have limits of their own.
 SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
 
--- name: holdings
+-- name: held_permits
 -- Without a slot the server is only the last one.
 SELECT holds, provider, iif(slot IS NULL, NULL, server), slot FROM synergon_task WHERE holds IS NOT NULL
 

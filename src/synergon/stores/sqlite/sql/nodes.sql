@@ -23,7 +23,7 @@ UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?
 -- name: uncordon
 UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
 
--- name: standing
+-- name: lease_and_cordon
 SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
 -- name: leases

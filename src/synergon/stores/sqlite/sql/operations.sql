@@ -9,11 +9,11 @@ UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
 
 -- name: revive
 INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
     tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
 )
 SELECT
-    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts, claim_no, settled_no, key, enqueued_at, overrides,
+    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
     tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
 FROM synergon_history WHERE id = ?
 

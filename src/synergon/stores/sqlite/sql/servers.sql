@@ -2,10 +2,10 @@
 SELECT declared FROM synergon_provider WHERE name = ?
 
 -- name: declare_provider
-INSERT INTO synergon_provider (name, declared, rest_after, rest_first, rest_cap) VALUES (?, ?, ?, ?, ?)
+INSERT INTO synergon_provider (name, declared, backoff_after, backoff_first, backoff_cap) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
-SET declared = excluded.declared, rest_after = excluded.rest_after, rest_first = excluded.rest_first,
-    rest_cap = excluded.rest_cap
+SET declared = excluded.declared, backoff_after = excluded.backoff_after, backoff_first = excluded.backoff_first,
+    backoff_cap = excluded.backoff_cap
 
 -- name: add_server
 -- One that stays keeps its health.
@@ -21,21 +21,21 @@ WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (
     AND state <> 'running'
 
 -- name: pool
-SELECT server.provider, address, capacity, failures, resting_until, rest_after
+SELECT server.provider, address, capacity, failures, backs_off_until, backoff_after
 FROM json_each(?) AS wanted CROSS JOIN synergon_provider AS provider CROSS JOIN synergon_server AS server
 WHERE provider.name = wanted.value AND server.provider = provider.name
 ORDER BY server.provider, address
 
 -- name: servers
-SELECT provider, address, capacity, failures, resting_until FROM synergon_server
+SELECT provider, address, capacity, failures, backs_off_until FROM synergon_server
 
 -- name: used_servers
 SELECT provider, server, count(*) FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
 
 -- name: health
-SELECT failures, rests, resting_until, rest_after, rest_first, rest_cap
+SELECT failures, backoffs, backs_off_until, backoff_after, backoff_first, backoff_cap
 FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
 WHERE server.provider = ? AND address = ? AND provider.name = server.provider
 
 -- name: set_health
-UPDATE synergon_server SET failures = ?, rests = ?, resting_until = ? WHERE provider = ? AND address = ?
+UPDATE synergon_server SET failures = ?, backoffs = ?, backs_off_until = ? WHERE provider = ? AND address = ?

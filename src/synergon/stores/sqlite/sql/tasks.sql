@@ -43,22 +43,22 @@ WHERE id = ? AND state <> 'running'
 SELECT id, claim_no, kind, queue, cancel_requested, is_command, limit_key, group_id FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
 
--- name: settled
+-- name: finished
 -- What became of a claim that its owner has settled before.
-SELECT state, kind FROM synergon_history WHERE id = :id AND settled_no = :claim_no
+SELECT state, kind FROM synergon_history WHERE id = :id AND finished_no = :claim_no
 UNION ALL
-SELECT state, kind FROM synergon_task WHERE id = :id AND settled_no = :claim_no
+SELECT state, kind FROM synergon_task WHERE id = :id AND finished_no = :claim_no
 
 -- name: end
 -- One statement for a whole batch of pairs [id, result]: starting a statement costs more than its rows do.
 INSERT INTO synergon_history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
     overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
 )
 SELECT
     task.id, kind, queue, ?, ?, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
-    max_attempts, crashes, claim_no, CASE WHEN ? THEN claim_no ELSE settled_no END, node_id, server, task.key,
+    max_attempts, crashes, claim_no, CASE WHEN ? THEN claim_no ELSE finished_no END, node_id, server, task.key,
     cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags, meta, progress, errors,
     limit_key, group_id, is_command, target, provider, requirements
 FROM json_each(?) AS ended CROSS JOIN synergon_task AS task
@@ -96,10 +96,10 @@ UPDATE synergon_task SET errors = ? WHERE id = ?
 -- Back among the tasks that may run, at `run_at`. It holds nothing any more; its server stays, as the last one.
 UPDATE synergon_task
 SET state = ?, run_at = coalesce(?, run_at), node_id = NULL, overdue = 0,
-    settled_no = CASE WHEN ? THEN claim_no ELSE settled_no END, holds = NULL, slot = NULL
+    finished_no = CASE WHEN ? THEN claim_no ELSE finished_no END, holds = NULL, slot = NULL
 WHERE id = ? AND state = 'running'
 
--- name: spare
+-- name: protect
 UPDATE synergon_task SET protected_until = max(coalesce(protected_until, 0), ?) WHERE id = ? AND state = 'running'
 
 -- name: charge
@@ -125,5 +125,5 @@ SELECT min(moment) FROM (
     UNION ALL
     SELECT min(expires_at) FROM synergon_task WHERE expires_at IS NOT NULL AND state <> 'running'
     UNION ALL
-    SELECT min(resting_until) FROM synergon_server WHERE resting_until > ?
+    SELECT min(backs_off_until) FROM synergon_server WHERE backs_off_until > ?
 )

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     max_attempts     integer     CHECK (max_attempts >= 1),
     crashes          integer     NOT NULL DEFAULT 0 CHECK (crashes >= 0),
     claim_no         bigint      NOT NULL DEFAULT 0,
-    settled_no       bigint,
+    finished_no       bigint,
     node_id          text,
     limit_key        text,   -- the line of its kind that it stands in
     group_id         bigint, -- the group that has not ended before it has
@@ -86,7 +86,7 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
     max_attempts     integer,
     crashes          integer     NOT NULL,
     claim_no         bigint      NOT NULL,
-    settled_no       bigint,
+    finished_no       bigint,
     node_id          text,
     limit_key        text,
     group_id         bigint,
@@ -177,9 +177,9 @@ CREATE INDEX IF NOT EXISTS rate_age ON {schema}.rate (next_at ASC);
 CREATE TABLE IF NOT EXISTS {schema}.provider (
     name       text   PRIMARY KEY,
     declared   text   NOT NULL,
-    rest_after bigint CHECK (rest_after > 0),
-    rest_first bigint NOT NULL CHECK (rest_first >= 0),
-    rest_cap   bigint NOT NULL CHECK (rest_cap >= 0)
+    backoff_after bigint CHECK (backoff_after > 0),
+    backoff_first bigint NOT NULL CHECK (backoff_first >= 0),
+    backoff_cap   bigint NOT NULL CHECK (backoff_cap >= 0)
 );
 
 CREATE TABLE IF NOT EXISTS {schema}.server (
@@ -187,8 +187,8 @@ CREATE TABLE IF NOT EXISTS {schema}.server (
     address       text   NOT NULL,
     capacity      bigint CHECK (capacity >= 0),
     failures      bigint NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
-    rests         bigint NOT NULL DEFAULT 0 CHECK (rests >= 0),    -- without a success since
-    resting_until timestamptz,
+    backoffs         bigint NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- without a success since
+    backs_off_until timestamptz,
     PRIMARY KEY (provider, address)
 );
 

@@ -106,7 +106,7 @@ RETURNING id
 -- Whether somebody holds it.
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
 
--- name: demands
+-- name: requirement_texts
 WITH RECURSIVE ready_group (queue, shard, requirements) AS (
     SELECT queue.name, shard.number, (
         SELECT requirements FROM {schema}.task

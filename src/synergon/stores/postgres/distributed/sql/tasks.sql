@@ -20,14 +20,14 @@ WITH ready_group AS MATERIALIZED (
         SELECT true FROM {schema}.task
         WHERE state = 'ready' AND shard = shard.number AND kind = kind_request.kind AND queue = queue.name AND requirements > ''
         LIMIT 1
-    ) AS is_demanding
+    ) AS has_requirements
     FROM unnest($2::text[], $3::integer[], $8::integer[]) AS kind_request (kind, count, rank)
     CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
 demanding AS MATERIALIZED (
-    SELECT DISTINCT kind FROM ready_group WHERE is_demanding
+    SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
     SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
@@ -79,12 +79,12 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
 -- The first of two steps: the rows, which the caller has locked, are written to the history.
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    settled_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
     overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
 )
 SELECT
     task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
-    CASE WHEN $5 THEN claim_no ELSE settled_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
+    CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
     started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
     is_command, target, provider, requirements
 FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
