@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "rate in no time": (lambda _: Rate(1, per=0), "Rate per must be"),
     "rate with no burst": (lambda _: Rate(1, burst=0), "Rate burst must be a whole number from 1 on, got 0"),
     "health of nothing": (lambda _: Health(failures=0), "Health failures must be a whole number from 1 on, got 0"),
-    "no rest": (lambda _: Health(backoff=0), "Health rest must be"),
+    "no rest": (lambda _: Health(backoff=0), "Health backoff must be"),
     "negative cap": (lambda _: Health(cap=-1), "Health cap must be"),
     "server outside a provider": (server_without_provider, "a Server"),
 }

@@ -37,7 +37,7 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "key_queues_of_kind": ("text", ("'lined'",), {"task_key_queue"}),
     "rates": ("text[], text[]", (KINDS, KEYS), {"task_deferred"}),
     "join_key_queue": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_deferred", "task_pkey"}),
-    "give_turns": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
+    "defer": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
     "ready_groups": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
     "ready": (
         "text[], text[], integer[], text[], bigint[], bigint, text, integer, boolean",
@@ -64,13 +64,13 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("7", "'node'", "1", "NULL", KINDS, "NULL"),
         {"task_pkey"},
     ),
-    "demands": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
+    "requirement_texts": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_ready_groups": (
         "text, text[], text[], bigint, bigint, integer, text[], text[]",
         ("'lined'", DEMANDS, "NULL", "1", "7", "100", TEXTS, TEXTS),
         {"task_ready", "task_pkey"},
     ),
-    "place_of": ("bigint", ("7",), {"task_pkey"}),
+    "position_of": ("bigint", ("7",), {"task_pkey"}),
     "ahead_ready": ("text, bigint, bigint, bigint", ("'lined'", "1", "7", "1000"), {"task_ready"}),
     "ahead_in_key_queue": (
         "text, text, text, bigint, bigint, bigint",

@@ -246,7 +246,7 @@ def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection
     )
 
 
-@pytest.mark.parametrize("name", ["ready_among", "reserve", "spare", "position"])
+@pytest.mark.parametrize("name", ["ready_among", "reserve", "protect", "position"])
 def test_single_tasks_are_found_by_id(planner: sqlite3.Connection, name: str) -> None:
     steps = plan(planner, name, *["[]"] * SQL[name].count("?"))
     assert steps == ["SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"]

@@ -115,7 +115,7 @@ def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Co
 
 
 def test_a_turn_that_was_given_is_found_by_its_moment(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "has_turn", "work", "key-1", NOW)
+    (step,) = plan(planner, "is_deferred", "work", "key-1", NOW)
     assert "synergon_task_deferred (kind=? AND limit_key=? AND run_at<?)" in step
 
 
