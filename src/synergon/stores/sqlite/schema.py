@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from synergon.errors import SchemaError, StoreError
-from synergon.stores.sqlite.connection import connect, refuse_folder, translate
+from synergon.stores.sqlite.connection import connect, reject_folder, translate
 from synergon.stores.sqlite.transaction import Transaction
 
-MIGRATION_WAIT_MILLISECONDS: Final = 30_000
+MIGRATION_WAIT_SECONDS: Final = 30.0
 
 
 def migrations() -> list[str]:
@@ -25,9 +25,8 @@ def migrations() -> list[str]:
 
 def prepare(path: Path) -> None:
     """Bring the file to this code's version, beside any number of processes that do the same."""
-    connection = connect(path)
+    connection = connect(path, lock_wait_seconds=MIGRATION_WAIT_SECONDS)
     try:
-        connection.execute(f"PRAGMA busy_timeout = {MIGRATION_WAIT_MILLISECONDS}")
         if _version(connection) != len(migrations()):
             _migrate(connection, path)
     except sqlite3.Error as error:
@@ -98,7 +97,7 @@ def version_at(path: Path) -> int | None:
     """The version of the file, which is only looked at. 0: it has no tables of ours; None: there is no file."""
     if not path.exists():
         return None
-    refuse_folder(path)
+    reject_folder(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return _version(connection)
