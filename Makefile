@@ -18,12 +18,14 @@ test: $(VENV)/.test  ## all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 test-all-pythons:  ## all tests on every Python from 3.11 to 3.14 that is on the path, each in build/python3.*
-	@passed= failed= missing=; for python in $(PYTHONS); do \
-		if ! $$python -c "import ensurepip, venv" 2>/dev/null; then missing="$$missing $$python"; \
+	@passed= failed= missing= unusable=; for python in $(PYTHONS); do \
+		if ! command -v $$python >/dev/null || ! $$python -c "" 2>/dev/null; then missing="$$missing $$python"; \
+		elif ! $$python -c "import ensurepip, venv" 2>/dev/null; then unusable="$$unusable $$python"; \
 		elif $(MAKE) test PYTHON=$$python VENV=build/$$python; then passed="$$passed $$python"; \
 		else failed="$$failed $$python"; fi; \
 	done; \
 	echo "passed:$${passed:- none}; failed:$${failed:- none}; not found:$${missing:- none}"; \
+	test -z "$$unusable" || echo "not tested for want of ensurepip, without which there is no venv:$$unusable"; \
 	test -n "$$passed" && test -z "$$failed"
 
 long: $(VENV)/.test  ## the long forms of those tests that have one: a quarter of an hour

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,8 @@ class Watcher:
         command = [sys.executable, __file__, str(folder.resolve())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         atexit.register(self.close)
+        # A process that is forked off has a copy of the pipe, and may outlive this one.
+        os.register_at_fork(after_in_child=cast("IO[bytes]", self._process.stdin).close)
 
     def close(self) -> None:
         """Return when the server has ended and its folder is gone."""

@@ -426,10 +426,6 @@ class Engine:
         inserted = self.enqueuer.enqueue_sync(listed, conn)
         return [Handle.of(self, found, call.task_type) for found, call in zip(inserted, listed, strict=True)]
 
-    async def enqueue_one(self, call: Call[Value]) -> Handle[Value]:
-        """`enqueue` for a single call, by the shortest way."""
-        return Handle.of(self, await self.enqueuer.enqueue_one(call), call.task_type)
-
     @must_await(sync="group_sync")
     async def group(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
         """Store tasks that belong together, all or none; `then` runs once all of them have ended, however."""

@@ -26,7 +26,7 @@ asyncio.run(produce())
 async def test_a_result_comes_back_to_the_process_that_asked_for_the_work(cluster: Cluster) -> None:
     worker = await cluster.start()
     async with Engine(cluster.engine.settings.url) as producer:
-        handle = await producer.enqueue_one(bodies.hold.call("task", first=0.5))
+        (handle,) = await producer.enqueue([bodies.hold.call("task", first=0.5)])
         assert await handle.result(timeout=30) == "task"
     assert cluster.journal.entries("ends", "task")[0].pid == worker.pid != os.getpid()
 

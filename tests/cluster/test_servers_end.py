@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ STARTS: Final = {
     "it = running_server(Path(tempfile.mkdtemp(prefix='bench-'))); it.__enter__()",
     "pgbouncer": "from tests.pgbouncer_server import pooled_url; it = pooled_url(); it.__enter__()",
 }
-WAITS: Final = "; print('started', flush=True); input()"
+SAYS: Final = "; print('started', flush=True)"
 
 
 @pytest.fixture
@@ -36,13 +38,13 @@ def folder() -> Iterator[Path]:
         yield Path(path).resolve()
 
 
-def started(where: str, folder: Path) -> subprocess.Popen[str]:
-    """A process that has started its servers and goes on."""
+def started(where: str, folder: Path, then: str = "; input()") -> subprocess.Popen[str]:
+    """A process that has started its servers, and then does that."""
     if where == "pgbouncer":
         installed_program()
     environment = {name: value for name, value in os.environ.items() if name != "SYNERGON_TEST_PG"}
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTS[where] + WAITS],
+        [sys.executable, "-c", STARTS[where] + SAYS + then],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -65,6 +67,65 @@ async def test_no_server_outlives_a_process_that_is_killed(where: str, folder: P
     with started(where, folder) as process:
         process.kill()
     await until(lambda: not left_behind(folder))
+
+
+START_SECONDS: Final = 120.0
+"""How long servers may take to start, on a machine with much else to do."""
+
+SUITE: Final = """
+import os, time
+from pathlib import Path
+import pytest
+from tests.postgres_server import server_url
+
+@pytest.mark.parametrize("number", range(2))
+def test_waits(number):
+    server_url()
+    Path(os.environ["TMPDIR"], f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+"""
+
+
+def started_suite(folder: Path) -> subprocess.Popen[bytes]:
+    """A pytest with two workers, each of which starts a server and waits."""
+    (folder / "test_suite.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--max-worker-restart", "0"]
+    options = ["--confcutdir", str(folder), "-c", str(ROOT / "pyproject.toml"), str(folder / "test_suite.py")]
+    environment = {name: value for name, value in os.environ.items() if name != "SYNERGON_TEST_PG"}
+    return subprocess.Popen(
+        [*command, *options], cwd=ROOT, env=environment | {"TMPDIR": str(folder)}, stdout=subprocess.DEVNULL
+    )
+
+
+def worker_ids(folder: Path) -> list[int]:
+    """The workers whose servers run."""
+    return [int(path.name.partition("-")[2]) for path in folder.glob("worker-*")]
+
+
+@pytest.mark.parametrize("killed", ["pytest", "its workers"])
+async def test_no_server_outlives_a_suite_that_is_killed(killed: str, folder: Path) -> None:
+    with started_suite(folder) as suite:
+        try:
+            await until(lambda: len(worker_ids(folder)) == 2, START_SECONDS)
+            if killed == "its workers":
+                for worker_id in worker_ids(folder):
+                    os.kill(worker_id, signal.SIGKILL)
+                await asyncio.to_thread(suite.wait)
+        finally:
+            suite.kill()
+    await until(lambda: not left_behind(folder), START_SECONDS)
+
+
+async def test_no_server_outlives_its_process_because_of_a_fork(folder: Path) -> None:
+    """A process that was forked off has a copy of every open pipe."""
+    fork = "; import os, time; child = os.fork(); child or time.sleep(600); print(child, flush=True); input()"
+    with started("tests", folder, fork) as process:
+        child = int(cast("IO[str]", process.stdout).readline())
+        process.kill()
+    try:
+        await until(lambda: not left_behind(folder))
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("where", ["tests", "pgbouncer"])

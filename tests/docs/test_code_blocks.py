@@ -1,4 +1,4 @@
-"""Every program in README and docs runs as it stands, in an empty folder."""
+"""The programs in README and docs run as they stand, each in an empty folder; the few that cannot say why."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_reference_has_every_method_and_field(owner: type, name: str) -> Non
     assert is_mentioned(name), f"{REFERENCE} does not mention {owner.__name__}.{name}"
 
 
-INTERNAL = {"stop_node", "stop_soon", "enqueue_one", "store", "waiters", "node", "register", "name_in_code"}
+INTERNAL = {"stop_node", "stop_soon", "store", "waiters", "node", "register", "name_in_code"}
 """What other parts of synergon ask of an engine; nothing is promised about it."""
 
 

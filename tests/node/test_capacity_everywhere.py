@@ -157,7 +157,7 @@ async def test_it_is_spoken_of_too_where_only_the_nodes_know_what_a_kind_demands
 
     async with producer, engine.worker():
         for kind in ("infer", "train", "train"):
-            await producer.enqueue_one(producer.call(kind))
+            await producer.enqueue([producer.call(kind)])
         await producer.enqueue([producer.call("train")])
     said = [message for message in caplog.messages if "no live node" in message]
     assert len(said) == 1

@@ -545,7 +545,7 @@ def test_the_sync_twin_joins_the_callers_transaction_in_the_callers_thread(sqlit
 async def test_a_body_waits_for_its_turn_while_somebody_else_holds_the_database(
     engine: Engine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synergon.stores.sqlite.task_transaction.LOCK_WAIT_MILLISECONDS", 50)
+    monkeypatch.setattr("synergon.stores.sqlite.task_transaction.LOCK_WAIT_SECONDS", 0.05)
     gate = Gate()
 
     @engine.task

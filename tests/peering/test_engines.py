@@ -60,11 +60,13 @@ async def test_a_single_task_is_announced_before_its_caller_continues(
 ) -> None:
     worker, producer = new_peer(), new_peer()
 
-    @worker.task
     async def quick() -> None: ...
 
+    worker.task(quick)
+    of_producer = producer.task(quick)
+
     async with worker.worker(), producer:
-        handle = await producer.enqueue_one(producer.call("quick"))
+        handle = await of_producer.enqueue()
         await handle.result(timeout=PATIENCE_SECONDS)  # by now they know each other
         await asyncio.sleep(2 * MIN_INTERVAL_SECONDS)
         assert producer.peers is not None
@@ -76,7 +78,7 @@ async def test_a_single_task_is_announced_before_its_caller_continues(
             return await send(address, envelope)
 
         monkeypatch.setattr(producer.peers._transport, "send", noted)
-        handle = await producer.enqueue_one(producer.call("quick"))
+        handle = await of_producer.enqueue()
         assert len(sent) == 1
         await handle.result(timeout=PATIENCE_SECONDS)
 

@@ -56,9 +56,14 @@ class SimulatedExecutor:
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         value, error = function()
-        if error is None and inspect.iscoroutine(value):
-            return await asyncio.shield(self._process.start(_ended(value)))
-        return value, error
+        if error is not None or not inspect.iscoroutine(value):
+            return value, error
+        body = self._process.start(value)
+        await asyncio.wait([body])  # it goes on if this is cancelled, as a thread does
+        try:
+            return body.result(), None
+        except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+            return None, error
 
     def children_that_fit(self, limit: int) -> int:
         """There is memory for all."""
@@ -164,10 +169,3 @@ class SilentLink(AttemptLink):
 
 def _told(control: Control) -> ChildControl:
     return ChildControl(type(control).__name__, str(control), getattr(control, "seconds", 0.0))
-
-
-async def _ended(body: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return await body, None
-    except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
-        return None, error

@@ -6,10 +6,12 @@ The stories also find batchers that are broken on purpose, so they can find a fa
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -215,11 +217,22 @@ class Story:
             assert caller.is_bad, "neighbours are spared"
         else:
             assert self._has_trouble, f"{error!r} without a reason"
-            assert isinstance(error, StoreError | RuntimeError)
+            assert isinstance(error, StoreError | RuntimeError | NotConnected)
+            assert not (isinstance(error, NotConnected) and caller.stored[0])
 
 
-def tell(batcher_type: type[InsertBatcher], told: Sequence[Step]) -> None:
-    loop = VirtualLoop()
+class EagerLoop(VirtualLoop):
+    """Begins each task inside `create_task`, as `asyncio.eager_task_factory` does."""
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, eager_start=True, **options)  # type: ignore[call-arg]  # new in 3.12
+
+
+needs_eager_tasks = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks need Python 3.12")
+
+
+def tell(batcher_type: type[InsertBatcher], told: Sequence[Step], loop_type: type[VirtualLoop] = VirtualLoop) -> None:
+    loop = loop_type()
     loop.run(Story(batcher_type).tell(told))
     assert loop.complaints == []
 
@@ -228,6 +241,33 @@ def tell(batcher_type: type[InsertBatcher], told: Sequence[Step]) -> None:
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_every_call_ends_and_its_tasks_are_stored_once_or_its_caller_has_the_error(told: Sequence[Step]) -> None:
     tell(InsertBatcher, told)
+
+
+@needs_eager_tasks
+@given(stories)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_so_it_does_when_tasks_begin_at_once(told: Sequence[Step]) -> None:
+    tell(InsertBatcher, told, EagerLoop)
+
+
+@pytest.mark.parametrize("cancels", [1, 2], ids=["that is out of patience", "that is cancelled twice"])
+async def test_an_error_after_the_end_of_a_cancelled_caller_is_not_logged(cancels: int) -> None:
+    logged: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
+    database = Database()
+    batcher = InsertBatcher(database.insert, cancel_seconds=0.001 if cancels == 1 else PATIENCE_SECONDS)
+    caller = asyncio.create_task(batcher.insert([NewTask(kind="good")]))
+    for _ in range(cancels):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.cancel()
+    await asyncio.wait([caller])
+    assert database.is_asked
+    database.answer("away")
+    await batcher.close(PATIENCE_SECONDS)
+    del caller
+    gc.collect()
+    assert logged == []
 
 
 # ---------------------------------------------------------------- broken on purpose
@@ -248,17 +288,33 @@ class CountsEndedFlushers(InsertBatcher):
         if self._flusher is None:
             super()._start_flusher()
 
-    def _end(self, flusher: asyncio.Task[None]) -> None:
+    def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
         if flusher.cancelled():
-            super()._end(flusher)
+            super()._fail_waiting(flusher)
         self._flusher = None
 
 
 class LeavesWhatItHad(InsertBatcher):
     """A flusher that is cancelled says nothing to those it worked for."""
 
-    def _end(self, flusher: asyncio.Task[None]) -> None:
+    def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
         """Nothing."""
+
+
+class LeavesItsStatement(InsertBatcher):
+    """A flusher that is cancelled says nothing to those whose statement was under way."""
+
+    async def _flush(self) -> None:
+        while self._take():
+            await self._insert_together()
+
+
+class FailsTheNextStatement(LeavesItsStatement):
+    """The callback of a flusher fails what is under way, also when the next flusher has begun that."""
+
+    def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
+        insert_batcher._fail(self._under_way, StoreUnavailable("closed"))
+        super()._fail_waiting(flusher)
 
 
 class InsertsInTheCaller(InsertBatcher):
@@ -297,6 +353,7 @@ MUTANTS: Final = (
     LooksOnce,
     CountsEndedFlushers,
     LeavesWhatItHad,
+    LeavesItsStatement,
     InsertsInTheCaller,
     FailsNeighbours,
     TriesAgain,
@@ -330,12 +387,18 @@ def test_the_stories_find_a_batcher_that_is_broken_on_purpose(mutant: type[Inser
         find_fault(lambda told: tell(mutant, told))
 
 
+@needs_eager_tasks
+def test_the_stories_find_a_batcher_that_fails_the_next_statement() -> None:
+    with pytest.raises(AssertionError):
+        find_fault(lambda told: tell(FailsTheNextStatement, told, EagerLoop))
+
+
 def test_the_stories_find_a_batcher_that_lets_a_cancelled_caller_go_before_its_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def at_once(_call: insert_batcher._Call, _patience_seconds: float) -> None:
         """Nothing."""
 
-    monkeypatch.setattr(insert_batcher._Call, "ended", at_once)
+    monkeypatch.setattr(insert_batcher._Call, "wait_for_statement", at_once)
     with pytest.raises(AssertionError):
         find_fault(lambda told: tell(InsertBatcher, told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -222,11 +223,13 @@ def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: A
 
 
 def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
+    # Newer versions of SQLite see that the index has all that is asked for.
+    index = r"SEARCH synergon_task USING (COVERING )?INDEX synergon_task_ready \(kind"
     steps = plan(planner, "ready_groups_of_kind", kind="work")
     assert len(steps) == 4
-    assert all("SEARCH synergon_task USING INDEX synergon_task_ready (kind=?" in step for step in steps)
+    assert all(re.match(rf"{index}=\?", step) for step in steps)
     (step,) = plan(planner, "next_kind", "work")
-    assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind>?)"
+    assert re.fullmatch(rf"{index}>\?\)", step)
 
 
 def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:

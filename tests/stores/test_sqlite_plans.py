@@ -62,6 +62,11 @@ def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: A
     return [step for step in steps if "task" in step or "TEMP B-TREE" in step]
 
 
+def in_old_words(step: str) -> str:
+    """Without what only newer versions of SQLite say."""
+    return step.replace("COVERING ", "").replace("EXISTS ", "")
+
+
 def test_no_statement_has_numbered_parameters() -> None:
     """Up to 3.12.3, Python 3.12 takes them for named ones, and warns of each that is given by its place."""
     assert not [name for name, text in SQL.items() if re.search(r"\?\d", text)]
@@ -110,7 +115,7 @@ def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Co
     target = "SEARCH synergon_task USING INDEX synergon_task_target (kind=? AND target{}?)"
     for server in (None, "a"):
         assert plan(planner, "ready_commands", "gpu.stop", server, NOW, 500) == [target.format("=")]
-    steps = [step.replace("COVERING ", "") for step in plan(planner, "wanted_servers", kind="gpu.stop")]
+    steps = [in_old_words(step) for step in plan(planner, "wanted_servers", kind="gpu.stop")]
     assert sorted(steps) == sorted([target.format("="), target.format(">"), target.format(">")])
 
 

@@ -84,7 +84,6 @@ async def test_every_way_to_enqueue_stores_the_same_task(engine: Engine) -> None
             (await engine.enqueue([greet.call("Ada")]))[0],
             (await engine.enqueue([engine.call("greet", "Ada")]))[0],
             (await engine.enqueue([engine.call("greet", name="Ada")]))[0],
-            await engine.enqueue_one(greet.call("Ada")),
         ]
         assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
         for handle in handles:

@@ -6,13 +6,14 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.support import PATIENCE_SECONDS
+from tests.support import PATIENCE_SECONDS, until
 
-from synergon import Engine, NotConnected
+from synergon import Engine, NotConnected, State
 
 
 @pytest.fixture(params=("memory", "sqlite", "postgres"))
@@ -162,5 +163,85 @@ def test_a_call_whose_loop_has_ended_is_refused(memory_url: str) -> None:
 
     async def answer() -> None: ...
 
-    with pytest.raises(NotConnected, match="closed before this call"):
+    with pytest.raises(NotConnected, match="loop that this engine is connected on has ended before this call"):
         engine.sync_bridge.call(answer)
+
+
+@pytest.fixture
+def connected(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Engine, asyncio.AbstractEventLoop]]:
+    """An engine that is connected on a loop which does not run."""
+    monkeypatch.setattr("synergon.client.sync_bridge.CHECK_SECONDS", 0.05)
+    engine, loop = Engine(memory_url), asyncio.new_event_loop()
+    loop.run_until_complete(engine.connect())
+    yield engine, loop
+    if not loop.is_closed():
+        loop.run_until_complete(engine.close())
+        loop.close()
+
+
+ENDED = "loop that this engine is connected on has ended during this call; it may have taken effect"
+
+
+def test_a_call_to_a_loop_that_has_stopped_ends_and_is_not_made_later(
+    connected: tuple[Engine, asyncio.AbstractEventLoop],
+) -> None:
+    engine, loop = connected
+
+    @engine.task
+    async def note() -> None: ...
+
+    with pytest.raises(NotConnected, match=ENDED):
+        note.enqueue_sync()
+    assert not any(loop.run_until_complete(engine.counts()).values())
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["before it began", "after it began"])
+def test_a_call_ends_with_the_loop_that_closes_without_it(
+    connected: tuple[Engine, asyncio.AbstractEventLoop], has_begun: bool
+) -> None:
+    engine, loop = connected
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def wait_for_ever() -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(engine.sync_bridge.call, wait_for_ever)
+        while has_begun and not tasks:
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        with pytest.raises(NotConnected, match=ENDED):
+            call.result(PATIENCE_SECONDS)
+    for task in tasks:
+        assert task is not None
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # that loop was closed too early on purpose
+
+
+def test_calls_of_threads_end_with_the_loop_of_asyncio_run(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synergon.client.sync_bridge.CHECK_SECONDS", 0.05)
+    engine = Engine(memory_url)
+
+    @engine.task
+    async def note() -> None: ...
+
+    def call_until_refused() -> str:
+        while True:
+            try:
+                note.enqueue_sync()
+            except NotConnected as error:
+                return str(error)
+
+    async def has_many() -> bool:
+        return (await engine.counts())[State.READY] >= 20
+
+    async def leave_them_behind() -> None:
+        await engine.connect()
+        calls.extend(threads.submit(call_until_refused) for _ in range(6))
+        await until(has_many)
+
+    calls: list[Future[str]] = []
+    with ThreadPoolExecutor() as threads:
+        asyncio.run(leave_them_behind())
+        for call in calls:
+            assert "loop that this engine is connected on has ended" in call.result(PATIENCE_SECONDS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future, wait
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
@@ -17,6 +18,9 @@ Value = TypeVar("Value")
 
 END_SECONDS: Final = 5.0
 """How long a loop that ends waits for calls to end by themselves, and then for those that it has cancelled."""
+
+CHECK_SECONDS: Final = 1.0
+"""How often a caller checks that the loop which it waits for still runs: a loop that stops tells no thread."""
 
 
 class IdleHookGuard:
@@ -49,6 +53,10 @@ def elsewhere() -> NotConnected:
         "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
         "started; use the *_sync twins and run_sync() beside those, or another Engine"
     )
+
+
+def _ended(is_own_loop: bool) -> str:
+    return "the engine was closed" if is_own_loop else "the event loop that this engine is connected on has ended"
 
 
 class SyncBridge:
@@ -96,13 +104,31 @@ class SyncBridge:
         self._check_process()
         loop = self.loop or self._start()
         with self._submitting:
-            if loop.is_closed():
-                raise NotConnected("the engine was closed before this call")
-            future = asyncio.run_coroutine_threadsafe(self._await(function), loop)
+            is_own = loop is self._own_loop or loop is not self.loop
+            coroutine = self._await(function)
+            try:
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            except RuntimeError:  # it is closed
+                coroutine.close()
+                raise NotConnected(f"{_ended(is_own)} before this call") from None
         try:
-            return future.result()
+            return future.result() if is_own else self._result(future, loop, coroutine)
         except CancelledError:
-            raise NotConnected("the engine was closed during this call; it may have taken effect") from None
+            raise NotConnected(f"{_ended(is_own)} during this call; it may have taken effect") from None
+
+    @staticmethod
+    def _result(
+        future: Future[Value], loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, object, Value]
+    ) -> Value:
+        """The result of a call on a loop that the bridge does not run; CancelledError if that loop has stopped."""
+        while not wait([future], timeout=CHECK_SECONDS).done:
+            if loop.is_closed():
+                if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                    coroutine.close()  # else it would warn that it was never awaited
+                raise CancelledError
+            if not loop.is_running() and future.cancel():  # should the loop go on, it does not make the call any more
+                raise CancelledError
+        return future.result()
 
     def close(self) -> None:
         """Disconnect, and end the loop of one's own if there is one."""

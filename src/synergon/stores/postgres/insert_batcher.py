@@ -42,12 +42,12 @@ class _Call:
         if not self.future.done():
             self.future.set_exception(error)
 
-    async def ended(self, patience_seconds: float) -> None:
-        """Return when the statement of a cancelled call has ended, or after `patience_seconds`."""
+    async def wait_for_statement(self, timeout_seconds: float) -> None:
+        """Return when the statement of a cancelled call has ended, or after `timeout_seconds`."""
         self.future = asyncio.get_running_loop().create_future()
-        _, waiting = await asyncio.wait([self.future], timeout=patience_seconds)
-        if not waiting:
-            self.future.exception()  # the caller is told of its cancellation instead
+        # The caller gets its cancellation instead: an error that nothing retrieves would be logged.
+        self.future.add_done_callback(asyncio.Future.exception)
+        await asyncio.wait([self.future], timeout=timeout_seconds)
 
 
 class InsertBatcher:
@@ -73,7 +73,7 @@ class InsertBatcher:
             return await call.future
         except asyncio.CancelledError:
             if call.is_under_way:
-                await call.ended(self._cancel_seconds)
+                await call.wait_for_statement(self._cancel_seconds)
             raise
 
     def reopen(self) -> None:
@@ -90,15 +90,20 @@ class InsertBatcher:
                 await asyncio.wait([self._flusher])
 
     def _start_flusher(self) -> None:
-        """Have `_waiting` looked at. A flusher that is not done looks again: after its last look it awaits nothing."""
+        """Start a flusher unless one runs. One that runs takes every call that waits: between finding `_waiting` empty
+        and its end it awaits nothing, so no call can come in."""
         if self._flusher is None or self._flusher.done():
             # In a context of its own: it may serve many callers after the one that comes first.
             self._flusher = asyncio.get_running_loop().create_task(self._flush(), context=Context())
-            self._flusher.add_done_callback(self._end)
+            self._flusher.add_done_callback(self._fail_waiting)
 
     async def _flush(self) -> None:
-        while self._take():
-            await self._insert_together()
+        try:
+            while self._take():
+                await self._insert_together()
+        except BaseException:  # `close` has cancelled this flusher, or the end of the event loop
+            _fail(self._under_way, StoreUnavailable("the store was closed during an insert; the tasks may be stored"))
+            raise
 
     def _take(self) -> bool:
         """Move what fits into one statement from `_waiting` to `_under_way`; whether there is anything."""
@@ -138,9 +143,8 @@ class InsertBatcher:
             except Exception as error:  # noqa: BLE001  the caller gets it
                 call.fail(error)
 
-    def _end(self, flusher: asyncio.Task[None]) -> None:
-        """Fail what a flusher leaves behind that was cancelled, by `close` or with its event loop."""
-        _fail(self._under_way, StoreUnavailable("the store was closed during an insert; the tasks may be stored"))
+    def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
+        """Fail the calls that wait when a flusher was cancelled, unless another flusher runs that takes them."""
         if self._flusher is flusher:
             _fail(self._waiting, StoreUnavailable("the store was closed before an insert; the tasks are not stored"))
             self._waiting.clear()

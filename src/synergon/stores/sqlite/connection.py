@@ -1,8 +1,11 @@
-"""Opening the file, and reading what SQLite says when something is wrong."""
+"""Connects to the file of a SQLite store, waits for its locks, and translates the errors of SQLite."""
 
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -10,11 +13,15 @@ from urllib.parse import unquote
 from synergon.errors import ConfigurationError, DataRejected, StoreError, StoreUnavailable
 
 LOCK_WAIT_SECONDS: Final = 1.0
-"""How long one statement waits for another process's lock before the caller gets a say."""
+"""How long one statement waits for a lock that another process holds."""
+
+FIRST_RETRY_SECONDS: Final = 0.0005
+LAST_RETRY_SECONDS: Final = 0.02
+"""The pauses between two attempts to get a lock grow from the first to the last."""
 
 OLDEST_SQLITE: Final = (3, 35, 0)
 
-_PASSING: Final = {
+_TRANSIENT: Final = {
     sqlite3.SQLITE_BUSY: "is locked by another writer",
     sqlite3.SQLITE_LOCKED: "is locked by another writer",
     sqlite3.SQLITE_FULL: "cannot grow because the disk is full; free some space",
@@ -26,7 +33,7 @@ _PASSING: Final = {
     sqlite3.SQLITE_NOMEM: "could not be used for lack of memory",
 }
 
-_ABOUT_THE_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError)
+_DATA_ERRORS: Final = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError)
 
 
 def path_of(url: str) -> Path:
@@ -41,8 +48,11 @@ def path_of(url: str) -> Path:
     return Path(unquote(rest))
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode (transactions are opened by hand), WAL, every commit synced to the disk."""
+def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqlite3.Connection:
+    """A connection in autocommit mode (transactions are opened by hand), WAL, every commit synced to the disk.
+
+    Its statements wait up to `lock_wait_seconds` for a lock; 0 is for a caller that waits with `retry_while_locked`.
+    """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
     if not path.absolute().parent.is_dir():
@@ -50,12 +60,15 @@ def connect(path: Path) -> sqlite3.Connection:
     reject_folder(path)
     try:
         connection = sqlite3.connect(
-            path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
+            path, timeout=lock_wait_seconds, isolation_level=None, check_same_thread=False, cached_statements=512
         )
     except sqlite3.Error as error:
         raise translate(error, path) from error
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        # SQLite does not wait for the lock of a process that creates the file or leaves it: this fails at once.
+        retry_while_locked(
+            lambda: connection.execute("PRAGMA journal_mode = WAL"), max(lock_wait_seconds, LOCK_WAIT_SECONDS)
+        )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -65,19 +78,39 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def retry_while_locked(execute: Callable[[], object], seconds: float) -> None:
+    """Call `execute` until it gets its lock; after `seconds`, raise SQLite's error."""
+    start = time.monotonic()
+    while True:
+        try:
+            execute()
+            return
+        except sqlite3.OperationalError as error:
+            waited = time.monotonic() - start
+            if primary_code(error) != sqlite3.SQLITE_BUSY or waited > seconds:
+                raise
+        # Not time.sleep: it goes by an absolute moment, which a clock that is made to step may refuse.
+        threading.Event().wait(min(max(waited / 10, FIRST_RETRY_SECONDS), LAST_RETRY_SECONDS))
+
+
 def reject_folder(path: Path) -> None:
-    """SQLite would only say that it cannot read it."""
+    """StoreError if `path` is a folder: SQLite would only say that it cannot read it."""
     if path.is_dir():
         raise StoreError(f"{path.resolve()} is a folder; name a file in it, as in sqlite:///{path / 'app.db'}")
 
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
-    """The error of ours that tells whether trying again may help."""
-    code = getattr(error, "sqlite_errorcode", None)
-    passing = _PASSING.get(code & 0xFF) if code is not None else None
-    if passing is not None:
-        return StoreUnavailable(f"the database {path} {passing} ({error})")
+    """The StoreError for an error of SQLite; StoreUnavailable if another attempt may succeed."""
+    code = primary_code(error)
+    if code in _TRANSIENT:
+        return StoreUnavailable(f"the database {path} {_TRANSIENT[code]} ({error})")
     if code == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{path} is not a SQLite database; name another file")
-    rejection = DataRejected if isinstance(error, _ABOUT_THE_DATA) else StoreError
-    return rejection(f"the database {path} rejected a statement: {error}")
+    error_class = DataRejected if isinstance(error, _DATA_ERRORS) else StoreError
+    return error_class(f"the database {path} rejected a statement: {error}")
+
+
+def primary_code(error: Exception) -> int | None:
+    """The result code of SQLite without its extension; None if the error is not one of SQLite's."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if code is not None else None

@@ -14,7 +14,7 @@ from synergon.errors import SchemaError, StoreError
 from synergon.stores.sqlite.connection import connect, reject_folder, translate
 from synergon.stores.sqlite.transaction import Transaction
 
-MIGRATION_WAIT_MILLISECONDS: Final = 30_000
+MIGRATION_WAIT_SECONDS: Final = 30.0
 
 
 def migrations() -> list[str]:
@@ -25,9 +25,8 @@ def migrations() -> list[str]:
 
 def prepare(path: Path) -> None:
     """Bring the file to this code's version, beside any number of processes that do the same."""
-    connection = connect(path)
+    connection = connect(path, lock_wait_seconds=MIGRATION_WAIT_SECONDS)
     try:
-        connection.execute(f"PRAGMA busy_timeout = {MIGRATION_WAIT_MILLISECONDS}")
         if _version(connection) != len(migrations()):
             _migrate(connection, path)
     except sqlite3.Error as error:

@@ -67,9 +67,15 @@ class SqliteStore:
     async def open(self) -> None:
         """Connect, and create or migrate the tables."""
         schema.prepare(self.path)
-        self._writer, self._reader = Writer(self.path, "writer"), Reader(self.path, "reader")
-        self._writer.start()
-        self._reader.start()
+        writer = Writer(self.path, "writer")
+        try:
+            reader = Reader(self.path, "reader")
+        except BaseException:
+            writer.connection.close()
+            raise
+        self._writer, self._reader = writer, reader
+        writer.start()
+        reader.start()
 
     async def close(self) -> None:
         """Finish the calls under way, then let the file go."""

@@ -24,7 +24,7 @@ from synergon.stores.sqlite import finish
 from synergon.stores.sqlite.connection import connect, translate
 from synergon.stores.sqlite.transaction import Transaction
 
-LOCK_WAIT_MILLISECONDS: Final = 10_000
+LOCK_WAIT_SECONDS: Final = 10.0
 
 INTERRUPT_SECONDS: Final = 0.1
 """How long a rollback waits for a statement of the body before it interrupts that."""
@@ -69,9 +69,8 @@ class SqliteTaskTransaction:
 
     @classmethod
     def _open(cls, path: Path, hold_seconds: float, on_end: Callable[[], object]) -> SqliteTaskTransaction:
-        connection = connect(path)
+        connection = connect(path, lock_wait_seconds=LOCK_WAIT_SECONDS)
         try:
-            connection.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_MILLISECONDS}")
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             connection.close()

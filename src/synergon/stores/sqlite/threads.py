@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from synergon.errors import NotConnected, StoreUnavailable
-from synergon.stores.sqlite.connection import LOCK_WAIT_SECONDS, connect, translate
+from synergon.stores.sqlite.connection import (
+    LOCK_WAIT_SECONDS,
+    connect,
+    primary_code,
+    retry_while_locked,
+    translate,
+)
 from synergon.stores.sqlite.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -27,10 +33,6 @@ Work = Callable[[Transaction], Result]
 
 CALL_SECONDS: Final = 30.0
 """How long a call may wait for a lock that somebody else holds."""
-
-SHORTEST_LOOK_SECONDS: Final = 0.0005
-LONGEST_LOOK_SECONDS: Final = 0.02
-"""How often a lock that another process holds is asked for, sooner and later."""
 
 BATCH: Final = 2000
 """How many callers share one commit at the most."""
@@ -61,7 +63,7 @@ class _Job(Generic[Result]):
 class DatabaseThread:
     """A thread that owns one connection and does jobs on it in order."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
         self._path = path
         self._jobs: deque[_Job[Any]] = deque()
         self._wake = threading.Event()
@@ -69,7 +71,7 @@ class DatabaseThread:
         self._is_closing = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name=f"synergon-{name}", daemon=True)
-        self.connection = connect(path)
+        self.connection = connect(path, lock_wait_seconds=lock_wait_seconds)
 
     def start(self) -> None:
         """Begin to take jobs."""
@@ -172,16 +174,14 @@ class Writer(DatabaseThread):
     """Writes in group commits."""
 
     def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name)
-        self.connection.execute("PRAGMA busy_timeout = 0")  # it waits by itself, see `_begin`
-        self._never = threading.Event()
+        super().__init__(path, name, lock_wait_seconds=0)  # it waits by itself, see `_begin`
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
             self._commit_together(jobs)
         except Exception as error:  # noqa: BLE001  SQLite's, or that of a value that cannot be handed to it
             self._undo()
-            if len(jobs) == 1 or self._is_passing(error):
+            if len(jobs) == 1 or self._is_transient(error):
                 self._fail_or_requeue(jobs, error)
                 return
             self._one_by_one(jobs)
@@ -212,17 +212,7 @@ class Writer(DatabaseThread):
         SQLite's own waits grow to a tenth of a second at once, in which busy neighbours take the lock a hundred times
         and leave this process next to nothing. These grow with what has been waited.
         """
-        began = time.monotonic()
-        while True:
-            try:
-                self.connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                waited = time.monotonic() - began
-                if _code(error) != sqlite3.SQLITE_BUSY or waited > LOCK_WAIT_SECONDS:
-                    raise
-                # Not time.sleep: it goes by an absolute moment, which a clock that is made to step may refuse.
-                self._never.wait(min(max(waited / 10, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS))
+        retry_while_locked(lambda: self.connection.execute("BEGIN IMMEDIATE"), LOCK_WAIT_SECONDS)
 
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:
@@ -235,7 +225,7 @@ class Writer(DatabaseThread):
 
     def _fail_or_requeue(self, jobs: list[_Job[Any]], error: Exception) -> None:
         """A lock is worth waiting for, as long as the callers may wait; then the front of the queue goes first."""
-        is_lock = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        is_lock = primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
         tired = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
         self._fail(tired, error)
@@ -245,17 +235,12 @@ class Writer(DatabaseThread):
         self._jobs.extendleft(reversed(patient))
         self._deliver(tired)
 
-    def _is_passing(self, error: Exception) -> bool:
+    def _is_transient(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.Error) and isinstance(translate(error, self._path), StoreUnavailable)
 
 
 class _Spoiled(Exception):
     """A job failed half-way inside a group."""
-
-
-def _code(error: Exception) -> int | None:
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF if code is not None else None
 
 
 def _deliver_each(jobs: list[_Job[Any]]) -> None:
