@@ -50,7 +50,7 @@ from synergon.task import AnyTask, Call, TaskType, call_by_name
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from synergon.client.waiters import Waiters
+    from synergon.client.results import Waiters
     from synergon.explain.explanation import Explanation
     from synergon.model.limits import LimitRecord, ServerRecord
     from synergon.model.nodes import NodeRecord
@@ -144,8 +144,8 @@ class Engine:
 
     def _make_parts(self) -> None:
         refresh_seconds = self.settings.lease / HEARTBEATS_PER_LEASE
-        self.sync_bridge = SyncBridge(self.connect, self.stop)
-        self.connection = Connection(self.kinds, self.registry, self.sync_bridge, self.ports, self.logger)
+        self.connection = Connection(self.kinds, self.registry, self.ports, self.logger)
+        self.sync_bridge = SyncBridge(self, self.connection)
         self.announcer = Announcer(self.connection, self.kinds)
         self.unrunnable_warning = UnrunnableWarning(self.ports, self.logger, refresh_seconds, self.kinds)
         self.enqueuer = Enqueuer(
@@ -164,7 +164,7 @@ class Engine:
     @property
     def task(self) -> TaskDecorator:
         """Register a function as a kind of task; with or without options. It stays a plain callable."""
-        return TaskDecorator(self.register, {})
+        return TaskDecorator(self, {})
 
     def register(
         self,
@@ -239,7 +239,7 @@ class Engine:
 
     async def connect(self) -> Self:
         """Connect to the store. May be called often; each call is undone by one `close`."""
-        self.sync_bridge.check_is_here()
+        self.connection.check_is_here()
         if not self.connection.is_in_child:  # a child imports the one module that it needs
             reject_unknown_upstream(self.kinds)
         self._users += 1
@@ -294,8 +294,8 @@ class Engine:
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
-        if self.sync_bridge.loop is not None and self.sync_bridge.loop.is_running():
-            self.sync_bridge.check_is_here()
+        if self.connection.loop is not None and self.connection.loop.is_running():
+            self.connection.check_is_here()
         if self._stopping is None:
             if self.node is not None:
                 self.node.shutdown.reject_from_inside(self._grace(grace))
@@ -362,7 +362,7 @@ class Engine:
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
         """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
-        if self.sync_bridge.loop is None:
+        if self.connection.loop is None:
             return asyncio.run(self.run(drain=drain, **node_options))
         try:
             return self.sync_bridge.call(lambda: self.run(drain=drain, **node_options))

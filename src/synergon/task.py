@@ -196,11 +196,10 @@ class Enqueueable(Generic[Parameters, Value]):
         return Configured(self._task_type, make_placement(options, f"with_options of {self._task_type.kind!r}"))
 
     def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
-        untyped = cast("Enqueueable[..., Value]", self)
         if isinstance(entry, Mapping):
-            return untyped.call(**entry)
+            return self._call((), dict(entry))
         if isinstance(entry, tuple):
-            return untyped.call(*entry)
+            return self._call(entry, {})
         raise PayloadError(
             f"enqueue_many takes tuples or dicts of arguments, got {entry!r}; for one argument: (value,)"
         )
@@ -261,7 +260,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
                 f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
             )
         self.key_template = (
-            KeyTemplate(self.policy.limit_by, function, self.kind) if self.policy.has_key_queues else None
+            KeyTemplate(self.policy.limit_by, self.signature.parameters, self.kind)
+            if self.policy.has_key_queues
+            else None
         )
         self.limits = self._limits()
         """The limits in which a task of this kind takes a place while it runs."""

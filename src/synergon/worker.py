@@ -13,7 +13,9 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
 from synergon.errors import OptionError, StoreUnavailable
+from synergon.node.attempts.deadlines import Timeouts
 from synergon.node.duty import pause_after
+from synergon.node.logger import NodeLogger
 from synergon.options.pipelines import reject_unknown_upstream
 from synergon.options.settings import Settings
 from synergon.stores import open_store
@@ -77,20 +79,21 @@ async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = Fal
         raise OptionError("this engine already runs a node; make another Engine for a second one")
     reject_unknown_upstream(engine.kinds)
     await connection.declare()
+    logger = NodeLogger(engine.logger, {"node": settings.name})
     node = connection.node = engine.ports.make_node(
         connection.store,
         engine.kinds,
         settings,
         engine.clock,
         engine.ports.make_executor(settings),
-        engine.logger,
-        on_ended=connection.waiters.tell,
+        logger,
+        waiters=connection.waiters,
+        host=engine,
         peers=connection.peers,
-        timeout_for=engine.timeout_for,
+        timeouts=Timeouts(settings.timeout, engine.timeout_for, logger),
         idle_hooks=engine.idle_hooks,
         subscribers=engine.subscribers,
-        on_stop=engine.stop_soon,
-        consider=lambda tasks: engine.unrunnable_warning.consider(connection.store, tasks),
+        children_to_check=engine.unrunnable_warning.for_children(connection.store),
         may_exit=may_exit,
     )
     try:

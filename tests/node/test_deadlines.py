@@ -8,6 +8,7 @@ from typing import Any, cast
 from tests.support import PATIENCE_SECONDS
 
 from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.deadlines import SLACK, Deadlines
 
 
@@ -42,9 +43,20 @@ class Passed:
                 await self.event.wait()
 
 
+class NotedDeadlines(Deadlines):
+    """Tells the test instead of the attempt."""
+
+    def __init__(self, passed: Passed) -> None:
+        super().__init__(asyncio.get_running_loop(), {}, cast("Completer", None))
+        self._passed = passed
+
+    def _pass(self, attempt: Attempt) -> None:
+        self._passed(attempt)
+
+
 async def test_those_that_are_still_armed_are_told_and_no_others() -> None:
     passed = Passed()
-    deadlines = Deadlines(asyncio.get_running_loop(), passed)
+    deadlines = NotedDeadlines(passed)
     attempts = [body(timeout) for timeout in (0.05, 0.02, 0.05, None, 0.02, 60)]
     for attempt in attempts:
         deadlines.arm(attempt)
@@ -58,7 +70,7 @@ async def test_those_that_are_still_armed_are_told_and_no_others() -> None:
 async def test_one_that_is_armed_again_has_its_whole_time_from_then_on() -> None:
     passed = Passed()
     loop = asyncio.get_running_loop()
-    deadlines = Deadlines(loop, passed)
+    deadlines = NotedDeadlines(passed)
     attempt, other = body(0.1), body(0.1)
     deadlines.arm(attempt)
     deadlines.arm(other)
@@ -71,7 +83,7 @@ async def test_one_that_is_armed_again_has_its_whole_time_from_then_on() -> None
 
 
 async def test_ended_bodies_are_forgotten_long_before_their_deadlines() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop(), Passed())
+    deadlines = NotedDeadlines(Passed())
     running = body(3600)
     deadlines.arm(running)
     for _ in range(10):
@@ -85,7 +97,7 @@ async def test_ended_bodies_are_forgotten_long_before_their_deadlines() -> None:
 
 
 async def test_lengths_of_time_that_nobody_has_any_more_are_forgotten_and_their_timers_with_them() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop(), Passed())
+    deadlines = NotedDeadlines(Passed())
     running = body(3600)
     deadlines.arm(running)
     for number in range(20 * SLACK):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.conftest import NewEngine
@@ -23,6 +23,7 @@ from synergon import (
     State,
     StoreUnavailable,
 )
+from synergon.client.connection import Connection
 from synergon.client.event_stream import Follower
 from synergon.model.lifecycle import FINAL
 from synergon.model.tasks import Cutoffs
@@ -116,7 +117,7 @@ async def test_a_stream_elsewhere_is_told_without_a_sweep(new_engine: NewEngine,
     async with runner, watcher, runner.worker():
         events = watcher.events()
         first = asyncio.ensure_future(anext(events))
-        await until(lambda: bool(runner.peers and runner.peers._watchers._followers))
+        await until(lambda: bool(runner.peers and runner.peers._watchers.followers))
         for number in range(3):
             handle = await work.enqueue(number)
             event = await asyncio.wait_for(first, PATIENCE_SECONDS)
@@ -132,13 +133,32 @@ async def test_a_node_that_comes_later_is_asked_to_tell_too(new_engine: NewEngin
         first = asyncio.ensure_future(anext(watcher.events()))
         await until_reachable(watcher)
         async with runner.worker():
-            await until(lambda: bool(runner.peers and runner.peers._watchers._followers))
+            await until(lambda: bool(runner.peers and runner.peers._watchers.followers))
             handle = await work.enqueue(1)
             assert (await asyncio.wait_for(first, PATIENCE_SECONDS)).task_id == handle.id
 
 
 async def until_reachable(engine: Engine) -> None:
     await until(lambda: bool(engine.connection._listener and engine.connection._listener._is_registered))
+
+
+class Healthy:
+    """A connection whose peers tell of every end. There are none."""
+
+    is_healthy = True
+    is_closed = False
+
+    @property
+    def waiters(self) -> Healthy:
+        return self
+
+    @property
+    def peers(self) -> Healthy:
+        return self
+
+    def become_reachable(self) -> None: ...
+
+    def request_all_ends(self) -> None: ...
 
 
 async def test_an_idle_stream_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +170,7 @@ async def test_an_idle_stream_looks_more_and_more_rarely(monkeypatch: pytest.Mon
             looks.append(loop.time())
             return []
 
-    follower = Follower(logging.getLogger(), sweep_seconds=None, ask=lambda: None, are_hints_well=lambda: True)
+    follower = Follower(cast("Connection", Healthy()), logging.getLogger(), sweep_seconds=None)
     follower._pause = 0.03
     waiting = asyncio.ensure_future(anext(follower.follow(Empty(), None, "")))
     await until(lambda: len(looks) == 3)
@@ -173,7 +193,7 @@ async def test_a_stream_waits_for_a_store_that_is_away(engine: Engine) -> None:
                     raise outages.pop()
                 return await real.read(limit)
 
-        follower = Follower(logging.getLogger(), sweep_seconds=0.01, ask=lambda: None, are_hints_well=lambda: True)
+        follower = Follower(engine.connection, logging.getLogger(), sweep_seconds=0.01)
         (event,) = await take(follower.follow(Troubled(), None, "mark"), 1)
     assert (event.task_id, outages) == (handle.id, [])
 

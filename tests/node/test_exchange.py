@@ -25,7 +25,7 @@ from synergon.model.nodes import NodeRecord, ProcessIdentity
 from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.node.attempts import completer as completers
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.fenced_outcomes import handed_back
+from synergon.node.attempts.outcomes import handed_back
 from synergon.node.callbacks.callbacks import Callbacks
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.claims import scheduler as schedulers
@@ -68,6 +68,9 @@ class BenchSignals(Signals):
 
     def claimed(self, claims: list[Claim]) -> None:
         self._bench.start(claims)
+
+    def exchangeable(self) -> None:
+        self._bench.scheduler.claim_soon()
 
     def ended(self, ids: Collection[int]) -> None:
         self._bench.ended.extend(ids)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from synergon.model.nodes import NewNode
 from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.model.process_identity import this_process
 from synergon.node.attempts.attempt import Attempt
-from synergon.node.attempts.timeouts import Timeouts
+from synergon.node.attempts.deadlines import Timeouts
 from synergon.node.capacity.reservation import Reservation
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.ledger import Ledger
@@ -166,6 +166,16 @@ def register(engine: Engine, limit: int, capacity: int) -> Command:
     return pool.command(name="order")(order)
 
 
+class StoppedLoop:
+    """Its time stands still."""
+
+    def time(self) -> float:
+        return NOW
+
+
+STOPPED: Final = cast("asyncio.AbstractEventLoop", StoppedLoop())
+
+
 class Stand:
     """A node without a loop of its own: the real ledger and admission, and a row that says what they would say."""
 
@@ -178,7 +188,7 @@ class Stand:
         self.running: dict[int, Attempt] = {}
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
         self.reservation = Reservation(
-            self.kinds, self.running, self._timeouts, lambda: NOW, reserve_seconds=3600, signals=Signals()
+            self.kinds, self.running, self._timeouts, STOPPED, reserve_seconds=3600, signals=Signals()
         )
         self.reservation.patience_seconds = 0
         self.admission = Admission(

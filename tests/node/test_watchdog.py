@@ -39,7 +39,7 @@ async def test_a_blocked_loop_is_logged_once_and_a_suspended_process_never(
 ) -> None:
     end = asyncio.Event()
     logger = logging.LoggerAdapter(logging.getLogger("synergon"))
-    watchdog = Watchdog(asyncio.get_running_loop(), BusyClock(end, slowness), logger, running=list)
+    watchdog = Watchdog(asyncio.get_running_loop(), BusyClock(end, slowness), logger, running={})
 
     with caplog.at_level(logging.WARNING, logger="synergon"):
         await watchdog.watch(end)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 import pytest
+from tests.peering.clocks import StoppedClock
 from tests.support import until
 
 from synergon import Engine, State
@@ -37,7 +38,7 @@ class Scene:
 
     @property
     def signer(self) -> Signer:
-        return Signer(self.secret, lambda: self.now)
+        return Signer(self.secret, StoppedClock(self.now))
 
     @property
     def honest(self) -> Envelope:
@@ -125,7 +126,7 @@ async def _endless() -> AsyncIterator[bytes]:
 Forgery = Callable[[Scene], Awaitable[int]]
 
 FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
-    "another secret": (401, lambda s: s.send(Signer(b"guess", lambda: s.now).wrap("somebody", s.honest.body))),
+    "another secret": (401, lambda s: s.send(Signer(b"guess", StoppedClock(s.now)).wrap("somebody", s.honest.body))),
     "another sender": (401, lambda s: s.send(msgspec.structs.replace(s.honest, peer_id="a-peer"))),
     "another time": (401, lambda s: s.send(msgspec.structs.replace(s.honest, time=str(s.now + 1)))),
     "another nonce": (401, lambda s: s.send(msgspec.structs.replace(s.honest, nonce="0" * 32))),
@@ -143,7 +144,7 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
 
 
 def _at(scene: Scene, shift: int) -> Envelope:
-    return Signer(scene.secret, lambda: scene.now + shift).wrap("somebody", scene.honest.body)
+    return Signer(scene.secret, StoppedClock(scene.now + shift)).wrap("somebody", scene.honest.body)
 
 
 def _signed_at(scene: Scene, time: str) -> Envelope:

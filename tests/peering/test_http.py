@@ -15,6 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
+from tests.peering.clocks import StoppedClock
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
@@ -44,7 +45,7 @@ async def engine(sqlite_url: str) -> AsyncIterator[Engine]:
 async def signer(engine: Engine) -> Signer:
     """What a member of the cluster signs with."""
     now = await engine.store.now()
-    return Signer(await engine.store.secret(), lambda: now)
+    return Signer(await engine.store.secret(), StoppedClock(now))
 
 
 async def post(
@@ -92,7 +93,7 @@ async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watc
 
 async def test_a_wrong_signature_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
     now = await engine.store.now()
-    status, why = await post(engine, Signer(b"guessed", lambda: now).wrap("me", BODY))
+    status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", BODY))
     assert status == 401
     assert "signature is wrong" in why
     assert watch.heard == watch.sent == []
@@ -109,7 +110,7 @@ async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
 async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watch, shift: int) -> None:
     now = await engine.store.now() + shift
-    status, why = await post(engine, Signer(await engine.store.secret(), lambda: now).wrap("me", BODY))
+    status, why = await post(engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", BODY))
     assert status == 401
     assert "by the database's clock" in why
     assert watch.heard == watch.sent == []
@@ -169,7 +170,7 @@ async def test_an_address_that_cannot_be_bound_is_a_configuration_error(sqlite_u
 
 @pytest.mark.parametrize("steps", range(8))
 async def test_a_cancelled_start_leaks_no_socket(steps: int) -> None:
-    transport = HttpTransport(("127.0.0.1", 0), None, lambda: "127.0.0.1")
+    transport = HttpTransport(("127.0.0.1", 0), None)
     starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
     await asyncio.to_thread(http_server._import_server)  # from here on each turn of the loop is one step of the start
     for _ in range(steps):
@@ -270,10 +271,10 @@ async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
         visited.append(scope["path"])
         await PlainTextResponse("", status_code=status, headers={"location": "/elsewhere"})(scope, receive, send)
 
-    transport = HttpTransport(None, None, lambda: "")
+    transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError, match=str(status)):
-            await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
         await transport.close()
     assert visited == [PATH]
 
@@ -284,9 +285,9 @@ async def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("{}")(scope, receive, send)
 
-    transport = HttpTransport(None, None, lambda: "")
+    transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
-        assert await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY)) == b"{}"
+        assert await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY)) == b"{}"
         await transport.close()
 
 
@@ -296,8 +297,8 @@ async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.6)
 
-    transport = HttpTransport(None, None, lambda: "")
+    transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError):
-            await transport.send(address, Signer(b"s", lambda: 0).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
         await transport.close()

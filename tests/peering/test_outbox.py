@@ -20,13 +20,14 @@ class Recorder:
     def __init__(self) -> None:
         self.heard: list[Message] = []
         self.failures: list[int] = []
+        self.unheard: list[Message] = []
         self.is_away = False
         self.seconds = 0.0
         self.at_once = 0
         self.most_at_once = 0
         self.answer = message(free=4)
 
-    async def send(self, hints: Message) -> Message:
+    async def send_now(self, peer_id: str, hints: Message) -> Message:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -37,6 +38,13 @@ class Recorder:
             return self.answer
         finally:
             self.at_once -= 1
+
+    def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
+        """It is in `heard` already."""
+
+    def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
+        self.failures.append(failures)
+        self.unheard.append(unsent)
 
     def total(self, kind: str) -> int:
         return sum(hints.new.get(kind, 0) for hints in self.heard)
@@ -49,12 +57,7 @@ def peer() -> Recorder:
 
 @pytest.fixture
 def outbox(peer: Recorder) -> Outbox:
-    return Outbox(
-        peer.send,
-        SystemClock(),
-        on_answer=lambda _sent, _answer: None,
-        on_failure=lambda _sent, failures, _error: peer.failures.append(failures),
-    )
+    return Outbox(peer, "you", SystemClock())
 
 
 def is_heard(peer: Recorder, count: int) -> Callable[[], bool]:
@@ -115,20 +118,13 @@ async def test_close_does_not_return_delivered_hints(peer: Recorder, outbox: Out
     assert outbox.close().new == {}
 
 
-async def test_a_failure_reports_also_hints_added_meanwhile(peer: Recorder) -> None:
-    unheard: list[Message] = []
-    outbox = Outbox(
-        peer.send,
-        SystemClock(),
-        on_answer=lambda _sent, _answer: None,
-        on_failure=lambda message, _failures, _error: unheard.append(message),
-    )
+async def test_a_failure_reports_also_hints_added_meanwhile(peer: Recorder, outbox: Outbox) -> None:
     peer.is_away = True
     peer.seconds = 0.05
     outbox.add(message(due=True))
     await until(lambda: peer.at_once == 1)
     outbox.add(message(new={"a": 1}))
-    await until(lambda: bool(unheard))
-    assert unheard[0].new == {"a": 1}
+    await until(lambda: bool(peer.unheard))
+    assert peer.unheard[0].new == {"a": 1}
     outbox.close()
     await outbox.wait_sent()

@@ -4,56 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from tests.peering.test_directory import node
 from tests.support import PATIENCE_SECONDS, Gate
 
+from synergon.client.results import Waiters
 from synergon.model.clock import SystemClock
 from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
 from synergon.peering.router import HintRouter
 from synergon.peering.wire import Message, message
+from synergon.stores.memory import MemoryStore
 
 
-async def test_work_that_comes_while_the_table_is_read_is_offered_to_who_is_in_it_later() -> None:
-    gate = Gate()
-    heard: set[str] = set()
-    is_told = asyncio.Event()
-    reads = 0
+class Engine:
+    """The engine of the test: it reads a node table in which a taker appears with the third read."""
 
-    async def read_nodes() -> list[NodeRecord]:
-        nonlocal reads
-        reads += 1
-        if reads == 1:
+    own_ids = ("me",)
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.heard: set[str] = set()
+        self.is_told = asyncio.Event()
+        self._reads = 0
+
+    async def read_nodes(self) -> list[NodeRecord]:
+        self._reads += 1
+        if self._reads == 1:
             return []
-        if reads == 2:
-            await gate.hold()
+        if self._reads == 2:
+            await self.gate.hold()
             return []
         return [node("you", kinds=("first", "second"))]
 
-    async def send(_peer: Peer, letter: Message) -> Message:
-        heard.update(letter.new)
-        is_told.set()
+    async def send(self, peer: Peer, letter: Message) -> Message:
+        self.heard.update(letter.new)
+        self.is_told.set()
         return message(free=4)
 
-    post = HintRouter(
-        read_nodes,
-        send,
-        ("http://",),
-        lambda: None,
-        lambda: ("me",),
-        tuple,
-        lambda _: None,
-        SystemClock(),
-        logging.getLogger("tests.post"),
-        refresh_seconds=60,
-    )
+    def prepare(self) -> None:
+        """There is nothing to load."""
+
+    def handle_done(self, ids: Collection[int]) -> None:
+        """Nobody waits."""
+
+
+async def test_work_that_comes_while_the_table_is_read_is_offered_to_who_is_in_it_later() -> None:
+    engine, clock = Engine(), SystemClock()
+    waiters = Waiters(MemoryStore(), clock, sweep_seconds=60)
+    post = HintRouter(engine, waiters, ("http://",), clock, logging.getLogger("tests.post"), refresh_seconds=60)
     await post.refresh()
     post.route_new({("first", None, ""): 1})
-    await gate.until_reached()
+    await engine.gate.until_reached()
     post.route_new({("second", None, ""): 1})
-    gate.open()
+    engine.gate.open()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await is_told.wait()
-    assert heard == {"second"}
+        await engine.is_told.wait()
+    assert engine.heard == {"second"}
     await post.close(1)

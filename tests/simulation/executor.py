@@ -21,7 +21,7 @@ from synergon.model.outcomes import Progress
 from synergon.node.attempts.outcomes import describe, find_control
 from synergon.node.processes.child_job import ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildKilled, ChildRun
-from synergon.node.processes.executors import Keeper
+from synergon.node.processes.executors import Keeper, Kept
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -79,8 +79,8 @@ class SimulatedExecutor:
             child.kill()
         self._children.clear()
 
-    def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
-        return SimulatedKeeper(keep)
+    def start_keeper(self, reserved: Kept) -> Keeper:
+        return SimulatedKeeper(reserved)
 
     def exit_process(self, code: int) -> None:
         self._process.die(f"has exited with {code}")
@@ -92,9 +92,9 @@ class SimulatedExecutor:
 class SimulatedKeeper:
     """The lease's loop, beside the node's."""
 
-    def __init__(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    def __init__(self, reserved: Kept) -> None:
         self._end = asyncio.Event()
-        self._task = asyncio.ensure_future(keep(self._end))
+        self._task = asyncio.ensure_future(reserved.keep(self._end))
 
     async def stop(self) -> None:
         self._end.set()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from synergon.client.waiters import Waiters
+from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, HandedBack, Retrying, Verdict
@@ -72,7 +72,7 @@ def node_never_fenced(patch: Patch) -> None:
     def rejoin_only(self: Membership, node_id: str) -> None:
         self._rejoin_task = self._loop.create_task(self.join())
 
-    patch.setattr(Membership, "_fence", rejoin_only)
+    patch.setattr(Membership, "lease_lost", rejoin_only)
 
 
 def cancel_forgotten_at_retry(patch: Patch) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from tests.simulation.mutants import Mutant, Patch
 
-from synergon.client.waiters import Waiters
+from synergon.client.results import Waiters
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.nodes import NodeRecord
 from synergon.node.attempts.attempt import Stop
@@ -85,7 +85,7 @@ def done_believed(patch: Patch) -> None:
     """Whoever is told of an end does not look, and takes what was there before for the result."""
 
     async def look_away(self: Waiters, ids: Collection[int]) -> None:
-        for task_id, record in zip(ids, await self._fetch(list(ids)), strict=True):
+        for task_id, record in zip(ids, await self._store.get(list(ids)), strict=True):
             for future in self._futures.get(task_id, ()):
                 if record is not None and not future.done() and (record.state.is_final or record.attempts):
                     future.set_result(record)
@@ -144,12 +144,12 @@ def resumed_not_told(patch: Patch) -> None:
 
 def full_peer_is_enough(patch: Patch) -> None:
     """A peer that says it has no room was told all the same, and nobody else is."""
-    answered = HintRouter._handle_answer
+    answered = HintRouter.handle_answer
 
     def content(self: HintRouter, peer_id: str, sent: Message, answer: Message) -> None:
         answered(self, peer_id, msgspec.structs.replace(sent, new={}), answer)
 
-    patch.setattr(HintRouter, "_handle_answer", content)
+    patch.setattr(HintRouter, "handle_answer", content)
 
 
 def table_read_once(patch: Patch) -> None:

@@ -13,10 +13,10 @@ from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
-from synergon.client.waiters import Waiters
+from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.model.nodes import ProcessIdentity
-from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
+from synergon.model.tasks import Reprioritizing, Rescheduling
 from synergon.node.duties.sweep import SHORTEST_SECONDS as SWEEP_SECONDS
 from synergon.node.node import Node
 from synergon.options.durations import microseconds
@@ -69,7 +69,7 @@ class Process(Owner):
         self.identity = ProcessIdentity(host="host", boot_id="boot", pid_namespace="", pid=pid, started=float(pid))
         self.connection = Connection(self)
         self.executor = SimulatedExecutor(self)
-        self.waiters = Waiters(self.store.get, self.clock, SWEEP_SECONDS)
+        self.waiters = Waiters(self.store, self.clock, SWEEP_SECONDS)
         self.waits_for: set[int] = set()
         """The tasks whose ends somebody in the process waits for."""
         self.is_stopping = False
@@ -129,9 +129,8 @@ class Process(Owner):
             self.settings,
             self.clock,
             self.executor,
-            LOGGER,
-            on_ended=self.waiters.tell,
-            consider=_say_nothing,
+            logging.LoggerAdapter(LOGGER),
+            waiters=self.waiters,
             may_exit=True,
         )
         failures = 0
@@ -210,7 +209,3 @@ class Process(Owner):
             is_untroubled = not self.is_paused and self.troubled_until < self._told_at
             self.had_time_to_announce = is_untroubled and told_for > ANNOUNCE_SECONDS
             self.world.process_died(self, how)
-
-
-async def _say_nothing(_: Sequence[NewTask]) -> None:
-    """Nobody here reads warnings."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 from tests.simulation.process import HostClock
@@ -13,8 +14,9 @@ from tests.simulation.virtual_loop import VirtualLoop
 
 from synergon.model.node_status import NodeStatus
 from synergon.node.liveness.lease import Lease
-from synergon.node.liveness.status_publisher import StatusPublisher
-from synergon.stores.base import LeaseKeeper
+from synergon.node.liveness.status import StatusPublisher
+from synergon.node.processes.executors import Executor
+from synergon.stores.base import LeaseKeeper, Store
 
 LEASE_SECONDS = 30.0
 
@@ -53,8 +55,20 @@ class ListeningKeeper:
         """Nothing is open."""
 
 
+class EmptyStatus(StatusPublisher):
+    """Publishes that there is nothing to say."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.latest = b"{}"
+        self.version = 0
+
+    def current(self) -> NodeStatus:
+        return NodeStatus()
+
+
 class Fate:
-    """What a lease did to its node, and when."""
+    """What a lease did to its node, and when. It is the lease's owner, its store and its executor."""
 
     def __init__(
         self,
@@ -75,26 +89,28 @@ class Fate:
     async def _live(self, story: Callable[[Lease, HostClock], Awaitable[None]]) -> None:
         clock = HostClock(self._loop)
         lease = Lease(
-            self._open_keeper,
+            self,
+            cast("Store", self),
+            cast("Executor", self),
             "n",
             LEASE_SECONDS,
             clock,
             logging.LoggerAdapter(logging.getLogger("tests.simulation.node")),
             asked_at=clock.monotonic(),
-            on_lost=self._lose,
-            is_idle=lambda: not self._has_bodies,
-            exit_process=self._exit,
             status=None if self._status is None else self._status(),
         )
         await story(lease, clock)
 
-    async def _open_keeper(self) -> LeaseKeeper:
+    async def keeper(self) -> LeaseKeeper:
         return self._keeper
 
-    def _lose(self, node_id: str) -> None:
+    def lease_lost(self, node_id: str) -> None:
         self.lost_at = self._loop.time()
 
-    def _exit(self, code: int) -> None:
+    def is_idle(self, node_id: str) -> bool:
+        return not self._has_bodies
+
+    def exit_process(self, code: int) -> None:
         self.exited_at = self._loop.time()
 
 
@@ -144,7 +160,7 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
 
     def publisher() -> StatusPublisher:
         here = asyncio.get_running_loop()
-        status = StatusPublisher(loop or here, NodeStatus)
+        status = EmptyStatus(loop or here)
         status.update()  # with the node's row
         here.call_later(12, status.update)
         return status

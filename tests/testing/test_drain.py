@@ -8,7 +8,19 @@ import contextvars
 import pytest
 from tests.testing.app import Address, broken, engine, flaky, greet, in_a_process, in_a_thread, parent, ran, send
 
-from synergon import Context, Discard, Engine, Reason, RetryAfter, Snooze, State, TaskDeleted, TaskFailed, testing
+from synergon import (
+    Candidate,
+    Context,
+    Discard,
+    Engine,
+    Reason,
+    RetryAfter,
+    Snooze,
+    State,
+    TaskDeleted,
+    TaskFailed,
+    testing,
+)
 from synergon.testing import Tester
 
 
@@ -162,6 +174,73 @@ async def test_max_running_holds() -> None:
         await careful.enqueue_many([(number,) for number in range(7)])
         assert len(await tester.drain()) == 7
     assert most == 2
+
+
+async def test_limits_hold_and_what_ends_lets_the_next_start() -> None:
+    own = Engine("memory://", concurrency=8)
+    own.limit("license", 2)
+    running, most = set[int](), 0
+
+    @own.task(limits=["license"])
+    async def licensed(number: int) -> None:
+        nonlocal most
+        running.add(number)
+        most = max(most, len(running))
+        await asyncio.sleep(0.001 * (number % 3))
+        running.discard(number)
+
+    @own.task
+    async def free(number: int) -> None:
+        await licensed.enqueue(number)
+
+    async with testing.memory(own) as tester:
+        await licensed.enqueue_many([(number,) for number in range(10)])
+        await free.enqueue_many([(number,) for number in range(10, 20)])
+        records = await tester.drain()
+    assert len(records) == 30
+    assert {record.state for record in records} == {State.SUCCEEDED}
+    assert most == 2
+
+
+async def test_urgent_work_preempts_as_on_a_node() -> None:
+    own = Engine("memory://", concurrency=1)
+    order: list[str] = []
+
+    @own.task(urgent=True)
+    async def alarm() -> None:
+        order.append("alarm")
+
+    @own.task(preemptible=True)
+    async def chore() -> None:
+        order.append("chore")
+        if "alarm" not in order:
+            await alarm.enqueue()
+            await asyncio.sleep(60)
+
+    async with testing.memory(own) as tester:
+        await chore.enqueue()
+        records = await tester.drain()
+    assert order == ["chore", "alarm", "chore"]
+    assert [(record.kind, record.state, record.attempts) for record in records] == [
+        ("chore", State.SUCCEEDED, 1),
+        ("alarm", State.SUCCEEDED, 1),
+    ]
+
+
+async def test_tasks_that_need_a_label_are_accepted_and_run_wherever_the_test_runs() -> None:
+    own = Engine("memory://")
+
+    @own.task(needs=["gpu-host"])
+    async def render() -> None: ...
+
+    @render.can_accept
+    def all_of_them(candidates: list[Candidate]) -> list[Candidate]:
+        return candidates
+
+    async with testing.memory(own) as tester:
+        await render.enqueue()
+        (record,) = await tester.drain()
+    assert record.state is State.SUCCEEDED
 
 
 async def test_bodies_do_not_see_context_variables_of_the_caller(tester: Tester) -> None:

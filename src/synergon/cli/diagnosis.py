@@ -26,7 +26,7 @@ from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import Record
 from synergon.model.task_records import QueueRecord
-from synergon.node.attempts.timeouts import Timeouts
+from synergon.node.attempts.deadlines import Timeouts
 from synergon.options.store_urls import shown
 from synergon.policies import Resources
 from synergon.stores.base import SchemaVersions, Store

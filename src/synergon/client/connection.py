@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from asyncio import _get_running_loop  # None without a loop: an exception would cost more, on a hot path
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from synergon.client.sync_bridge import SyncBridge, elsewhere
 from synergon.errors import NotConnected
 from synergon.model.clock import new_id
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
@@ -19,7 +19,7 @@ from synergon.model.process_identity import this_process
 
 if TYPE_CHECKING:
     from synergon.client.ports import Ports
-    from synergon.client.waiters import Waiters
+    from synergon.client.results import Waiters
     from synergon.node.node import Node
     from synergon.options.settings import Settings
     from synergon.peering.peers import Peers
@@ -37,15 +37,16 @@ class Connection:
         self,
         kinds: Mapping[str, AnyTask],
         registry: Registry,
-        sync_bridge: SyncBridge,
         ports: Ports,
         logger: logging.Logger,
     ) -> None:
         self._kinds = kinds
         self._registry = registry
-        self._sync_bridge = sync_bridge
         self._ports = ports
         self._logger = logger
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that the engine is connected on, if it is."""
+        self._process_id = os.getpid()
         self._store: Store | None = None
         self._waiters: Waiters | None = None
         self._listener: ResultListener | None = None
@@ -68,8 +69,8 @@ class Connection:
             raise _not_connected()
         # A caller without a loop is synchronous code that writes on a connection of its own.
         loop = _get_running_loop()
-        if loop is not self._sync_bridge.loop and loop is not None:
-            raise elsewhere()
+        if loop is not self.loop and loop is not None:
+            raise _elsewhere()
         return self._store
 
     @property
@@ -77,8 +78,27 @@ class Connection:
         """The waiters for results; NotConnected as for `store`."""
         if self._waiters is None:
             raise _not_connected()
-        self._sync_bridge.check_is_here()
+        self.check_is_here()
         return self._waiters
+
+    def check_is_here(self) -> None:
+        """NotConnected if the engine is connected on a loop that is not the running one."""
+        self.check_process()
+        if self.loop is not None and self.loop is not asyncio.get_running_loop():
+            raise _elsewhere()
+
+    def check_process(self) -> None:
+        """NotConnected if the engine was connected when this process was forked off."""
+        if self.loop is not None and self._process_id != os.getpid():
+            raise NotConnected(
+                "this engine was connected before os.fork(), and neither its loop nor its connections live in this "
+                "process; connect after the fork, or make another Engine here"
+            )
+
+    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """The engine is connected on this loop now; None: no longer."""
+        self.loop = loop
+        self._process_id = os.getpid()
 
     @property
     def origin(self) -> str | None:
@@ -96,8 +116,8 @@ class Connection:
             store = cast("Store", LazyStore(store))
         await store.open()
         self._store = store
-        self._waiters = self._ports.make_waiters(store.get, self._ports.clock, settings.sweep or SHORTEST_SECONDS)
-        self._sync_bridge.attach(asyncio.get_running_loop())
+        self._waiters = self._ports.make_waiters(store, self._ports.clock, settings.sweep or SHORTEST_SECONDS)
+        self.attach(asyncio.get_running_loop())
         transport = self._ports.make_transport(settings)
         if transport is not None:
             self._meet_peers(settings, transport, store, self._waiters)
@@ -120,14 +140,10 @@ class Connection:
             transport,
             clock,
             self._logger,
+            waiters,
             refresh_seconds=settings.lease / HEARTBEATS_PER_LEASE,
-            on_done=waiters.tell,
-            on_any_done=waiters.tell_all,
-            on_ended=waiters.tell_followers,
-            awaited_here=lambda: waiters.of_others,
-            follows_here=lambda: bool(waiters.followers),
         )
-        waiters.ask = peers.request_done
+        waiters.peers = peers
         peers.preload_directory()
         self._listener = ResultListener(
             peers, store, this_process(), clock, self._logger, name=settings.name, lease_seconds=settings.lease
@@ -139,7 +155,7 @@ class Connection:
         if store is None or waiters is None:
             return
         self._store = self._waiters = self.peers = self._listener = None
-        self._sync_bridge.attach(None)
+        self.attach(None)
         waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
         if peers is not None and listener is not None:
             await listener.stop()
@@ -159,6 +175,13 @@ class Connection:
         """Let peers tell this engine of the end of tasks; an engine without a node gets a row for it."""
         if self.node is None and self._listener is not None:
             self._listener.start()
+
+
+def _elsewhere() -> NotConnected:
+    return NotConnected(
+        "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
+        "started; use the *_sync twins and run_sync() beside those, or another Engine"
+    )
 
 
 def _not_connected() -> NotConnected:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection
-from typing import Final
+from collections.abc import AsyncGenerator, Collection
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -18,6 +18,9 @@ from synergon.model.events import Event
 from synergon.node.duties.sweep import GROWTH, LONGEST_SECONDS, SHORTEST_SECONDS
 from synergon.node.duty import pause_after
 from synergon.stores.base import FinalEvents
+
+if TYPE_CHECKING:
+    from synergon.client.connection import Connection
 
 PAGE: Final = 500
 LEAST_SECONDS: Final = 0.02
@@ -31,21 +34,18 @@ class Follower:
 
     def __init__(
         self,
+        connection: Connection,
         logger: logging.Logger,
         *,
         sweep_seconds: float | None,
-        ask: Callable[[], None],
-        are_hints_well: Callable[[], bool],
-        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.news = asyncio.Event()
         """Set when any task may have ended."""
         self._loop = asyncio.get_running_loop()
         self._logger = logger
         self._sweep_seconds = sweep_seconds
-        self._ask = ask
-        self._are_hints_well = are_hints_well
-        self._is_over = is_over
+        self._connection = connection
+        self._waiters = connection.waiters
         self._pause = SHORTEST_SECONDS
         self._looked_at = float("-inf")
         self._asked_at = float("-inf")
@@ -57,7 +57,7 @@ class Follower:
         is_surprised = False
         self._ask_from_time_to_time()
         while True:
-            if self._is_over():
+            if self._waiters.is_closed:
                 raise NotConnected("the engine was closed while somebody followed its events")
             was_told = self.news.is_set()
             self.news.clear()
@@ -75,7 +75,9 @@ class Follower:
         now = self._loop.time()
         if now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
-            self._ask()
+            self._connection.become_reachable()
+            if self._connection.peers is not None:
+                self._connection.peers.request_all_ends()
 
     async def _read(self, reading: FinalEvents) -> list[Event]:
         failures = 0
@@ -91,7 +93,8 @@ class Follower:
     async def _sleep(self, *, is_surprised: bool) -> None:
         """Wait until an end is told of, or until it is time to look for ends that were not."""
         self._ask_from_time_to_time()
-        is_restless = is_surprised or not self._are_hints_well()
+        peers = self._connection.peers
+        is_restless = is_surprised or peers is None or not peers.is_healthy
         self._pause = SHORTEST_SECONDS if is_restless else min(self._pause * GROWTH, LONGEST_SECONDS)
         try:
             async with asyncio.timeout(self._sweep_seconds or self._pause):

@@ -45,24 +45,13 @@ class Events:
         store, waiters = connection.store, connection.waiters
         mark = await _mark_of(store)
         reading = await store.endings(_position(after, mark), states, kinds)
-        follower = Follower(
-            self._logger,
-            sweep_seconds=sweep_seconds,
-            ask=self._ask_to_follow,
-            are_hints_well=lambda: connection.peers is not None and connection.peers.is_healthy,
-            is_over=lambda: waiters.is_closed,
-        )
+        follower = Follower(connection, self._logger, sweep_seconds=sweep_seconds)
         waiters.followers.add(follower.news)
         try:
             async for event in follower.follow(reading, kinds, mark):
                 yield event
         finally:
             waiters.followers.discard(follower.news)
-
-    def _ask_to_follow(self) -> None:
-        self._connection.become_reachable()
-        if self._connection.peers is not None:
-            self._connection.peers.request_all_ends()
 
 
 def check_subscriber(function: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from synergon.client.waiters import Waiters
+from synergon.client.results import Waiters
 from synergon.model.clock import Clock, SystemClock
 from synergon.stores import open_store
 

@@ -1,19 +1,149 @@
-"""Results: waits for the end of tasks, and decodes what they returned."""
+"""Results: callers wait for the end of tasks, and get what the tasks returned.
+
+The node and the peers tell of ends; a slow sweep finds the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from synergon.errors import ResultTimeout, TaskCancelled, TaskFailed
+from synergon.errors import ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
+from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.task_records import TaskRecord
 from synergon.options.durations import Duration, seconds
 
 if TYPE_CHECKING:
     from synergon.client.connection import Connection
+    from synergon.peering.peers import Peers
+    from synergon.stores.base import Store
     from synergon.task import AnyTask
+
+
+class Waiters:
+    """Futures by task id. One sweep serves all of them, and runs only while there are any."""
+
+    def __init__(self, store: Store, clock: Clock, sweep_seconds: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._sweep_seconds = sweep_seconds
+        self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
+        self._told: set[int] = set()
+        self.of_others: set[int] = set()
+        """The tasks that another engine has enqueued."""
+        self.followers: set[asyncio.Event] = set()
+        """Set whenever any task may have ended."""
+        self._unasked: set[int] = set()
+        self.peers: Peers | None = None
+        """They are asked to tell of the end of tasks that another engine has enqueued."""
+        self.is_closed = False
+        self._wake = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._sweep_at = 0.0
+
+    def expect_of_others(self, task_id: int) -> None:
+        """Another engine has enqueued the task, so peers have to be asked to tell of its end here."""
+        self.of_others.add(task_id)
+        self._unasked.add(task_id)
+
+    async def wait(self, task_id: int) -> TaskRecord:
+        """The final record of the task."""
+        future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(task_id, []).append(future)
+        # Registered first and looked up then: an end in between is told or seen, never missed.
+        self._look_at([task_id])
+        try:
+            return await future
+        finally:
+            self._forget(task_id, future)
+
+    def tell(self, ids: Iterable[int]) -> None:
+        """These tasks may have ended."""
+        self.tell_followers()
+        if self._futures:
+            self._look_at(ids)
+
+    def tell_followers(self) -> None:
+        """Any task may have ended."""
+        for follower in self.followers:
+            follower.set()
+
+    def _look_at(self, ids: Iterable[int]) -> None:
+        self._told.update(task_id for task_id in ids if task_id in self._futures)
+        if self._told:
+            self._wake.set()
+            self._start()
+
+    def tell_all(self) -> None:
+        """All of these tasks may have ended."""
+        self.tell(list(self._futures))
+
+    def close(self, error: Exception) -> None:
+        """Raise the error in all that wait."""
+        self.is_closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for futures in self._futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        self.tell_followers()
+
+    def _start(self) -> None:
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while self._futures:
+            is_due = self._clock.monotonic() >= self._sweep_at
+            ids, self._told = sorted(self._futures if is_due else self._told), set()
+            self._wake.clear()
+            if is_due:  # all of them are looked at in time, however many are told of meanwhile
+                self._sweep_at = self._clock.monotonic() + self._sweep_seconds
+            try:
+                await self._look(ids)
+            except Exception:  # noqa: BLE001  whatever it is, callers still wait
+                self._told.update(ids)
+                await self._clock.sleep(min(self._sweep_seconds, 1.0))
+                continue
+            if not self._told and self._futures:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(max(self._sweep_at - self._clock.monotonic(), 0)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _look(self, ids: Sequence[int]) -> None:
+        records = dict(zip(ids, await self._store.get(ids), strict=True))
+        self._resolve(records)
+        live = {task_id for task_id, record in records.items() if record is not None and not record.state.is_final}
+        if unasked := live & self._unasked:
+            self._unasked -= unasked
+            if self.peers is not None:
+                self.peers.request_done(sorted(unasked))
+
+    def _resolve(self, records: Mapping[int, TaskRecord | None]) -> None:
+        for task_id, record in records.items():
+            for future in self._futures.get(task_id, ()):
+                if future.done():
+                    continue
+                if record is None:
+                    future.set_exception(TaskDeleted.of(task_id))
+                elif record.state.is_final:
+                    future.set_result(record)
+
+    def _forget(self, task_id: int, future: asyncio.Future[TaskRecord]) -> None:
+        futures = self._futures[task_id]
+        futures.remove(future)
+        if not futures:
+            del self._futures[task_id]
+            self.of_others.discard(task_id)
+            self._unasked.discard(task_id)
 
 
 class Results:

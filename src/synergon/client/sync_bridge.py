@@ -9,10 +9,13 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from synergon.client.cooperative import FairWaiters
 from synergon.errors import NotConnected, SynergonError
+
+if TYPE_CHECKING:
+    from synergon.client.connection import Connection
 
 Value = TypeVar("Value")
 
@@ -47,12 +50,14 @@ IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_
 """The guard of the idle hook that calls; None for all other callers."""
 
 
-def elsewhere() -> NotConnected:
-    """The error of a call from another event loop."""
-    return NotConnected(
-        "this engine is connected on another event loop, such as the one that `with engine:` or a *_sync call has "
-        "started; use the *_sync twins and run_sync() beside those, or another Engine"
-    )
+class Connectable(Protocol):
+    """The engine, as its bridge needs it."""
+
+    async def connect(self) -> object:
+        """Connect on the running loop."""
+
+    async def stop(self) -> None:
+        """Stop and disconnect."""
 
 
 def _ended(is_own_loop: bool) -> str:
@@ -62,47 +67,23 @@ def _ended(is_own_loop: bool) -> str:
 class SyncBridge:
     """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
 
-    def __init__(self, connect: Callable[[], Awaitable[object]], stop: Callable[[], Awaitable[None]]) -> None:
-        self._connect = connect
-        self._stop = stop
+    def __init__(self, engine: Connectable, connection: Connection) -> None:
+        self._engine = engine
+        self._connection = connection
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         """Held while a call is submitted, and while an own loop ends: no call comes to a loop that never runs it."""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The one that the engine is connected on, if it is."""
-
-    def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """The engine is connected on this loop now; None: no longer."""
-        self.loop = loop
-        self._process_id = os.getpid()
-
-    def check_is_here(self) -> None:
-        """NotConnected if the engine is connected on a loop that is not the running one."""
-        self._check_process()
-        if self.loop is not None and self.loop is not asyncio.get_running_loop():
-            raise elsewhere()
-
-    def _check_process(self) -> None:
-        if self.is_inherited:
-            raise NotConnected(
-                "this engine was connected before os.fork(), and neither its loop nor its connections live in this "
-                "process; connect after the fork, or make another Engine here"
-            )
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether it was in use when this process was forked off: its loop does not run here."""
-        return (self.loop is not None or self._own_loop is not None) and self._process_id != os.getpid()
+        """The process in which the own loop runs."""
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
         """The result of the coroutine that `function` makes."""
         self._reject_running_loop()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
             guard.check()
-        self._check_process()
-        loop = self.loop or self._start()
+        self._connection.check_process()
+        loop = self._connection.loop or self._start()
         with self._submitting:
             is_own = loop is self._own_loop or loop is not self.loop
             coroutine = self._await(function)
@@ -132,17 +113,17 @@ class SyncBridge:
 
     def close(self) -> None:
         """Disconnect, and end the loop of one's own if there is one."""
-        if self.is_inherited:  # and not ours to end
-            return
         with self._lock:
             loop, self._own_loop = self._own_loop, None
+            if self._process_id != os.getpid():  # it was forked off, and the loop is not ours to end
+                return
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
     async def _end(self) -> None:
         """Stop the engine, and let the tasks that still use the loop, such as a worker, end."""
-        await self._stop()
+        await self._engine.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=END_SECONDS)
@@ -161,11 +142,11 @@ class SyncBridge:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._own_loop is None:
+            if self._own_loop is None or self._process_id != os.getpid():
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=self._serve, args=(loop,), name="synergon-sync-bridge", daemon=True).start()
                 try:
-                    asyncio.run_coroutine_threadsafe(self._await(self._connect), loop).result()
+                    asyncio.run_coroutine_threadsafe(self._await(self._engine.connect), loop).result()
                 except BaseException:
                     loop.call_soon_threadsafe(loop.stop)
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from synergon.client.cooperative import made_in_chunks
@@ -68,6 +68,10 @@ class UnrunnableWarning:
         states = {kind: _states(found) for kind, found in runners.items()}
         await made_in_chunks(lambda each: self._judge(*each, states[each[0]]), sorted(new))
 
+    def for_children(self, store: Store) -> ChildrenToCheck:
+        """The part of a node that has the children of its tasks considered."""
+        return ChildrenToCheck(self, store)
+
     def is_of_interest(self, task: NewTask) -> bool:
         """Whether the task may have requirements."""
         return task.requirements != KIND_DEFAULT or task.kind not in self._known
@@ -128,8 +132,9 @@ def _states(nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeStatus]]:
 class ChildrenToCheck:
     """Checks the children of tasks after they are stored, in a duty of the node: no task waits for a warning."""
 
-    def __init__(self, consider: Callable[[Sequence[NewTask]], Awaitable[None]]) -> None:
-        self._consider = consider
+    def __init__(self, warning: UnrunnableWarning, store: Store) -> None:
+        self._warning = warning
+        self._store = store
         self._stored: list[NewTask] = []
         self._event = asyncio.Event()
 
@@ -143,4 +148,4 @@ class ChildrenToCheck:
         await self._event.wait()
         self._event.clear()
         stored, self._stored = self._stored, []
-        await self._consider(stored)
+        await self._warning.consider(self._store, stored)

@@ -12,7 +12,8 @@ from synergon.model.node_status import NodeStatus, free_slots_on
 from synergon.model.nodes import NodeRecord
 from synergon.model.process_identity import is_gone
 from synergon.node.capacity.acceptance import Acceptance
-from synergon.node.claims.claim_request import ClaimRequestBuilder, sparing_one
+from synergon.node.capacity.reservation import sparing_one
+from synergon.node.claims.fairness import Fairness
 from synergon.node.node import Node
 from synergon.options.durations import microseconds
 
@@ -61,13 +62,14 @@ class NodeView(NamedTuple):
     def request(self, wanted: Collection[str]) -> ClaimRequest:
         """Its next claim, if there may be something of these kinds."""
         state, queues = self.state, self.record.queues
-        asking = ClaimRequestBuilder(
-            {kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state), self.kind_request
+        fairness = Fairness({kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state))
+        kind_requests = fairness.share(
+            [kind_request for kind in wanted if (kind_request := self.kind_request(kind)).count > 0]
         )
         return ClaimRequest(
             node_id=self.record.id,
-            kinds=tuple(map(self._spared, asking.kind_requests(wanted))),
-            limit=asking.limit,
+            kinds=tuple(self._spared(kind_request) for kind_request in kind_requests if kind_request.count > 0),
+            limit=max(state.slots_free, 0),
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
             totals=state.totals,

@@ -32,9 +32,7 @@ def new_id(clock: Clock) -> str:
 class SystemClock:
     """The real one."""
 
-    def monotonic(self) -> float:
-        """Seconds that only grow."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)  # the hottest call: a method of our own around it would cost more
 
     def wall(self) -> int:
         """Microseconds since 1970."""

@@ -3,35 +3,34 @@
 Stop: announce it in the node's row → stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back
 what did not finish → drop the node's row. Idempotent; a second call waits for the first.
 
-Long, because all duties are made and joined to each other here, and nowhere else: most of it says who tells whom.
+Long, because all parts are made and given to each other here, and nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from synergon.client.unrunnable_warning import ChildrenToCheck
 from synergon.errors import StoreUnavailable
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.node_status import NodeStatus
 from synergon.model.nodes import HEARTBEATS_PER_LEASE, NodeRecord
-from synergon.model.tasks import NewTask
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.attempt_services import AttemptServices
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.fenced_outcomes import handed_back
+from synergon.node.attempts.deadlines import Timeouts
+from synergon.node.attempts.outcomes import handed_back
 from synergon.node.attempts.runner import Runner
 from synergon.node.attempts.slots import Slots
-from synergon.node.attempts.timeouts import TimeoutFor, Timeouts
 from synergon.node.callbacks.callbacks import Callbacks
 from synergon.node.callbacks.event_feed import Subscriber
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.callbacks.idle_hooks import IdleHooks
 from synergon.node.capacity.acceptance import Acceptance, acceptance_polls
+from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import Reservation
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.ledger import Ledger
@@ -50,11 +49,9 @@ from synergon.node.hint_sender import HintSender
 from synergon.node.liveness.lost_claims import LostClaims
 from synergon.node.liveness.membership import Membership
 from synergon.node.liveness.reaper import Reaper
-from synergon.node.liveness.status import node_status
-from synergon.node.liveness.status_publisher import StatusPublisher
-from synergon.node.logger import NodeLogger
-from synergon.node.node_signals import NodeSignals
+from synergon.node.liveness.status import StatusPublisher
 from synergon.node.processes.executors import Executor
+from synergon.node.signals import Host, NodeSignals, ResultWaiters
 from synergon.options.idle_hook import IdleHook
 from synergon.options.settings import Settings
 from synergon.peering.peers import Peers
@@ -62,6 +59,9 @@ from synergon.peering.router import ReadyGroupName
 from synergon.peering.wire import TOO_MANY_IDS, Message
 from synergon.stores.base import Store
 from synergon.task import AnyTask
+
+if TYPE_CHECKING:
+    from synergon.client.unrunnable_warning import ChildrenToCheck
 
 LEAST_AT_ONCE: Final = 100
 """Where a database works on claims beside the node, each asks for half of the slots at the most, or for this many:
@@ -71,6 +71,9 @@ while one half is looked for, the other runs."""
 class Node:
     """Runs tasks of an engine's kinds until it is stopped."""
 
+    runner_type: type[Runner] = Runner
+    """What runs its attempts; tests have another one."""
+
     def __init__(
         self,
         store: Store,
@@ -78,15 +81,15 @@ class Node:
         settings: Settings,
         clock: Clock,
         executor: Executor,
-        logger: logging.Logger,
+        logger: logging.LoggerAdapter[logging.Logger],
         *,
-        on_ended: Callable[[Iterable[int]], None],
+        waiters: ResultWaiters,
+        host: Host | None = None,
         peers: Peers | None = None,
-        timeout_for: TimeoutFor | None = None,
+        timeouts: Timeouts | None = None,
         idle_hooks: Sequence[IdleHook] = (),
         subscribers: Sequence[Subscriber] = (),
-        on_stop: Callable[[], None] = lambda: None,
-        consider: Callable[[Sequence[NewTask]], Awaitable[None]],
+        children_to_check: ChildrenToCheck | None = None,
         may_exit: bool = False,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -96,53 +99,33 @@ class Node:
         self._clock = clock
         self._executor = executor
         self._peers = peers
-        self._logger = NodeLogger(logger, {"node": settings.name})
-        self.signals = NodeSignals(self, on_ended=on_ended, on_stop=on_stop)
-        self.children_to_check = ChildrenToCheck(consider)
+        self._logger = logger
+        self._timeouts = timeouts or Timeouts(settings.timeout, None, logger)
+        self.signals = NodeSignals(self, waiters, host)
+        self.children_to_check = children_to_check
         self._sweep_interval = SweepInterval(settings.sweep, clock)
-        self._compose_attempts(Timeouts(settings.timeout, timeout_for, self._logger), subscribers)
+        self._callbacks = Callbacks(logger)
+        self.hooks = Hooks(clock, logger, self._callbacks, subscribers)
+        self.completer = Completer(store, clock, logger, self.signals, self.hooks)
+        self._ledger = Ledger(settings.concurrency, settings.child_processes)
+        self._running: dict[int, Attempt] = {}
         self._compose_claims()
+        self._compose_attempts()
         self._compose_membership(may_exit=may_exit)
         self._compose_duties(idle_hooks)
         self._has_stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
 
-    def _compose_attempts(self, timeouts: Timeouts, subscribers: Sequence[Subscriber]) -> None:
-        """What runs attempts, from a claim to its outcome in the store."""
-        store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
-        self._timeouts = timeouts
-        self._callbacks = Callbacks(logger)
-        self.hooks = Hooks(clock, logger, self._callbacks, subscribers)
-        self._ledger = Ledger(settings.concurrency, settings.child_processes)
-        self.completer = Completer(store, clock, logger, self.signals, self.hooks)
-        services = AttemptServices(
-            self.loop, store, self.completer, may_go_on=self._may_go_on, hold_seconds=settings.lease / 3
-        )
-        self.runner = Runner(
-            self._kinds,
-            services,
-            self._ledger,
-            self.completer,
-            self._executor,
-            clock,
-            logger,
-            url=store.url,
-            timeouts=timeouts,
-            hooks=self.hooks,
-            signals=self.signals,
-        )
-        self.slots: Slots[Attempt] = Slots(self.runner.run, clock)
-        self.canceller = Canceller(store, self.runner)
-
     def _compose_claims(self) -> None:
         """What decides what to claim."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
+        self.preemption = Preemption(self._kinds, self._ledger, self._running, clock, logger, self.signals)
         self.permits = SharedPermits(self._kinds, settings.queues, settings.labels, self._ledger)
         self.reservation = Reservation(
             self._kinds,
-            self.runner.running,
+            self._running,
             self._timeouts,
-            self.loop.time,
+            self.loop,
             reserve_seconds=settings.lease,
             signals=self.signals,
         )
@@ -152,7 +135,7 @@ class Node:
             settings.queues,
             labels=settings.labels,
             reservation=self.reservation,
-            preemption=self.runner.preemption,
+            preemption=self.preemption,
             most_at_once=max(settings.concurrency // 2, LEAST_AT_ONCE) if store.capabilities.remote else None,
         )
         self.hints = HintSender(self._peers, self._admission)
@@ -167,18 +150,47 @@ class Node:
             completer=self.completer,
             permits=self.permits,
             acceptance=self.acceptance,
-            sleep=clock.sleep,
+            clock=clock,
         )
-        self.runner.preemption.on_rested = self.scheduler.capacity_freed
+
+    def _compose_attempts(self) -> None:
+        """What runs attempts, from a claim to its outcome."""
+        store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
+        services = AttemptServices(self.loop, store, self.completer, self.scheduler, hold_seconds=settings.lease / 3)
+        self.runner = self.runner_type(
+            self._kinds,
+            services,
+            self._running,
+            self._ledger,
+            self.preemption,
+            self.completer,
+            self._executor,
+            clock,
+            logger,
+            url=store.url,
+            timeouts=self._timeouts,
+            hooks=self.hooks,
+            signals=self.signals,
+        )
+        self.slots = Slots(self.runner, clock)
+        self.canceller = Canceller(store, self.runner)
         self._lost_claims = LostClaims(store, clock, self.runner, self.completer, doubt_seconds=settings.lease)
 
     def _compose_membership(self, *, may_exit: bool) -> None:
         """What keeps the node a member of the cluster, and what ends it."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.shutdown = Shutdown(self.runner, self.completer, logger, may_exit=may_exit)
-        self.status_publisher = StatusPublisher(self.loop, self.state)
         self.cordon = Cordon(
-            store, self.scheduler, logger, signals=self.signals, sweep=self._sweep_interval, quiet=self._nothing_runs
+            store,
+            self.scheduler,
+            self.runner,
+            self.completer,
+            logger,
+            signals=self.signals,
+            sweep=self._sweep_interval,
+        )
+        self.status_publisher = StatusPublisher(
+            self.loop, self._admission, self._ledger, self._running, self.scheduler, self.cordon
         )
         self._operator_actions = OperatorActions(store, self.cordon, logger, self.signals)
         self.membership = Membership(
@@ -190,7 +202,6 @@ class Node:
             logger,
             runner=self.runner,
             scheduler=self.scheduler,
-            shutdown=self.shutdown,
             status=self.status_publisher,
             cordon=self.cordon,
             operator_actions=self._operator_actions,
@@ -214,7 +225,6 @@ class Node:
             "patience": self.scheduler.patience_step,
             "canceller": self._cancel_step,
             "alarm": self.alarm.step,
-            "unrunnable warning": self.children_to_check.step,
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
@@ -222,7 +232,9 @@ class Node:
         }
         if store.capabilities.listens:
             steps["listener"] = self._listen
-        if idle_hooks:
+        if self.children_to_check is not None:
+            steps["unrunnable warning"] = self.children_to_check.step
+        if self.idle_hooks.hooks:
             steps["idle hooks"] = self.idle_hooks.step
         self._duties = [Duty(name, step, clock, logger) for name, step in steps.items()]
 
@@ -256,7 +268,8 @@ class Node:
         await self.scheduler.woken()
         while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        await self._lost_claims.give_back(self.id)
+        if self._lost_claims.is_in_doubt:
+            await self._lost_claims.give_back(self.id)
         self.hints.claim_begins()
         try:
             taken = await self.scheduler.step()
@@ -264,9 +277,12 @@ class Node:
             self._lost_claims.doubt()
             raise
         self.hints.claim_is_over(self.scheduler.leftover)
-        self.hints.freed(self.permits.leftover_limits(taken))
-        self.canceller.claim_is_over()
-        self.idle_hooks.look()
+        if self.permits.is_needed:
+            self.hints.freed(self.permits.leftover_limits(taken))
+        if self.canceller.early:
+            self.canceller.claim_is_over()
+        if self.idle_hooks.hooks:
+            self.idle_hooks.look()
 
     def give_back(self, claims: Iterable[Claim]) -> None:
         """Hand claims back without a start."""
@@ -316,19 +332,6 @@ class Node:
         self.permits.learn(node for node in nodes if node.id != self.id)
         self.scheduler.choose_exchanged_kinds()
 
-    def _may_go_on(self, attempt: Attempt) -> bool:
-        """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
-        told to leave, and goes back at no cost when it does."""
-        if self.cordon.is_cordoned and attempt.task_type.policy.preemptible:
-            attempt.ask_to_leave()
-        return not self.membership.is_lost and attempt.stop is None
-
-    async def _nothing_runs(self) -> None:
-        """Return when nothing runs here, and the store knows what came of all that did."""
-        await self.scheduler.wait_until_idle()
-        await self.shutdown.quiet.comes()
-        await self.completer.flushed()
-
     # ------------------------------------------------------------ peers
 
     @property
@@ -338,7 +341,7 @@ class Node:
 
     def state(self) -> NodeStatus:
         """What it says of itself; cheap, and safe from any thread."""
-        return node_status(self._admission, self._ledger, self.runner.running, self.scheduler, self.cordon.departure)
+        return self.status_publisher.current()
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
         """Those of the kinds of which none could start here, whatever slots are free."""
@@ -389,23 +392,14 @@ class Node:
         """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
         self.idle_hooks.close()
         await self.idle_hooks.wait_ended()
-        backlog = Backlog(
-            self.store,
-            self._kinds,
-            self._settings.queues,
-            look=self._admission.look,
-            is_rejected=self.acceptance.is_rejected,
-        )
-        await backlog.ends(self._clock, self._is_busy, lambda: self.runner.admitted, self._has_stopped.is_set)
+        backlog = Backlog(self.store, self._kinds, self._settings.queues, self._admission, self.acceptance)
+        await backlog.ends(self._clock, self.runner, self.scheduler, self._has_stopped)
         await self.completer.flushed()
-
-    def _is_busy(self) -> bool:
-        return bool(self.runner.running) or self.scheduler.is_claiming
 
     def announce_stop(self) -> None:
         """The node is about to stop: from now on nothing that dies here charges a crash. From any thread, and from a
         signal handler; the stop itself does it too."""
-        self.runner.is_stopping = True
+        self.runner.announce_stop()
         self.membership.announce_stop()
 
     async def stop(self, grace: float | None) -> None:

@@ -19,18 +19,18 @@ Returned = TypeVar("Returned")
 Value = TypeVar("Value")
 
 
-class Register(Protocol):
-    """Whoever keeps the kinds."""
+class Registrar(Protocol):
+    """The engine or the provider that a task function is registered with."""
 
-    def __call__(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
-        """Keep this one."""
+    def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+        """Register the function as a kind."""
 
 
 class TaskDecorator:
     """Takes a function and registers it, or takes options first."""
 
-    def __init__(self, register: Register, options: Mapping[str, Any]) -> None:
-        self._register = register
+    def __init__(self, registrar: Registrar, options: Mapping[str, Any]) -> None:
+        self._registrar = registrar
         self._options = options
 
     @overload
@@ -63,8 +63,8 @@ class TaskDecorator:
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
         """Register a function as a kind of task; with or without options. It stays a plain callable."""
         if function is None:
-            return TaskDecorator(self._register, {**self._options, **options})
-        return self._register(function, self._options, calling_module())
+            return TaskDecorator(self._registrar, {**self._options, **options})
+        return self._registrar.register(function, self._options, calling_module())
 
 
 def calling_module() -> str:

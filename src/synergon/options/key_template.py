@@ -17,10 +17,11 @@ SINGLE_KEY: Final = ""
 class KeyTemplate:
     """Makes the key, from the arguments that the function or template asks for."""
 
-    def __init__(self, by: Callable[..., Any] | str | None, function: Callable[..., Any], kind: str) -> None:
+    def __init__(
+        self, by: Callable[..., Any] | str | None, parameters: Mapping[str, inspect.Parameter], kind: str
+    ) -> None:
         self._kind = kind
         self._by = by
-        parameters = inspect.signature(function).parameters
         self._defaults = {
             name: parameter.default
             for name, parameter in parameters.items()

@@ -92,7 +92,9 @@ class Signature:
         self._keyword_only: set[str] = set()
         self._positional_only: dict[str, Any] = {}
         """What each of them is if it is not given."""
-        for name, parameter in inspect.signature(function).parameters.items():
+        self.parameters = inspect.signature(function).parameters
+        """The parameters of the function, those that synergon fills in included."""
+        for name, parameter in self.parameters.items():
             hint = hints.get(name, Any)
             if parameter.kind not in _NAMED:
                 raise ConfigurationError(

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from synergon.options.settings import AUTO, Settings
-from synergon.peering.http_server import HttpTransport, reachable_host
+from synergon.peering.http_server import HttpTransport
 from synergon.peering.transport import Transport
 
 ALL_INTERFACES: Final = "0.0.0.0"  # noqa: S104  many hosts share one PostgreSQL; messages are signed
@@ -17,8 +17,7 @@ def default_transport(settings: Settings) -> Transport | None:
     """HTTP where several processes can share the store; None for a memory store, which no other process can open."""
     if settings.url.startswith("memory://") and settings.listen == AUTO and settings.advertise is None:
         return None
-    database = urlsplit(settings.url).hostname
-    return HttpTransport(_listen(settings), settings.advertise, lambda: reachable_host(database))
+    return HttpTransport(_listen(settings), settings.advertise, urlsplit(settings.url).hostname)
 
 
 def _listen(settings: Settings) -> tuple[str, int] | None:

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
@@ -99,7 +99,7 @@ class HttpClient:
 
     async def _connect_to(self, endpoint: Endpoint, address: str) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(lambda lost: self._remove(endpoint, lost)),
+            lambda: Connection(self, endpoint),
             address,
             endpoint.port,
             ssl=await self._load_ssl_context() if endpoint.is_secure else None,
@@ -120,7 +120,8 @@ class HttpClient:
         self._idle.setdefault(endpoint, []).append(connection)
         connection.close_after(KEEP_SECONDS)
 
-    def _remove(self, endpoint: Endpoint, lost: Connection) -> None:
+    def remove(self, endpoint: Endpoint, lost: Connection) -> None:
+        """A connection has ended."""
         idle = self._idle.get(endpoint, [])
         if lost in idle:
             idle.remove(lost)
@@ -136,12 +137,13 @@ class HttpClient:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one request at a time. It calls `on_lost` when it ends."""
+    """A connection with one request at a time. It tells its client when it ends."""
 
-    def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, client: HttpClient, endpoint: Endpoint) -> None:
         from httptools import HttpResponseParser  # imported late: an engine without peers does not need it
 
-        self._on_lost = on_lost
+        self._client = client
+        self._endpoint = endpoint
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.WriteTransport | None = None
         self._answered: asyncio.Future[Answer] | None = None
@@ -211,7 +213,7 @@ class Connection(asyncio.Protocol):
         if self._has_headers and not self._has_length and error is None:
             self._finish()
         self._fail(error or SendError("closed the connection without an answer"))
-        self._on_lost(self)
+        self._client.remove(self._endpoint, self)
 
     @property
     def _is_waiting(self) -> bool:

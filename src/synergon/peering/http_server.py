@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from synergon.errors import OptionError
@@ -36,17 +35,16 @@ SERVER_KEEP_ALIVE_SECONDS: Final = 60
 class HttpTransport:
     """Listens on `listen` (host and port; None: the application serves `peer_app` itself) and sends over HTTP.
 
-    The published address is `advertise` if that is given.
+    The published address is `advertise` if that is given; else, where `listen` is every interface, the address of this
+    host on the route to `database_host`.
     """
 
     schemes = ("http://", "https://")
 
-    def __init__(
-        self, listen: tuple[str, int] | None, advertise: str | None, reachable_host: Callable[[], str]
-    ) -> None:
+    def __init__(self, listen: tuple[str, int] | None, advertise: str | None, database_host: str | None = None) -> None:
         self._listen = listen
         self._advertise = advertise
-        self._reachable_host = reachable_host
+        self._database_host = database_host
         self._server: asyncio.Task[Any] | None = None
         self._address: str | None = None
         self._client = HttpClient()
@@ -69,7 +67,7 @@ class HttpTransport:
     def _published(self, bound: socket.socket) -> str:
         host, port = bound.getsockname()[:2]
         if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
-            host = self._reachable_host()
+            host = reachable_host(self._database_host)
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def prepare(self) -> None:

@@ -7,8 +7,7 @@ A failed request is retried with exponential back-off; its hints stay queued, me
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from synergon.model.clock import Clock
 from synergon.peering.transport import SendError
@@ -21,21 +20,26 @@ FIRST_RETRY_SECONDS: Final = 0.1
 MAX_RETRY_SECONDS: Final = 5.0
 
 
+class Sender(Protocol):
+    """The router, as its outboxes need it."""
+
+    async def send_now(self, peer_id: str, hints: Message) -> Message:
+        """Send the hints and return the answer; SendError if there is none."""
+
+    def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
+        """The peer has received the hints."""
+
+    def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
+        """The peer may not have received these hints; it failed this often in a row."""
+
+
 class Outbox:
     """Queues and sends the hints for one peer. It runs an asyncio task only while there are hints to send."""
 
-    def __init__(
-        self,
-        send: Callable[[Message], Awaitable[Message]],
-        clock: Clock,
-        *,
-        on_answer: Callable[[Message, Message], None],
-        on_failure: Callable[[Message, int, SendError], None],
-    ) -> None:
-        self._send = send
+    def __init__(self, sender: Sender, peer_id: str, clock: Clock) -> None:
+        self._sender = sender
+        self._peer_id = peer_id
         self._clock = clock
-        self._on_answer = on_answer
-        self._on_failure = on_failure
         self._queued = EMPTY
         self._in_flight = EMPTY
         """Sent, but not yet answered: it may not have arrived."""
@@ -76,19 +80,19 @@ class Outbox:
 
     async def _send_one(self, hints: Message) -> None:
         try:
-            answer = await self._send(hints)
+            answer = await self._sender.send_now(self._peer_id, hints)
         except SendError as error:
             self._in_flight = EMPTY
             self._failures += 1
             self._queued = merged(hints, self._queued)
             self._next_at = self._clock.monotonic() + self._retry_seconds()
-            self._on_failure(self._queued, self._failures, error)
+            self._sender.handle_failure(self._peer_id, self._queued, self._failures, error)
         else:
             self._in_flight = EMPTY
             self._failures = 0
             interval = FULL_INTERVAL_SECONDS if answer.free == 0 else MIN_INTERVAL_SECONDS
             self._next_at = self._clock.monotonic() + interval
-            self._on_answer(hints, answer)
+            self._sender.handle_answer(self._peer_id, hints, answer)
 
     def _retry_seconds(self) -> float:
         longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(self._failures - 1, 16), MAX_RETRY_SECONDS)

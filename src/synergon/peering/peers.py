@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from synergon.errors import StoreError
 from synergon.model.clock import Clock
 from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
+from synergon.peering.local_engine import LocalNode, LocalWaiters
 from synergon.peering.router import HintRouter, ReadyGroupName
 from synergon.peering.signatures import Envelope, SignatureError, Signer, StaleSignature
 from synergon.peering.store_clock import StoreClock
@@ -32,27 +33,6 @@ CLOSE_SECONDS: Final = 0.5
 """How long a closing engine goes on sending queued hints."""
 
 
-class LocalNode(Protocol):
-    """The node of this engine, as far as peering needs it."""
-
-    @property
-    def id(self) -> str:
-        """Its id; a new one each time that it joins."""
-
-    @property
-    def free(self) -> int:
-        """How many tasks it could start now."""
-
-    def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds among these that it could not start now, whatever slots are free."""
-
-    def handle_hints(self, hints: Message) -> None:
-        """Act on hints from a peer."""
-
-    def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """Use the rows of the node table that were just read for peering."""
-
-
 class Peers:
     """Sends hints to other engines and handles the hints they send."""
 
@@ -64,13 +44,9 @@ class Peers:
         transport: Transport,
         clock: Clock,
         logger: logging.Logger,
+        waiters: LocalWaiters,
         *,
         refresh_seconds: float,
-        on_done: Callable[[Collection[int]], None],
-        on_any_done: Callable[[], None],
-        on_ended: Callable[[], None] = lambda: None,
-        awaited_here: Callable[[], Collection[int]] = tuple,
-        follows_here: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine_id = engine_id
         self._former_id = engine_id
@@ -81,9 +57,7 @@ class Peers:
         self._store = store
         self._transport = transport
         self._clock = clock
-        self._on_done = on_done
-        self._on_any_done = on_any_done
-        self._on_ended = on_ended
+        self._waiters = waiters
         self._store_clock = StoreClock(store, clock)
         self._signer: Signer | None = None
         self._signer_lock = asyncio.Lock()
@@ -91,20 +65,7 @@ class Peers:
         self._watchers = Watchers()
         self._preload_task: asyncio.Task[None] | None = None
         self._prepare_task: asyncio.Task[None] | None = None
-        self._router = HintRouter(
-            self._read_nodes,
-            self._send,
-            transport.schemes,
-            self._prepare,
-            lambda: self._own_ids,
-            awaited_here,
-            self._handle_done,
-            clock,
-            logger,
-            refresh_seconds=refresh_seconds,
-            follows_here=follows_here,
-            on_followed=on_ended,
-        )
+        self._router = HintRouter(self, waiters, transport.schemes, clock, logger, refresh_seconds=refresh_seconds)
 
     @property
     def id(self) -> str:
@@ -112,7 +73,8 @@ class Peers:
         return self.engine_id if self.node is None else self.node.id
 
     @property
-    def _own_ids(self) -> tuple[str, ...]:
+    def own_ids(self) -> tuple[str, ...]:
+        """The ids under which this engine has, or had, a row; the current one is the last."""
         return self.engine_id, self._former_id, self.id
 
     # ------------------------------------------------------------ start and end
@@ -127,7 +89,7 @@ class Peers:
         async with self._signer_lock:
             if self._signer is None:
                 await self._store_clock.measure()
-                self._signer = Signer(await self._store.secret(), self._store_clock.now)
+                self._signer = Signer(await self._store.secret(), self._store_clock)
             return self._signer
 
     def preload_directory(self) -> None:
@@ -139,7 +101,8 @@ class Peers:
         if not self._router.directory.is_loaded:
             self._router.refresh_soon()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """There are peers: have the transport do in advance what would delay the first message."""
         if self._prepare_task is None:
             self._prepare_task = asyncio.get_running_loop().create_task(self._transport.prepare())
 
@@ -194,15 +157,18 @@ class Peers:
 
     def send_done(self, origin: str, ids: Collection[int]) -> None:
         """Tell the engine that enqueued these tasks that they may have ended. Kept briefly if it is unknown."""
-        if origin not in self._own_ids:
+        if origin not in self.own_ids:
             self._router.send_to(origin, message(done=tuple(ids)))
 
     def notify_watchers(self, ids: Iterable[int]) -> None:
         """Tell the peers that asked for it that these tasks may have ended: those that wait for one, and followers."""
-        for peer_id in self._watchers.followers(self._clock.monotonic()):
-            self._router.send_to(peer_id, message(ended=True))
-        for peer_id, its_ids in self._watchers.by_peer(ids).items():
-            self._router.send_to(peer_id, message(done=tuple(its_ids)), refresh=True)
+        watchers = self._watchers
+        if watchers.followers:
+            for peer_id in watchers.current_followers(self._clock.monotonic()):
+                self._router.send_to(peer_id, message(ended=True))
+        if watchers.peers:
+            for peer_id, its_ids in watchers.by_peer(ids).items():
+                self._router.send_to(peer_id, message(done=tuple(its_ids)), refresh=True)
 
     def announce_ended(self, ids: Collection[int]) -> None:
         """Tell every peer that these tasks ended without an attempt: any of them may wait for the result."""
@@ -219,7 +185,7 @@ class Peers:
 
     def send_cancel(self, node_id: str, task_id: int) -> None:
         """Ask the node to check for a cancel request of a task that it runs."""
-        if node_id not in self._own_ids:
+        if node_id not in self.own_ids:
             self._router.send_to(node_id, message(cancel=(task_id,)), refresh=True)
 
     def announce_control(self) -> None:
@@ -240,7 +206,8 @@ class Peers:
         """Update the directory from rows of the node table that the reaper has just read."""
         self._router.update_directory(nodes)
 
-    async def _read_nodes(self) -> list[NodeRecord]:
+    async def read_nodes(self) -> list[NodeRecord]:
+        """Read the node table, for the directory and for the node here."""
         if self._signer is not None:
             await self._store_clock.measure()
         nodes = await self._store.nodes()
@@ -248,7 +215,8 @@ class Peers:
             self.node.handle_nodes(nodes)
         return nodes
 
-    async def _send(self, peer: Peer, hints: Message) -> Message:
+    async def send(self, peer: Peer, hints: Message) -> Message:
+        """Sign and send hints, with the free slots and started tasks of this engine; return the answer."""
         try:
             signer = self._signer or await self._ensure_signer()
             started, self._started = self._started, Counter()
@@ -299,9 +267,9 @@ class Peers:
         if peer is not None:
             self._note_free_slots(peer, hints)
         # An operator action can end tasks too: a command whose server was removed from the pool.
-        self._handle_done((TOO_MANY_IDS,) if hints.control else hints.done)
+        self.handle_done((TOO_MANY_IDS,) if hints.control else hints.done)
         if hints.ended:
-            self._on_ended()
+            self._waiters.tell_followers()
         if self.node is not None:
             self._watchers.add(peer_id, hints.awaited)
             if hints.follow:
@@ -317,12 +285,13 @@ class Peers:
         if hints.free > 0:
             peer.full = frozenset()
 
-    def _handle_done(self, ids: Collection[int]) -> None:
+    def handle_done(self, ids: Collection[int]) -> None:
+        """These tasks may have ended."""
         if TOO_MANY_IDS in ids:
-            self._on_any_done()
+            self._waiters.tell_all()
         elif ids:
-            self._on_done(ids)
+            self._waiters.tell(ids)
 
     def recheck_awaited(self) -> None:
         """Have all awaited tasks read again: their ends may have been announced before this engine was reachable."""
-        self._on_any_done()
+        self._waiters.tell_all()

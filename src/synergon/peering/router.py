@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.errors import StoreError
@@ -17,6 +17,7 @@ from synergon.model.clock import Clock
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.peering.directory import Directory, Peer
+from synergon.peering.local_engine import LocalEngine, LocalWaiters
 from synergon.peering.outbox import MIN_INTERVAL_SECONDS, Outbox
 from synergon.peering.transport import SendError
 from synergon.peering.wire import EMPTY, Message, merged, message
@@ -37,29 +38,17 @@ class HintRouter:
 
     def __init__(
         self,
-        read_nodes: Callable[[], Awaitable[list[NodeRecord]]],
-        send: Callable[[Peer, Message], Awaitable[Message]],
+        engine: LocalEngine,
+        waiters: LocalWaiters,
         schemes: tuple[str, ...],
-        on_peers_added: Callable[[], None],
-        own_ids: Callable[[], Collection[str]],
-        awaited_here: Callable[[], Collection[int]],
-        on_awaited: Callable[[Collection[int]], None],
         clock: Clock,
         logger: logging.Logger,
         *,
         refresh_seconds: float,
-        follows_here: Callable[[], bool] = lambda: False,
-        on_followed: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Directory(schemes)
-        self._read_nodes = read_nodes
-        self._send = send
-        self._on_peers_added = on_peers_added
-        self._own_ids = own_ids
-        self._awaited_here = awaited_here
-        self._on_awaited = on_awaited
-        self._follows_here = follows_here
-        self._on_followed = on_followed
+        self._engine = engine
+        self._waiters = waiters
         self._clock = clock
         self._logger = logger
         self._refresh_seconds = refresh_seconds
@@ -156,12 +145,12 @@ class HintRouter:
     def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
         """Update the directory from rows of the node table that were just read."""
         self._updated_at = self._clock.monotonic()
-        added, removed = self.directory.update(nodes, self._own_ids())
+        added, removed = self.directory.update(nodes, self._engine.own_ids)
         sent_while_stale, self._sent_while_stale = self._sent_while_stale, EMPTY
         for peer in removed:
             self.remove(peer.id)
         if added:
-            self._on_peers_added()
+            self._engine.prepare()
         for peer in added:
             self._send_missed(peer, sent_while_stale)
 
@@ -175,8 +164,8 @@ class HintRouter:
             self._outbox(peer).add(hints)
 
     def _end_requests(self, peer: Peer) -> Message:
-        ids = tuple(self._awaited_here()) if peer.kinds else ()
-        follow = bool(peer.kinds) and self._follows_here()
+        ids = tuple(self._waiters.of_others) if peer.kinds else ()
+        follow = bool(peer.kinds) and len(self._waiters.followers) > 0
         return message(awaited=ids, follow=follow) if ids or follow else EMPTY
 
     def remove(self, peer_id: str) -> None:
@@ -188,7 +177,7 @@ class HintRouter:
 
     async def refresh(self) -> None:
         """Read the node table now."""
-        self.update_directory(await self._read_nodes())
+        self.update_directory(await self._engine.read_nodes())
 
     def refresh_soon(self) -> None:
         """Read the node table in the background."""
@@ -269,7 +258,7 @@ class HintRouter:
         if is_stale:
             self._note_sent_while_stale(work, scheduled, unrouted)
         self._offer_or_search(work)
-        *_, own_id = self._own_ids()
+        *_, own_id = self._engine.own_ids
         for kind in sorted(surplus):
             for peer in self.directory.next_helpers(kind, own_id):
                 self._outbox(peer).add(message(new={kind: 1}))
@@ -326,26 +315,23 @@ class HintRouter:
     def _outbox(self, peer: Peer) -> Outbox:
         outbox = self._outboxes.get(peer.id)
         if outbox is None:
-            outbox = self._outboxes[peer.id] = Outbox(
-                lambda hints: self._send_now(peer.id, hints),
-                self._clock,
-                on_answer=lambda sent, answer: self._handle_answer(peer.id, sent, answer),
-                on_failure=lambda sent, failures, error: self._handle_failure(peer.id, sent, failures, error),
-            )
+            outbox = self._outboxes[peer.id] = Outbox(self, peer.id, self._clock)
         return outbox
 
-    async def _send_now(self, peer_id: str, hints: Message) -> Message:
+    async def send_now(self, peer_id: str, hints: Message) -> Message:
+        """Send hints to a peer, if it is still known."""
         peer = self.directory.get(peer_id)
         if peer is None:
             raise SendError(f"{peer_id} is not in the node table any more")
-        return await self._send(peer, hints)
+        return await self._engine.send(peer, hints)
 
-    def _handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
+    def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
+        """Note the free slots of the peer, and offer what it cannot take to others."""
         # Tasks may have ended just before the peer received the request to report it.
         if sent.awaited:
-            self._on_awaited(sent.awaited)
+            self._engine.handle_done(sent.awaited)
         if sent.follow:
-            self._on_followed()
+            self._waiters.tell_followers()
         peer = self.directory.get(peer_id)
         if peer is None:
             return
@@ -357,7 +343,8 @@ class HintRouter:
             peer.full = (peer.full - sent.new.keys()) | rejected.keys()
             self._offer_again(rejected, peer_id)
 
-    def _handle_failure(self, peer_id: str, sent: Message, failures: int, error: SendError) -> None:
+    def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
+        """Mark the peer as failing, and offer its work to others."""
         peer = self.directory.get(peer_id)
         if peer is None:
             return
@@ -365,7 +352,7 @@ class HintRouter:
             self._logger.info("peer %s at %s does not accept hints: %s; retrying", peer_id, peer.address, error)
         if failures == 1:
             peer.is_failing = True
-            self._offer_again(sent.new, peer_id)
+            self._offer_again(unsent.new, peer_id)
             self.refresh_soon()
 
     # ------------------------------------------------------------ end

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -36,19 +35,26 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+class SharedClock(Protocol):
+    """The clock that all engines of a cluster have in common: the store's."""
+
+    def now(self) -> int:
+        """Microseconds since 1970."""
+
+
 class Signer:
     """Signs and checks envelopes for one engine."""
 
-    def __init__(self, secret: bytes, now: Callable[[], int]) -> None:
+    def __init__(self, secret: bytes, clock: SharedClock) -> None:
         self._secret = secret
-        self._now = now
+        self._clock = clock
         self._nonces: dict[str, int] = {}
         self._oldest = 0
         """Messages of this time or earlier are rejected, because their nonces may have been dropped."""
 
     def wrap(self, peer_id: str, body: bytes) -> Envelope:
         """Sign the body."""
-        time, nonce = str(self._now()), os.urandom(16).hex()
+        time, nonce = str(self._clock.now()), os.urandom(16).hex()
         return Envelope(
             peer_id=peer_id, time=time, nonce=nonce, signature=self._sign(peer_id, time, nonce, body), body=body
         )
@@ -59,7 +65,7 @@ class Signer:
         if not hmac.compare_digest(expected.encode(), envelope.signature.encode()):
             raise SignatureError("the signature is wrong; the sender does not use this database")
         moment = _moment(envelope.time)
-        if abs(moment - self._now()) > WINDOW or moment <= self._oldest:
+        if abs(moment - self._clock.now()) > WINDOW or moment <= self._oldest:
             raise StaleSignature("the time of the message is too old or in the future, by the database's clock")
         if envelope.nonce in self._nonces:
             raise SignatureError("the message was received before")
@@ -78,7 +84,7 @@ class Signer:
             self._oldest = max(self._oldest, self._nonces.pop(first))
 
     def _is_past(self, moment: int) -> bool:
-        return moment < self._now() - WINDOW
+        return moment < self._clock.now() - WINDOW
 
 
 def _moment(time: str) -> int:

@@ -21,8 +21,9 @@ class Watchers:
     """
 
     def __init__(self) -> None:
-        self._peers: dict[int, set[str]] = {}
-        self._followers: dict[str, float] = {}
+        self.peers: dict[int, set[str]] = {}
+        """Peers by the task that they wait for."""
+        self.followers: dict[str, float] = {}
         """Peers that follow every end, each with the time at which its request expires."""
 
     def add(self, peer_id: str, ids: Collection[int]) -> None:
@@ -30,26 +31,23 @@ class Watchers:
         if TOO_MANY_IDS in ids:
             return
         for task_id in ids:
-            self._peers.setdefault(task_id, set()).add(peer_id)
-            if len(self._peers) > MAX_TASKS:
-                del self._peers[next(iter(self._peers))]
+            self.peers.setdefault(task_id, set()).add(peer_id)
+            if len(self.peers) > MAX_TASKS:
+                del self.peers[next(iter(self.peers))]
 
     def add_follower(self, peer_id: str, now: float) -> None:
         """Register the peer for every end until FOLLOW_SECONDS from now; peers repeat the request in time."""
-        self._followers[peer_id] = now + FOLLOW_SECONDS
+        self.followers[peer_id] = now + FOLLOW_SECONDS
 
-    def followers(self, now: float) -> list[str]:
+    def current_followers(self, now: float) -> list[str]:
         """Peers to notify when any task has ended."""
-        if not self._followers:
-            return []
-        self._followers = {peer_id: until for peer_id, until in self._followers.items() if now < until}
-        return list(self._followers)
+        self.followers = {peer_id: until for peer_id, until in self.followers.items() if now < until}
+        return list(self.followers)
 
     def by_peer(self, ids: Iterable[int]) -> dict[str, list[int]]:
         """Peers to notify that these tasks may have ended, each with the ids that it waits for."""
         found: dict[str, list[int]] = {}
-        if self._peers:
-            for task_id in ids:
-                for peer_id in self._peers.get(task_id, ()):
-                    found.setdefault(peer_id, []).append(task_id)
+        for task_id in ids:
+            for peer_id in self.peers.get(task_id, ()):
+                found.setdefault(peer_id, []).append(task_id)
         return found

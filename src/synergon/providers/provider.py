@@ -93,14 +93,15 @@ class Provider:
     def task(self) -> TaskDecorator:
         """Register a function that runs on a server of this provider; a parameter annotated with `Server` receives
         the server."""
-        return TaskDecorator(self._register, {})
+        return TaskDecorator(self, {})
 
     @property
     def command(self) -> CommandDecorator:
         """Register a control action that runs on servers of this provider, ahead of every task."""
         return CommandDecorator(self)
 
-    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+    def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+        """Register a function, as the decorator does."""
         return self.engine.register(function, options, registered_in, provider=self)
 
     async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
@@ -116,7 +117,7 @@ class Provider:
             raise ConfigurationError(f"provider {self.name!r} lists kinds but has no `async def handle(task, server)`")
         for name, given in self.kinds.items():
             kind = given if isinstance(given, Kind) else Kind(given)
-            self._register(self._task_function(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
+            self.register(self._task_function(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
 
     def _task_function(self, arguments_type: Any) -> Callable[..., Any]:
         async def task_function(arguments: Any, context: Context, server: Server) -> Any:

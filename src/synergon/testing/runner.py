@@ -1,9 +1,12 @@
-"""Runs attempts for a test: all in this process, and with the errors kept as they were raised."""
+"""Runs attempts for a test: all in this process, in the test's context, with the errors kept as they were raised."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from synergon.context import Context
 from synergon.errors import TaskFailed
@@ -13,6 +16,9 @@ from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.outcomes import find_control
 from synergon.node.attempts.runner import Runner
+
+running_task: Final[ContextVar[int | None]] = ContextVar("running_task", default=None)
+"""The task whose body is asking, if a body is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,34 @@ class TestRunner(Runner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.context = contextvars.copy_context()
+        """What bodies see of the test's context variables."""
+        self.ran: dict[int, None] = {}
+        """The tasks that were started, in that order."""
         self.failures: list[Failure] = []
+        self.broken: Exception | None = None
+        """Raised by what runs bodies, and not by a body."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._raised: dict[int, BaseException | None] = {}
+
+    async def run(self, attempt: Attempt) -> None:
+        """Run an attempt in a copy of the test's context."""
+        self.ran[attempt.claim.id] = None
+        context = self.context.copy()
+        context.run(running_task.set, attempt.claim.id)
+        task = self._loop.create_task(super().run(attempt), name="synergon-test-function", context=context)
+        self._tasks.add(task)
+        try:
+            await task
+        except Exception as error:  # noqa: BLE001  the drain raises it
+            self.broken = error
+        finally:
+            self._tasks.discard(task)
+
+    def cancel_all(self) -> None:
+        """Do not wait any longer for bodies that will not end."""
+        for task in self._tasks:
+            task.cancel()
 
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = super()._prepare(claim)

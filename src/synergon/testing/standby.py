@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from synergon.client.waiters import Waiters
+from synergon.client.results import Waiters
 from synergon.errors import ResultTimeout, TaskDeleted
 from synergon.model.lifecycle import State
 from synergon.model.task_records import TaskRecord
 from synergon.node.node import Node
 
+if TYPE_CHECKING:
+    from synergon.testing.tester import Tester
+
 
 class StandbyNode(Node):
     """What `engine.worker()` starts in a test. It claims nothing, so an app that starts one needs no change."""
 
-    def __init__(self, *args: Any, drain: Callable[[], Awaitable[object]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, tester: Tester, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._drain = drain
+        self._tester = tester
 
     async def start(self) -> None:
         """Nothing begins."""
 
     async def drained(self) -> None:
         """Return when nothing is due any more."""
-        await self._drain()
+        await self._tester.drain()
 
     async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  nothing runs that it could be given to
         self._has_stopped.set()
@@ -33,25 +35,22 @@ class StandbyNode(Node):
 class PromptWaiters(Waiters):
     """Never waits: runs what is due, and then the task has ended or will not end before the test goes on."""
 
-    def __init__(
-        self, *args: Any, run: Callable[[Sequence[int]], Awaitable[None]], why_not: Callable[[TaskRecord], str]
-    ) -> None:
+    def __init__(self, *args: Any, tester: Tester) -> None:
         super().__init__(*args)
-        self._run = run
-        self._why_not = why_not
+        self._tester = tester
 
     async def wait(self, task_id: int) -> TaskRecord:
         """The final record of the task; ResultTimeout says what holds it up."""
         record = await self._get(task_id)
         if not record.state.is_final:
-            await self._run([task_id])
+            await self._tester.run_or_join([task_id])
             record = await self._get(task_id)
         if not record.state.is_final:
-            raise ResultTimeout(f"task {task_id} ({record.kind}) has not ended: {self._why_not(record)}")
+            raise ResultTimeout(f"task {task_id} ({record.kind}) has not ended: {self._tester.why_not_ended(record)}")
         return record
 
     async def _get(self, task_id: int) -> TaskRecord:
-        (record,) = await self._fetch([task_id])
+        (record,) = await self._store.get([task_id])
         if record is None:
             raise TaskDeleted.of(task_id)
         return record

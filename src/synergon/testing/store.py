@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock
 from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewServer
 from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.model.requirements import KIND_DEFAULT
+from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
+
+if TYPE_CHECKING:
+    from synergon.testing.tester import Tester
 
 
 class UndemandingTables(Tables):
@@ -39,15 +45,10 @@ class TestStore(MemoryStore):
     def __init__(
         self,
         clock: Clock,
-        *,
-        on_insert: Callable[[Sequence[int]], Awaitable[None]],
-        on_change: Callable[[], None],
-        on_cancel: Callable[[int], None],
+        tester: Tester,
     ) -> None:
         super().__init__(clock=clock)
-        self._on_insert = on_insert
-        self._on_change = on_change
-        self._on_cancel = on_cancel
+        self._tester = tester
         self._tables = UndemandingTables()
 
     async def open(self) -> None:
@@ -61,12 +62,28 @@ class TestStore(MemoryStore):
         with self._transaction() as (tables, _):
             return [record_of(row) for row in tables.rows.values()]
 
+    # ------------------------------------------------------------ whatever labels tasks need
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take ready tasks, whatever their kinds require."""
+        return await super().claim(_undemanding(request))
+
+    async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
+        """Finish and claim, whatever kinds require."""
+        return await super().exchange(outcomes, _undemanding(request))
+
+    async def look(self, query: CandidateQuery) -> list[TaskRecord]:
+        """Ready tasks of a kind, whatever it requires."""
+        return await super().look(
+            replace(query, kind_request=replace(query.kind_request, requirements=NO_REQUIREMENTS))
+        )
+
     # ------------------------------------------------------------ what may make something due
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
         inserted = await super().insert(tasks)
-        await self._on_insert([insertion.id for insertion in inserted])
+        await self._tester.note_inserted([insertion.id for insertion in inserted])
         return inserted
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
@@ -74,57 +91,57 @@ class TestStore(MemoryStore):
         moved = await super().cancel(ids, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
-                self._on_cancel(move.id)
-        self._on_change()
+                self._tester.cancel_running(move.id)
+        self._tester.look()
         return moved
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
         """Remove tasks that are not running."""
         moved = await super().delete(ids)
-        self._on_change()
+        self._tester.look()
         return moved
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the place of tasks that wait."""
         moved = await super().set_priority(changes)
-        self._on_change()
+        self._tester.look()
         return moved
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Run ended tasks again."""
         moved = await super().retry(ids)
-        self._on_change()
+        self._tester.look()
         return moved
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when tasks are due."""
         moved = await super().reschedule(changes)
-        self._on_change()
+        self._tester.look()
         return moved
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Undo `pause`."""
         resumed = await super().resume(queues)
-        self._on_change()
+        self._tester.look()
         return resumed
 
     async def set_limit(self, name: str, value: int | None) -> bool:
         """For everybody, from now on."""
         is_known = await super().set_limit(name, value)
-        self._on_change()
+        self._tester.look()
         return is_known
 
     async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
         """The pool from now on."""
         is_known = await super().set_servers(provider, servers)
-        self._on_change()
+        self._tester.look()
         return is_known
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks."""
         opened = await super().open_group(group)
         then = () if opened.then is None else (opened.then,)
-        await self._on_insert([insertion.id for insertion in (*opened.insertions, *then)])
+        await self._tester.note_inserted([insertion.id for insertion in (*opened.insertions, *then)])
         return opened
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
@@ -132,14 +149,21 @@ class TestStore(MemoryStore):
         moved = await super().cancel_group(group_id, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
-                self._on_cancel(move.id)
-        self._on_change()
+                self._tester.cancel_running(move.id)
+        self._tester.look()
         return moved
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Do it and write down that it was done."""
         given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
-            self._on_cancel(int(order.subject))
-        self._on_change()
+            self._tester.cancel_running(int(order.subject))
+        self._tester.look()
         return given
+
+
+def _undemanding(request: ClaimRequest) -> ClaimRequest:
+    """The request without the requirements of its kinds."""
+    return replace(
+        request, kinds=tuple(replace(kind_request, requirements=NO_REQUIREMENTS) for kind_request in request.kinds)
+    )

@@ -18,7 +18,8 @@ from synergon.model.task_records import TaskRecord
 from synergon.options.options import check_count
 from synergon.task import AnyTask
 from synergon.testing.clock import ManualClock
-from synergon.testing.drain import Drain, running_task
+from synergon.testing.drain import Drain
+from synergon.testing.runner import running_task
 from synergon.testing.standby import PromptWaiters, StandbyNode, why_not_ended
 from synergon.testing.store import TestStore
 from synergon.testing.wanted import Wanted, kind_of, listing, wanted
@@ -42,9 +43,7 @@ class Tester:
         self.engine = engine
         self.clock = ManualClock(now)
         self._is_inline = is_inline
-        self._store = TestStore(
-            self.clock, on_insert=self._note_inserted, on_change=self._look, on_cancel=self._cancel_running
-        )
+        self._store = TestStore(self.clock, self)
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
         self._taken: Ports | None = None
@@ -80,18 +79,7 @@ class Tester:
         return self.engine.sync_bridge.call(lambda: self.drain(raise_errors=raise_errors, limit=limit))
 
     async def _run_due(self, limit: int = MOST_ATTEMPTS) -> Drain:
-        engine = self.engine
-        drain = Drain(
-            engine.kinds,
-            self._store,
-            self.clock,
-            engine.settings,
-            engine.logger,
-            timeout_for=engine.timeout_for,
-            subscribers=engine.subscribers,
-            context=self._context,
-            limit=limit,
-        )
+        drain = Drain(self.engine, self._store, self.clock, context=self._context, limit=limit)
         self._drains[drain.loop] = drain
         try:
             await drain.run()
@@ -113,12 +101,13 @@ class Tester:
 
     # ------------------------------------------------------------ what the store and the waiters tell
 
-    async def _note_inserted(self, ids: Sequence[int]) -> None:
-        self._look()
+    async def note_inserted(self, ids: Sequence[int]) -> None:
+        """The store has these new tasks."""
+        self.look()
         if self._is_inline:
-            await self._run_or_join(ids)
+            await self.run_or_join(ids)
 
-    async def _run_or_join(self, ids: Sequence[int]) -> None:
+    async def run_or_join(self, ids: Sequence[int]) -> None:
         """Return when these tasks have run, as far as they can now."""
         drain = self._drain_here()
         if drain is None:
@@ -126,11 +115,13 @@ class Tester:
         else:
             await drain.until_quiet(ids)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Something in the store has changed."""
         for drain in list(self._drains.values()):
             drain.look()
 
-    def _cancel_running(self, task_id: int) -> None:
+    def cancel_running(self, task_id: int) -> None:
+        """If the task runs in a drain, ask its body to end."""
         for drain in list(self._drains.values()):
             drain.cancel(task_id)
 
@@ -220,8 +211,8 @@ class Tester:
         ports.clock = self.clock
         ports.make_store = lambda _url: self._store
         ports.make_transport = lambda _settings: None
-        ports.make_node = functools.partial(StandbyNode, drain=self.drain)
-        ports.make_waiters = functools.partial(PromptWaiters, run=self._run_or_join, why_not=self._why_not_ended)
+        ports.make_node = functools.partial(StandbyNode, tester=self)
+        ports.make_waiters = functools.partial(PromptWaiters, tester=self)
 
     def _give_back(self) -> None:
         if self._taken is not None:
@@ -233,7 +224,8 @@ class Tester:
         if self._taken is None:
             raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
 
-    def _why_not_ended(self, record: TaskRecord) -> str:
+    def why_not_ended(self, record: TaskRecord) -> str:
+        """What holds up a task that has not ended although everything that is due has run."""
         due_in = (record.run_at - self.clock.now).total_seconds()
         return why_not_ended(record, due_in_seconds=due_in, is_known=record.kind in self.engine.kinds)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import Progress
 from synergon.node.attempts.attempt import Attempt, Services
 from synergon.node.attempts.completer import Completer
+from synergon.node.claims.scheduler import Scheduler
 from synergon.stores.base import Store, TaskTransaction
 
 
@@ -21,14 +21,14 @@ class AttemptServices(Services):
         loop: asyncio.AbstractEventLoop,
         store: Store,
         completer: Completer,
+        scheduler: Scheduler,
         *,
-        may_go_on: Callable[[Attempt], bool],
         hold_seconds: float,
     ) -> None:
         self.loop = loop
         self._store = store
         self._completer = completer
-        self._may_go_on = may_go_on
+        self._scheduler = scheduler
         self._hold_seconds = hold_seconds
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
@@ -50,6 +50,13 @@ class AttemptServices(Services):
             and record.claim_no == attempt.claim.claim_no
             and not record.cancel_requested
         )
+
+    def _may_go_on(self, attempt: Attempt) -> bool:
+        """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
+        told to leave, and goes back at no cost when it does."""
+        if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
+            attempt.ask_to_leave()
+        return not self._scheduler.is_fenced and attempt.stop is None
 
     async def begin(self) -> TaskTransaction:
         """A store transaction; it may not be held so long that the lease is in danger."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -58,8 +58,6 @@ class Completer:
         self._exchangeable: list[FencedOutcome] = []
         """They go to the store together with the next claim."""
         self._exchanging: list[FencedOutcome] = []
-        self.on_exchangeable: Callable[[], None] = lambda: None
-        """Called when an outcome waits for the next claim."""
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
@@ -76,7 +74,7 @@ class Completer:
         self._is_flushed.clear()
         if fenced.kind is not None and fenced.kind in self._exchanged_kinds:
             self._exchangeable.append(fenced)
-            self.on_exchangeable()
+            self._signals.exchangeable()
         else:
             self.write([fenced])
 
@@ -158,6 +156,11 @@ class Completer:
 
     async def report_step(self) -> None:
         """Wait for progress, write it, and rest a little."""
+        await self.report_now()
+        await self._clock.sleep(REPORT_SECONDS)
+
+    async def report_now(self) -> None:
+        """Wait for progress, and write it."""
         await self._report_event.wait()
         self._report_event.clear()
         reports, self._reports = self._reports, {}
@@ -170,7 +173,6 @@ class Completer:
         except StoreError:
             self._keep_for_later(reports, overdue, notes)
             raise
-        await self._clock.sleep(REPORT_SECONDS)
 
     def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
         """The last word of a body is not lost because the store was away; a newer word wins."""
@@ -218,7 +220,8 @@ class Completer:
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Count a verdict, and wake whoever it concerns."""
         self.finished += 1
-        self._hooks.finished(fenced, verdict)
+        if self._hooks.open or self._hooks.feed.open:
+            self._hooks.finished(fenced, verdict)
         if verdict.released:
             self._signals.ready(verdict.released)
             self._signals.due_in(0.0)

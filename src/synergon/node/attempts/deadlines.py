@@ -1,28 +1,88 @@
-"""Deadlines of running bodies: one timer for each length of time, however many bodies have it.
+"""How long a task function may run, and what happens when its time is over.
 
-Bodies with the same timeout pass their deadlines in the order in which they began, so a line for each timeout is all
-the order there is to keep. A body that ends in time leaves its line at once; an empty line stays for the next one.
+`Timeouts` finds the timeout of a kind: its own, then its provider's, then the engine's; a call may give another one.
+
+`Deadlines` has one timer for each length of time, however many bodies have it. Bodies with the same timeout pass their
+deadlines in the order in which they began, so a line for each timeout is all the order there is to keep. A body that
+ends in time leaves its line at once; an empty line stays for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Final
 
-from synergon.node.attempts.attempt import Attempt
+import msgspec
+
+from synergon.errors import OptionError
+from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.completer import Completer
+from synergon.options.durations import Duration
+from synergon.options.options import check_timeout
+from synergon.options.settings import UNSET
+from synergon.task import AnyTask
+
+TimeoutFor = Callable[[str, str | None], Duration | None]
+"""A function of the kind and of the provider's name; None for tasks without one."""
 
 SLACK: Final = 100
 """Empty lines that are not worth a look."""
 
+END_SECONDS: Final = 1.0
+"""How long a coroutine may take to end at its deadline before it counts as overdue."""
+
+
+class Timeouts:
+    """What holds for kinds that say nothing themselves."""
+
+    def __init__(
+        self,
+        default_seconds: float | None,
+        timeout_for: TimeoutFor | None,
+        logger: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._default_seconds = default_seconds
+        self._timeout_for = timeout_for
+        self._logger = logger
+        self._mentioned: set[str] = set()
+
+    def of_kind(self, task_type: AnyTask) -> float | None:
+        """Seconds, unless a call says otherwise; None: as long as it takes."""
+        timeout = task_type.policy.timeout
+        return self._unless_said(task_type) if timeout is msgspec.UNSET else timeout
+
+    def _unless_said(self, task_type: AnyTask) -> float | None:
+        provider = task_type.provider
+        if provider is not None and provider.timeout is not UNSET:
+            return provider.timeout
+        if self._timeout_for is None:
+            return self._default_seconds
+        return self._asked(self._timeout_for, task_type.kind, None if provider is None else provider.name)
+
+    def _asked(self, timeout_for: TimeoutFor, kind: str, provider: str | None) -> float | None:
+        """The user's function must not keep a task from running: what it gets wrong is said once."""
+        try:
+            return check_timeout(timeout_for(kind, provider))
+        except Exception as error:  # noqa: BLE001
+            if kind not in self._mentioned:
+                self._mentioned.add(kind)
+                what = str(error) if isinstance(error, OptionError) else f"it raised {type(error).__name__}: {error}"
+                self._logger.error(
+                    "timeout_for(%r, %r) gave no timeout, so the engine's holds: %s", kind, provider, what
+                )
+            return self._default_seconds
+
 
 class Deadlines:
-    """Calls `on_passed` with every attempt that is still armed when its time is over."""
+    """Asks every attempt to end that is still armed when its time is over, and marks it as overdue if it runs on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_passed: Callable[[Attempt], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, running: Mapping[int, Attempt], completer: Completer) -> None:
         self._loop = loop
-        self._on_passed = on_passed
+        self._running = running
+        self._completer = completer
         self._queues: dict[float | None, dict[Attempt, float]] = {}
         """By timeout; in each, when the time of whom is over. A dictionary is in the order in which they came."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
@@ -62,7 +122,19 @@ class Deadlines:
         else:
             del self._queues[timeout]
         for attempt in passed:
-            self._on_passed(attempt)
+            self._pass(attempt)
+
+    def _pass(self, attempt: Attempt) -> None:
+        attempt.ask_to_stop(Stop.TIMEOUT)
+        if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
+            return
+        # The slot stays taken until the body is really gone: freeing it here would let a second execution of the same
+        # task start beside the first. A coroutine gets a moment to end, a thread cannot even be made to.
+        self._loop.call_later(END_SECONDS if attempt.runs_in == "loop" else 0.0, self._mark_overdue, attempt)
+
+    def _mark_overdue(self, attempt: Attempt) -> None:
+        if self._running.get(attempt.claim.id) is attempt:
+            self._completer.mark_overdue(attempt)
 
     def _new_queue(self, timeout: float) -> dict[Attempt, float]:
         if len(self._queues) >= self._most_queues:

@@ -33,10 +33,11 @@ LAST_SECONDS: Final = 5.0
 class MiddlewareChain:
     """One attempt's body in its middleware."""
 
-    def __init__(self, attempt: Attempt, context: Context, function: TaskFunction) -> None:
+    _function: TaskFunction
+
+    def __init__(self, attempt: Attempt, context: Context) -> None:
         self._attempt = attempt
         self._context = context
-        self._function = function
         self._chain = attempt.task_type.around
         self._task = asyncio.current_task()
         self._inside: list[asyncio.Task[Any] | None] = []
@@ -47,8 +48,9 @@ class MiddlewareChain:
         self.has_left_function = False
         """Middleware came to its end while the body ran, which was made to end then."""
 
-    async def run(self) -> End:
-        """Go in and come out again."""
+    async def run(self, function: TaskFunction) -> End:
+        """Go in, run the body and come out again."""
+        self._function = function
         self._attempt.asyncio_task = self._task
         try:
             end = await self._come_out()
@@ -203,10 +205,10 @@ async def wrap_child(
             ended.append((outcome, _value_of(attempt, outcome), None))
         return ended[0][1:]
 
-    wrapping = MiddlewareChain(attempt, context, function)
+    wrapping = MiddlewareChain(attempt, context)
     deadlines.arm(attempt)
     try:
-        value, error = await wrapping.run()
+        value, error = await wrapping.run(function)
     finally:
         deadlines.disarm(attempt)
     if not ended:

@@ -1,4 +1,4 @@
-"""What an attempt comes to: from what the body did, or was made to do, to an Outcome."""
+"""What an attempt comes to: from what the body did, or was made to do, to an Outcome, and to what the store is told."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from typing import Final
 import msgspec
 
 from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
+from synergon.model.claims import Claim
 from synergon.model.lifecycle import Reason
-from synergon.model.outcomes import Cancelled, ErrorRecord, Failed, HandedBack, Outcome, Retrying, Snoozed
+from synergon.model.outcomes import (
+    Cancelled,
+    ErrorRecord,
+    Failed,
+    FencedOutcome,
+    HandedBack,
+    Outcome,
+    Retrying,
+    Snoozed,
+    Succeeded,
+)
 from synergon.model.record import storable
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.options.durations import LONGEST_SECONDS, microseconds
@@ -150,3 +161,49 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
         traceback=storable(text if len(text) <= TRACEBACK_LENGTH else f"…{text[-TRACEBACK_LENGTH:]}"),
         node_id=node_id,
     )
+
+
+# ------------------------------------------------------------ what the store is told
+
+
+def handed_back(claim: Claim) -> FencedOutcome:
+    """The node gives it back, whatever became of its body."""
+    return FencedOutcome(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=HandedBack(),
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+        kind=claim.kind,
+    )
+
+
+def fenced_outcome(attempt: Attempt, outcome: Outcome) -> FencedOutcome:
+    """Addressed by the attempt's fence."""
+    claim = attempt.claim
+    if not attempt.task_type.is_limited and claim.group_id is None:
+        return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
+    is_well = None if attempt.server is None else _is_server_well(attempt, outcome)
+    return FencedOutcome(
+        id=claim.id,
+        claim_no=claim.claim_no,
+        outcome=outcome,
+        progress=attempt.progress,
+        limit_key=claim.limit_key,
+        group_id=claim.group_id,
+        server=(attempt.server.provider, attempt.server.address) if attempt.server and is_well is not None else None,
+        is_server_well=is_well is not False,
+        slot=claim.slot,
+        kind=claim.kind,
+    )
+
+
+def _is_server_well(attempt: Attempt, outcome: Outcome) -> bool | None:
+    """What an outcome says of the server; None: nothing."""
+    match outcome:
+        case Succeeded():
+            return True
+        case Failed() | Retrying():
+            return None if attempt.is_own_fault else False
+        case _:  # a crash is our process's, everything else the task's
+            return None

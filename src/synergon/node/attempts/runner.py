@@ -26,10 +26,8 @@ from synergon.model.requirements import parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.deadlines import Deadlines
-from synergon.node.attempts.fenced_outcomes import fenced_outcome
+from synergon.node.attempts.deadlines import Deadlines, Timeouts
 from synergon.node.attempts.middleware import MiddlewareChain, wrap_child
-from synergon.node.attempts.timeouts import Timeouts
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.claims.ledger import Ledger
@@ -42,9 +40,6 @@ from synergon.stores.contention import Contention
 from synergon.task import AnyTask
 
 Value = TypeVar("Value")
-
-END_SECONDS: Final = 1.0
-"""How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
 
@@ -73,7 +68,9 @@ class Runner:
         self,
         kinds: Mapping[str, AnyTask],
         services: Services,
+        running: dict[int, Attempt],
         ledger: Ledger,
+        preemption: Preemption,
         completer: Completer,
         executor: Executor,
         clock: Clock,
@@ -95,7 +92,9 @@ class Runner:
         self._labels: dict[tuple[str, str], dict[str, Any]] = {}
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop, self._pass_deadline)
+        self._ledger = ledger
+        self._preemption = preemption
+        self._deadlines = Deadlines(self._loop, running, completer)
         self._child_attempts = ChildAttempts(
             services,
             executor,
@@ -104,23 +103,29 @@ class Runner:
             url=url,
             max_children=ledger.processes,
             deadlines=self._deadlines,
-            is_stopping=lambda: self.is_stopping,
         )
-        self.is_stopping = False
-        """The node was told to stop: a child that dies now charges no crash."""
-        self.running: dict[int, Attempt] = {}
+        self.running = running
+        self.is_idle = asyncio.Event()
+        """Set while nothing runs."""
+        self.is_idle.set()
         self.admitted = 0
         """How many it has ever taken on."""
-        self.preemption = Preemption(ledger, self.running, clock, logger)
         self.node_id = ""
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
         """Take a slot for each claim."""
-        self._hooks.feed.started(claims, self.node_id)
+        if self._hooks.feed.subscribers:
+            self._hooks.feed.started(claims, self.node_id)
         attempts = [self._prepare(claim) for claim in claims]
-        self.preemption.admit(attempts)
+        if self._preemption.is_needed:
+            self._preemption.admit(attempts)
+        else:
+            for attempt in attempts:
+                self._ledger.take(attempt.claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
         self.running.update((attempt.claim.id, attempt) for attempt in attempts)
         self.admitted += len(attempts)
+        if attempts:
+            self.is_idle.clear()
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
@@ -134,12 +139,21 @@ class Runner:
         except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self.running.pop(claim.id, None)
-        self.preemption.release(attempt)
+        if not self.running:
+            self.is_idle.set()
+        if self._preemption.is_needed:
+            self._preemption.release(attempt)
+        else:
+            self._ledger.release(claim.kind, is_command=attempt.task_type.is_command, cost=attempt.cost)
         if outcome is not None:
             if not isinstance(outcome, Succeeded):
                 self._note_failing(attempt, outcome)
-            self._completer.add(fenced_outcome(attempt, outcome))
+            self._completer.add(outcomes.fenced_outcome(attempt, outcome))
         self._signals.capacity_freed()
+
+    def announce_stop(self) -> None:
+        """The node was told to stop. Safe from any thread and from a signal handler."""
+        self._child_attempts.is_stopping = True
 
     def stop_all(self, why: Stop) -> None:
         """Ask every running body to end; one that is uninterruptible and has begun does not end because the node wants
@@ -230,7 +244,8 @@ class Runner:
             return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
         if attempt.limit_key is not None:
             return KeyAssigned(limit_key=attempt.limit_key)
-        self._hooks.started(attempt)
+        if attempt.task_type.hooks:
+            self._hooks.started(attempt)
         if attempt.runs_in == "process":
             return await self._in_child(attempt)
         attempt.has_begun = True
@@ -243,7 +258,7 @@ class Runner:
     async def _gets_capacity(self, attempt: Attempt) -> bool:
         attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
         try:
-            return await self.preemption.wait_for_capacity(attempt)
+            return await self._preemption.wait_for_capacity(attempt)
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
@@ -271,7 +286,8 @@ class Runner:
         positional = signature.take_positional(arguments)
         run = self._on_loop if attempt.runs_in == "loop" else self._in_thread
         if context is not None and attempt.task_type.around:
-            value, error = await MiddlewareChain(attempt, context, partial(run, attempt, positional, arguments)).run()
+            body = partial(run, attempt, positional, arguments)
+            value, error = await MiddlewareChain(attempt, context).run(body)
         else:
             value, error = await run(attempt, positional, arguments)
         return self._judge(attempt, context, value, error)
@@ -322,23 +338,11 @@ class Runner:
         ended because of that, what it returned is not a result."""
         return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
 
-    def _pass_deadline(self, attempt: Attempt) -> None:
-        attempt.ask_to_stop(Stop.TIMEOUT)
-        if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
-            return
-        # The slot stays taken until the body is really gone: freeing it here would let a second execution of the same
-        # task start beside the first. A coroutine gets a moment to end, a thread cannot even be made to.
-        self._loop.call_later(END_SECONDS if attempt.runs_in == "loop" else 0.0, self._mark_overdue, attempt)
-
-    def _mark_overdue(self, attempt: Attempt) -> None:
-        if self.running.get(attempt.claim.id) is attempt:
-            self._completer.mark_overdue(attempt)
-
     # ------------------------------------------------------------ after
 
     def _note_failing(self, attempt: Attempt, outcome: Outcome) -> None:
         if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
-            self.preemption.returning(attempt)
+            self._preemption.returning(attempt)
         self._log(attempt, outcome)
 
     def _log(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -372,7 +376,7 @@ class Runner:
         if transaction.opened is None or not isinstance(outcome, Succeeded):
             await transaction.rollback()
             return outcome
-        fenced = fenced_outcome(attempt, outcome)
+        fenced = outcomes.fenced_outcome(attempt, outcome)
         try:
             verdict = await transaction.finish(fenced)
         except Contention as error:  # nobody's fault, and the winner is done: this one runs again, at no cost

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextvars import copy_context
 from sys import getrefcount
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from synergon.model.clock import Clock
-
-Work = TypeVar("Work")
+from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.runner import Runner
 
 STARTING: Final = 2
 """How many slots may be on their way at once; each that arrives starts as many again, so they double."""
@@ -26,21 +26,21 @@ BURST_SECONDS: Final = 0.005
 """How long bodies that never wait may keep the loop before others get a turn."""
 
 
-class Slots(Generic[Work]):
-    """Runs `run(work)` for everything submitted, in order, with no limit of its own: admission has set it."""
+class Slots:
+    """Has the runner run every attempt that is submitted, in order, with no limit of its own: admission has set it."""
 
-    def __init__(self, run: Callable[[Work], Awaitable[None]], clock: Clock) -> None:
-        self._run = run
+    def __init__(self, runner: Runner, clock: Clock) -> None:
+        self._runner = runner
         self._monotonic = clock.monotonic
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[Work] = deque()
+        self._pending: deque[Attempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting = 0
 
-    def submit(self, works: Iterable[Work]) -> None:
+    def submit(self, attempts: Iterable[Attempt]) -> None:
         """Run these as soon as the loop gets to it."""
-        self._pending.extend(works)
+        self._pending.extend(attempts)
         self._start_more()
 
     async def close(self) -> None:
@@ -85,11 +85,11 @@ class Slots(Generic[Work]):
         assert task is not None
         began = self._monotonic()
         while self._pending:
-            work = self._pending.popleft()
+            attempt = self._pending.popleft()
             if self._starting < STARTING:
                 self._start_more()
             holders = getrefcount(task)
-            await self._run(work)
+            await self._runner.run(attempt)
             # Somebody who still holds the task, a timer that was left behind, could cancel the next body with it.
             if task.cancelling() or getrefcount(task) > holders or copy_context() != pristine:
                 self._start_more()

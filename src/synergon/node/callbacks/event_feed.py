@@ -39,7 +39,7 @@ Subscriber = Callable[[Event], Any]
 
 
 class EventFeed:
-    """Turns what the node does into events. Without subscribers it costs one check of an empty list."""
+    """Turns what the node does into events, for nodes with subscribers."""
 
     def __init__(
         self,
@@ -48,32 +48,23 @@ class EventFeed:
         logger: logging.LoggerAdapter[logging.Logger],
         callbacks: Callbacks,
     ) -> None:
-        self._subscribers = subscribers
+        self.subscribers = subscribers
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
         self._deliveries: dict[int, Delivery] = {}
-        self._open: dict[tuple[int, int], tuple[Claim, str]] = {}
+        self.open: dict[tuple[int, int], tuple[Claim, str]] = {}
         """Running attempts, each with the id of its node, until their outcome is published."""
-
-    @property
-    def has_subscribers(self) -> bool:
-        """Whether there are subscribers."""
-        return bool(self._subscribers)
 
     def started(self, claims: Iterable[Claim], node_id: str) -> None:
         """Publish that these tasks were started."""
-        if not self._subscribers:
-            return
         for claim in claims:
-            self._open[claim.id, claim.claim_no] = claim, node_id
+            self.open[claim.id, claim.claim_no] = claim, node_id
             self._publish(self._of_claim("started", claim, node_id, State.RUNNING))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Publish an outcome that the store has accepted; a stale outcome is not published."""
-        if not self._open:
-            return
-        claim, node_id = self._open.pop((fenced.id, fenced.claim_no), (None, ""))
+        claim, node_id = self.open.pop((fenced.id, fenced.claim_no), (None, ""))
         if claim is None or verdict.state is None:
             return
         outcome, state = fenced.outcome, State(verdict.state)
@@ -81,8 +72,6 @@ class EventFeed:
 
     def reaped(self, tasks: Iterable[Reaped]) -> None:
         """Publish that these tasks were taken back from a dead node."""
-        if not self._subscribers:
-            return
         for task in tasks:
             self._publish(
                 Event(
@@ -142,7 +131,7 @@ class EventFeed:
         )
 
     def _publish(self, event: Event) -> None:
-        for index, subscriber in enumerate(self._subscribers):
+        for index, subscriber in enumerate(self.subscribers):
             delivery = self._deliveries.get(index)
             if delivery is None:
                 delivery = self._deliveries[index] = Delivery(subscriber, self._logger, self._callbacks)

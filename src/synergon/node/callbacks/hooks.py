@@ -61,25 +61,22 @@ class Hooks:
         self._logger = logger
         self._callbacks = callbacks
         self.feed = EventFeed(subscribers, clock, logger, callbacks)
-        self._open: dict[tuple[int, int], Attempt] = {}
+        self.open: dict[tuple[int, int], Attempt] = {}
         """Running attempts whose kind has hooks."""
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt) -> None:
-        """Call `on_start`: the task function is about to run."""
-        if not attempt.task_type.hooks:
-            return
+        """Call `on_start`: the task function of a kind with hooks is about to run."""
         attempt.started_at = self._clock.monotonic()
-        self._open[attempt.claim.id, attempt.claim.claim_no] = attempt
+        self.open[attempt.claim.id, attempt.claim.claim_no] = attempt
         self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Call the hooks for an outcome that the store has accepted; a stale outcome calls none."""
-        self.feed.finished(fenced, verdict)
-        if not self._open:
-            return
-        attempt = self._open.pop((fenced.id, fenced.claim_no), None)
+        if self.feed.open:
+            self.feed.finished(fenced, verdict)
+        attempt = self.open.pop((fenced.id, fenced.claim_no), None)
         if attempt is None or verdict.state is None or not State(verdict.state).is_final:
             return
         seconds = self._clock.monotonic() - attempt.started_at
@@ -93,7 +90,7 @@ class Hooks:
 
     def expired(self, ids: list[int], fetch: Fetch) -> None:
         """Read these expired tasks from the store and publish their events."""
-        if self.feed.has_subscribers:
+        if self.feed.subscribers:
             self._start("the events of expired tasks", self._publish_expired(ids, fetch))
 
     async def _publish_expired(self, ids: list[int], fetch: Fetch) -> None:

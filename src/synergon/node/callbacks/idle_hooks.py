@@ -57,6 +57,7 @@ class IdleHooks:
         admission: Admission,
     ) -> None:
         self.hooks = tuple(hooks)
+        """None, if the engine had none when the node was made; then the node never looks whether it is idle."""
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
@@ -74,8 +75,7 @@ class IdleHooks:
 
     def look(self) -> None:
         """Check again whether the node is idle."""
-        if self.hooks:
-            self._event.set()
+        self._event.set()
 
     async def step(self) -> None:
         """Call the hook that has been due longest, or wait until one may be due."""

@@ -30,6 +30,8 @@ class Acceptance:
     def __init__(self, inquiries: Mapping[str, AcceptancePoll] = NONE) -> None:
         self._inquiries = inquiries
         """By kind."""
+        self.is_needed = bool(inquiries)
+        """Whether any kind of this node has `can_accept`."""
         self._offered: dict[str, tuple[int, ...]] = {}
         """What of each kind was accepted when the last request was made."""
 
@@ -50,8 +52,6 @@ class Acceptance:
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:
         """The same request, for nothing but what was accepted."""
-        if not self._inquiries:
-            return request
         self._offered = {kind: inquiry.offers() for kind, inquiry in self._inquiries.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.model.clock import Clock
 from synergon.model.requirements import SLOT
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.claims.ledger import Ledger
+from synergon.node.signals import Signals
+from synergon.task import AnyTask
 
 YIELD_SECONDS: Final = 5.0
 """How long whoever was asked to yield may take."""
@@ -30,11 +32,16 @@ class Preemption:
 
     def __init__(
         self,
+        kinds: Mapping[str, AnyTask],
         ledger: Ledger,
         running: Mapping[int, Attempt],
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
+        signals: Signals,
     ) -> None:
+        self.is_needed = any(task_type.policy.urgent for task_type in kinds.values())
+        """Whether the node has an urgent kind; without one nothing is ever preempted here."""
+        self._signals = signals
         self._ledger = ledger
         self._running = running
         self._clock = clock
@@ -47,7 +54,6 @@ class Preemption:
         self._backoffs: dict[str, float] = {}
         self._returning: set[int] = set()
         """Tasks that have yielded, and of which the store does not know yet that they are ready again."""
-        self.on_rested: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------ what an urgent task may count on
 
@@ -142,7 +148,7 @@ class Preemption:
         if self._returning:
             self._returning.difference_update(ids)
             if not self._returning:
-                self.on_rested()
+                self._signals.capacity_freed()
 
     @property
     def is_anybody_returning(self) -> bool:
@@ -166,7 +172,7 @@ class Preemption:
     def _give_up(self, attempt: Attempt) -> None:
         claim = attempt.claim
         self._backoffs[claim.kind] = self._clock.monotonic() + PAUSE_SECONDS
-        asyncio.get_running_loop().call_later(PAUSE_SECONDS, lambda: self.on_rested())
+        asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._signals.capacity_freed)
         self._logger.warning(
             "urgent task %d (%s) goes back: nobody has yielded to it within %g s",
             claim.id,

@@ -8,23 +8,23 @@ have ended; what is left over then is free for all, and whatever ends before tha
 from __future__ import annotations
 
 import math
+from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from synergon.model.claims import ClaimRequest, Claims, KindRequest, ReservedTask
-from synergon.model.node_status import FreeSlots
 from synergon.node.attempts.attempt import Attempt, Stop
-from synergon.node.attempts.timeouts import Timeouts
-from synergon.node.claims.claim_request import sparing_one
+from synergon.node.attempts.deadlines import Timeouts
 from synergon.node.signals import Signals
 from synergon.options.durations import microseconds
 from synergon.task import AnyTask
 
 if TYPE_CHECKING:
     from synergon.node.capacity.acceptance import Acceptance
+    from synergon.node.claims.admission import Admission
 
 PATIENCE_SECONDS: Final = 3.0
 """For how long a task that does not fit lets others pass before room is kept for it."""
@@ -41,7 +41,7 @@ class Reservation:
         kinds: Mapping[str, AnyTask],
         running: Mapping[int, Attempt],
         timeouts: Timeouts,
-        now: Callable[[], float],
+        loop: AbstractEventLoop,
         *,
         reserve_seconds: float,
         signals: Signals,
@@ -49,40 +49,33 @@ class Reservation:
         self._kinds = kinds
         self._running = running
         self._timeouts = timeouts
-        self._now = now
-        """By the clock of the deadlines."""
-        self._reserve_for = microseconds(reserve_seconds)
+        self._loop = loop
+        self.keep_for = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
         """Set by the node: whether it refuses the reserved task (`can_accept`)."""
         self.patience_seconds = PATIENCE_SECONDS
         self.reserved: ReservedTask | None = None
-        self._let_go: int | None = None
+        self.let_go: int | None = None
         """A row may still say that this node keeps room for the task."""
 
-    def honoured(
-        self,
-        request: ClaimRequest,
-        kind_request_of: Callable[[str], KindRequest],
-        free_slots_of: Callable[[str], FreeSlots],
-    ) -> ClaimRequest:
+    def honoured(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
         """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
         longer, if the node will not have it."""
-        patience = microseconds(self.patience_seconds)
         if self.is_letting_go:
             self.forget()
         reserved = self.reserved
         if reserved is None:
-            reserve_microseconds = self._reserve_for if self._let_go is None else 0
+            reserve_microseconds = self.keep_for if self.let_go is None else 0
             return msgspec.structs.replace(
-                request, patience=patience, reserved_task=self._let_go, reserve_microseconds=reserve_microseconds
+                request, reserved_task=self.let_go, reserve_microseconds=reserve_microseconds
             )
         moment, held = self._prospect(reserved, request.free)
         kind_requests = [
             msgspec.structs.replace(kind_request, is_brief=self._is_brief(kind_request, moment))
             for kind_request in request.kinds
         ]
-        of_kind = free_slots_of(reserved.kind).of_kind
+        of_kind = admission.free_slots(reserved.kind).of_kind
         kind_requests = [
             sparing_one(kind_request, of_kind, reserved.id) if kind_request.kind == reserved.kind else kind_request
             for kind_request in kind_requests
@@ -90,27 +83,25 @@ class Reservation:
         if all(
             kind_request.kind != reserved.kind for kind_request in kind_requests
         ):  # the store looks at it, and takes none
-            kind_requests.append(msgspec.structs.replace(kind_request_of(reserved.kind), count=0))
+            kind_requests.append(msgspec.structs.replace(admission.counted(reserved.kind), count=0))
         return msgspec.structs.replace(
             request,
             kinds=tuple(kind_requests),
             reserved_task=reserved.id,
             held=held,
-            patience=patience,
-            reserve_microseconds=self._reserve_for,
         )
 
     @property
     def is_letting_go(self) -> bool:
         """Whether the next request says that it keeps room no longer."""
         if self.reserved is None:
-            return self._let_go is not None
+            return self.let_go is not None
         return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
         before, self.reserved = self.reserved, claims.reserved
-        had_let_go, self._let_go = self._let_go is not None, None
+        had_let_go, self.let_go = self.let_go is not None, None
         if self.reserved is not None and (before is None or before.id != self.reserved.id):
             self._signals.reserved(self.reserved.id)
         return had_let_go or before != self.reserved
@@ -118,7 +109,7 @@ class Reservation:
     def forget(self) -> None:
         """Keep room for nobody; the next request says so."""
         if self.reserved is not None:
-            self._let_go = self.reserved.id
+            self.let_go = self.reserved.id
         self.reserved = None
 
     def held(self, free: Mapping[str, int]) -> dict[str, int]:
@@ -138,7 +129,7 @@ class Reservation:
         """By which moment it can start at the latest, and how much of what is free now must be left for that."""
         cost = reserved.requirements.cost
         released: Counter[str] = Counter()
-        moment = self._now()
+        moment = self._loop.time()
         for ends, attempt in self._ends():
             is_enough = all(free.get(name, 0) + released[name] >= amount for name, amount in cost.items())
             if is_enough and ends > moment:
@@ -158,10 +149,20 @@ class Reservation:
             return attempt.deadline + END_SECONDS
         if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
             return math.inf  # it ends when it ends
-        return self._now() + attempt.timeout + END_SECONDS  # it has not begun yet
+        return self._loop.time() + attempt.timeout + END_SECONDS  # it has not begun yet
 
     def _is_brief(self, kind_request: KindRequest, moment: float) -> bool:
         timeout = self._timeouts.of_kind(self._kinds[kind_request.kind])
         if timeout is None or math.isinf(moment):
             return False
-        return self._now() + timeout + END_SECONDS <= moment
+        return self._loop.time() + timeout + END_SECONDS <= moment
+
+
+def sparing_one(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
+    """What to ask for of the kind of a task that room is kept for, if so many more of it may run: one place is left to
+    that task."""
+    if of_kind is None or kind_request.count < of_kind:
+        return kind_request
+    if of_kind > 1:
+        return msgspec.structs.replace(kind_request, count=of_kind - 1)
+    return msgspec.structs.replace(kind_request, only=(reserved_task,))

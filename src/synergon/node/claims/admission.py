@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
-from synergon.model.node_status import FreeSlots
+from synergon.model.node_status import FreeSlots, KindStatus
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, SLOT, is_suitable
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
-from synergon.node.claims.claim_request import ClaimRequestBuilder, kind_status
+from synergon.node.claims.fairness import Fairness
 from synergon.node.claims.ledger import Ledger
+from synergon.options.durations import microseconds
 from synergon.options.pipelines import ranks
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.task import AnyTask
@@ -45,8 +46,20 @@ class Admission:
         """No claim asks for more than this."""
         order = ranks(kinds)
         self._kind_requests = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
-        self._states = {kind: kind_status(self._kind_requests[kind], task_type) for kind, task_type in kinds.items()}
-        self._asking = ClaimRequestBuilder(self._states, ledger, self._counted)
+        self._fairness = Fairness({kind: kind_status(self._kind_requests[kind], kinds[kind]) for kind in kinds}, ledger)
+        self._slot_only = frozenset(
+            kind
+            for kind, kind_request in self._kind_requests.items()
+            if kind_request.is_free and kind_request.requirements == NO_REQUIREMENTS
+        )
+        """Kinds that declare nothing which a task of theirs needs beside a slot."""
+        self._unbounded = frozenset(kind for kind in self._slot_only if kinds[kind].policy.max_running is None)
+        """Those of them that may use every slot of the node."""
+        self.process_kinds = frozenset(
+            kind for kind, kind_request in self._kind_requests.items() if kind_request.is_process
+        )
+        """Kinds whose tasks share the node's child processes."""
+        self._has_preemption = preemption is not None and preemption.is_needed
 
     def serves(self, kind: str, queue: str | None) -> bool:
         """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
@@ -59,25 +72,38 @@ class Admission:
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """The claim request for the wanted kinds. None: there is no capacity for any of them, or a preempted task is
         to have its slot back first."""
-        if self._preemption is not None and self._preemption.is_anybody_returning:
+        if self._has_preemption and self._preemption is not None and self._preemption.is_anybody_returning:
             return None
-        kind_requests = self._asking.kind_requests(wanted)
+        kind_requests = self._with_capacity(wanted)
         if not kind_requests:
             return None
+        reservation, ledger = self._reservation, self._ledger
         request = ClaimRequest(
             node_id=node_id,
             kinds=tuple(kind_requests),
-            limit=min(self._asking.limit, self._most_at_once),
+            limit=min(max(ledger.free, 0), self._most_at_once),
             queues=self._queues,
             labels=self.labels,
-            totals=self._ledger.totals,
-            free=self._ledger.unpromised,
-            yielding=self._yielding(kind_requests),
-            shares=self._ledger.shares,
+            totals=ledger.totals,
+            free=ledger.unpromised,
+            yielding=self._yielding(kind_requests) if self._has_preemption else {},
+            patience=None if reservation is None else microseconds(reservation.patience_seconds),
+            reserve_microseconds=0 if reservation is None else reservation.keep_for,
+            shares=ledger.shares,
         )
-        if self._reservation is not None:
-            request = self._reservation.honoured(request, self._counted, self.free_slots)
+        if reservation is not None and (reservation.reserved is not None or reservation.let_go is not None):
+            request = reservation.honoured(request, self)
         return request
+
+    def _with_capacity(self, wanted: Collection[str]) -> list[KindRequest]:
+        """What to ask for of the wanted kinds. All are asked for together, so that the claim takes them in their
+        order; what they share of the node is in the request, and the claim takes no more of it than there is."""
+        kind_requests = [kind_request for kind in wanted if (kind_request := self.counted(kind)).count > 0]
+        return (
+            [kind_request for kind_request in self._fairness.share(kind_requests) if kind_request.count > 0]
+            if self._fairness.is_needed
+            else kind_requests
+        )
 
     def _yielding(self, kind_requests: Collection[KindRequest]) -> dict[str, int]:
         """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
@@ -103,7 +129,8 @@ class Admission:
             limit=limit,
         )
 
-    def _counted(self, kind: str) -> KindRequest:
+    def counted(self, kind: str) -> KindRequest:
+        """The kind request for as many as could start now."""
         return msgspec.structs.replace(self._current_request(kind), count=max(self.free_count(kind), 0))
 
     def _current_request(self, kind: str) -> KindRequest:
@@ -123,7 +150,7 @@ class Admission:
     def free_count(self, kind: str) -> int:
         """How many tasks of this kind could start now, as far as slots and its own limit go; an urgent one where others
         yield."""
-        return self.free_slots(kind).free
+        return self._ledger.free if kind in self._unbounded else self.free_slots(kind).free
 
     def free_slots(self, kind: str) -> FreeSlots:
         """The same, by what there are slots for (`node_status.free_slots_on` says it of nodes elsewhere)."""
@@ -137,7 +164,10 @@ class Admission:
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
         """How many tasks of this kind, with these requirements, could start now without preempting anything:
         free capacity on another node is better."""
-        free, requirements = self.free_count(kind), requirements_of(self._kind_requests[kind], text)
+        kind_request = self.free_count(kind)
+        if kind in self._slot_only and text == KIND_DEFAULT:
+            return kind_request
+        requirements = requirements_of(self._kind_requests[kind], text)
         if self._kinds[kind].policy.urgent:
             free = min(free, self._ledger.free)
         if requirements == NO_REQUIREMENTS:
@@ -151,7 +181,12 @@ class Admission:
 
     def note(self, claims: Claims) -> bool:
         """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
-        return self._reservation is not None and self._reservation.note(claims)
+        reservation = self._reservation
+        if reservation is None or (
+            claims.reserved is None and reservation.reserved is None and reservation.let_go is None
+        ):
+            return False
+        return reservation.note(claims)
 
     def reserve_nothing(self) -> None:
         """Keep room for no task any more."""
@@ -227,4 +262,19 @@ def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
         requirements=task_type.weight,
         rank=rank,
         is_urgent=task_type.policy.urgent,
+    )
+
+
+def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
+    """What a node says of one of its kinds."""
+    return KindStatus(
+        max_running=task_type.policy.max_running,
+        is_process=kind_request.is_process,
+        requirements=task_type.requirements_text,
+        rank=kind_request.rank,
+        is_urgent=kind_request.is_urgent,
+        is_asking=task_type.acceptor is not None,
+        is_command=kind_request.is_command,
+        limits=kind_request.limits,
+        provider=kind_request.provider,
     )

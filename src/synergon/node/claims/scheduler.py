@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.model.clock import Clock, SystemClock
 from synergon.model.outcomes import FencedOutcome
 from synergon.model.requirements import SLOT
 from synergon.node.attempts.completer import Completer
@@ -45,11 +46,12 @@ class Scheduler:
         completer: Completer | None = None,
         permits: SharedPermits | None = None,
         acceptance: Acceptance | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._admission = admission
         self._kinds = frozenset(kinds)
+        self._process_kinds = admission.process_kinds
         self._signals = signals
         self._completer = completer
         self._permits = permits or SharedPermits({})
@@ -58,7 +60,7 @@ class Scheduler:
         self._stepped_back: set[str] = set()
         """Those of the round before: their next claim shows whether another node took the permit."""
         self._acceptance = acceptance or Acceptance()
-        self._sleep = sleep
+        self._clock = clock or SystemClock()
         self._returns = 0
         """How often resources had been given back when the last claim was asked for."""
         self._has_surplus = False
@@ -76,17 +78,21 @@ class Scheduler:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.node_id = ""
-        self.last_claim_at: float | None = None
-        if completer is not None:
-            completer.on_exchangeable = self._event.set
-            self.choose_exchanged_kinds()
+        self.is_fenced = False
+        """The node has lost its lease, and has not joined again."""
+        self.choose_exchanged_kinds()
 
     def wake(self, kinds: Iterable[str]) -> None:
         """There may be ready tasks of these kinds."""
         known = self._kinds.intersection(kinds)
         if known:
-            self._acceptance.note_news(known)
+            if self._acceptance.is_needed:
+                self._acceptance.note_news(known)
             self._look_at(known)
+
+    def claim_soon(self) -> None:
+        """Outcomes wait for the next claim."""
+        self._event.set()
 
     def accepted(self, kind: str) -> None:
         """Something of this kind was accepted, or is to be asked about again."""
@@ -119,7 +125,7 @@ class Scheduler:
         """Look again, from time to time, at what does not fit: it grows old, or it is gone and what is kept for it is
         free."""
         await self._has_unfit.wait()
-        await self._sleep(self._admission.patience_seconds / 2)
+        await self._clock.sleep(self._admission.patience_seconds / 2)
         self.look_at_unfit()
 
     @property
@@ -144,9 +150,15 @@ class Scheduler:
         self.is_open = False
         self.choose_exchanged_kinds()
 
+    def fence(self) -> None:
+        """Claim nothing more, because the lease is lost. Safe from any thread; `close` follows on the event loop."""
+        self.is_fenced = True
+        self.is_open = False
+
     def reopen(self) -> None:
         """Claim again, from the beginning."""
         self.is_open = True
+        self.is_fenced = False
         self.choose_exchanged_kinds()
         self.wake_all()
 
@@ -154,7 +166,7 @@ class Scheduler:
         """Outcomes of kinds that share permits wait for the next claim, unless there is none, or the permit is
         contested and must be free before it can be announced."""
         self._admission.is_open = self.may_claim
-        if self._completer is not None:
+        if self._completer is not None and self._permits.is_needed:
             kinds = self._permits.kinds if self.may_claim else frozenset()
             self._completer.exchange_kinds(kinds - self._permits.contested(kinds))
 
@@ -181,25 +193,26 @@ class Scheduler:
         self._event.clear()
         if not self.may_claim:
             return ()
-        outcomes = self._take_exchangeable()
-        self._dirty -= self._acceptance.begin(self._dirty)
+        outcomes = self._take_exchangeable(self._completer) if self._completer and self._permits.is_needed else []
+        if self._acceptance.is_needed:
+            self._dirty -= self._acceptance.begin(self._dirty)
         request = self._admission.request(self.node_id, self._dirty - self._stepping_back)
         if request is None:
-            if self._completer is not None:
+            if outcomes and self._completer is not None:
                 self._completer.not_exchanged()
             return ()
-        return await self._claim(self._acceptance.narrowed(request), outcomes)
+        if self._acceptance.is_needed:
+            request = self._acceptance.narrowed(request)
+        return await self._claim(request, outcomes)
 
-    def _take_exchangeable(self) -> list[FencedOutcome]:
+    def _take_exchangeable(self, completer: Completer) -> list[FencedOutcome]:
         """The outcomes for this claim. The kinds that may take their permits are dirty until they were asked for: there
         may be no capacity for some of them now."""
-        if self._completer is None:
-            return []
-        outcomes = self._completer.take_exchangeable()
+        outcomes = completer.take_exchangeable()
         takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
         self._acceptance.note_news(takers)
         self._dirty |= takers
-        if self._completer.has_exchangeable:
+        if completer.has_exchangeable:
             self._event.set()
         return outcomes
 
@@ -245,7 +258,8 @@ class Scheduler:
             self._signals.found_cordoned()
             return Claims()
         taken = Counter(claim.kind for claim in claims)
-        self._note_step_back(asked, taken)
+        if self._stepped_back:
+            self._note_step_back(asked, taken)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)
         if claims:
@@ -271,14 +285,14 @@ class Scheduler:
         asked = {kind_request.kind for kind_request in request.kinds}
         users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
-        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _crowded(request, taken)
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._crowded(request, taken)
         # The request that has been answered knew nothing of what was given back or let go of meanwhile.
         if self._admission.note(claims):
             # Where room is kept no longer, what was left to that task may be for any kind: a place in a limit, too.
             self._dirty |= self._kinds if claims.reserved is None else asked | self._unfit
         elif self._admission.returns != self._returns:
             self._dirty |= self._unfit
-        if self._unfit or self._admission.reserved is not None:
+        if self._unfit or claims.reserved is not None:
             self._has_unfit.set()
         else:
             self._has_unfit.clear()
@@ -299,23 +313,29 @@ class Scheduler:
             kind_request.kind
             for kind_request in request.kinds
             if taken[kind_request.kind] >= kind_request.count
-            or (slots_remaining + yielding * kind_request.is_yielded_to <= 0 and not kind_request.is_command)
+            or (
+                slots_remaining <= 0
+                and not kind_request.is_command
+                and not (slots_remaining + yielding > 0 and kind_request.is_yielded_to)
+            )
         }
-        more = leftover | claims.unfit | {kind for kind in _crowded(request, taken) if taken[kind]}
+        more = leftover | claims.unfit | {kind for kind in self._crowded(request, taken) if taken[kind]}
         # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
         if more and not self._has_surplus:
             self._signals.surplus(more)
         self._has_surplus = bool(more)
         self.leftover = more
-        self._dirty |= leftover | self._acceptance.claimed(request, claims, leftover)
+        self._dirty |= leftover
+        if self._acceptance.is_needed:
+            self._dirty |= self._acceptance.claimed(request, claims, leftover)
         if self._dirty:  # of these, or of kinds that were not asked for this time
             self._event.set()
 
-
-def _crowded(request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
-    """Kinds of which more may be ready than there were child processes for."""
-    return {
-        kind_request.kind
-        for kind_request in request.kinds
-        if kind_request.is_process and taken[kind_request.kind] >= most_without_requirements(request, kind_request)
-    }
+    def _crowded(self, request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
+        """Kinds of which more may be ready than there were child processes for."""
+        return {
+            kind_request.kind
+            for kind_request in request.kinds
+            if kind_request.kind in self._process_kinds
+            and taken[kind_request.kind] >= most_without_requirements(request, kind_request)
+        }

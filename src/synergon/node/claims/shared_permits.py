@@ -40,6 +40,8 @@ class SharedPermits:
         self._ledger = ledger
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
         """What each kind needs a permit of."""
+        self.is_needed = bool(self._names)
+        """Whether any kind of this node needs one."""
         self._takers: dict[str, set[str]] = {}
         for kind, names in self._names.items():
             for name in names:

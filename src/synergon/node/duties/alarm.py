@@ -51,6 +51,13 @@ class Alarm:
 
     async def step(self) -> None:
         """Wake what is due, then sleep until the next moment."""
+        await self.wake_due()
+        while not self._is_asked and self._pause() > 0:
+            await self._sleep(self._pause())
+        self._signals.moment_passed()
+
+    async def wake_due(self) -> int | None:
+        """Make due tasks ready and end expired ones, at most BATCH; microseconds until there are more, if any."""
         self._is_asked = False
         self._next_at = None  # from now on it is kept what is said: the answer may be older than that
         woken = await self._store.wake(BATCH)
@@ -64,9 +71,7 @@ class Alarm:
         if woken.expired:
             self._logger.info("ended %d tasks that had expired", len(woken.expired))
             self._signals.expired(woken.expired)
-        while not self._is_asked and self._pause() > 0:
-            await self._sleep(self._pause())
-        self._signals.moment_passed()
+        return woken.next_in
 
     def _pause(self) -> float:
         if self._next_at is None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import asyncio
+from collections.abc import Container
 from typing import Final
 
 from synergon.errors import StoreError
-from synergon.model.claims import CandidateQuery
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import LIVE, State
+from synergon.node.attempts.runner import Runner
+from synergon.node.capacity.acceptance import Acceptance
+from synergon.node.claims.admission import Admission
+from synergon.node.claims.scheduler import Scheduler
 from synergon.stores.base import Store
 
 LOOK_SECONDS: Final = 0.05
@@ -28,27 +32,25 @@ class Backlog:
         store: Store,
         kinds: Container[str],
         queues: frozenset[str] | None,
-        *,
-        look: Callable[[str, tuple[int, int] | None, int], CandidateQuery],
-        is_rejected: Callable[[str, int], bool],
+        admission: Admission,
+        acceptance: Acceptance,
     ) -> None:
         self._store = store
         self._kinds = kinds
         self._queues = queues
-        self._look = look
-        """What to ask for, to see the ready tasks of a kind that the node could run."""
-        self._is_rejected = is_rejected
+        self._admission = admission
+        self._acceptance = acceptance
 
-    async def ends(
-        self, clock: Clock, is_busy: Callable[[], bool], started: Callable[[], int], is_over: Callable[[], bool]
-    ) -> None:
-        """Return when nothing is left and nothing runs, or when it is over anyway.
+    async def ends(self, clock: Clock, runner: Runner, scheduler: Scheduler, has_stopped: asyncio.Event) -> None:
+        """Return when nothing is left and nothing runs, or when the node has stopped anyway."""
 
-        `started` tells how many the node has ever started: one that it took between two looks was seen by neither.
-        """
-        while not is_over():
-            asked_at, before = clock.monotonic(), started()
-            if not is_busy() and await self.is_empty() and not is_busy() and started() == before:
+        def is_busy() -> bool:
+            return bool(runner.running) or scheduler.is_claiming
+
+        while not has_stopped.is_set():
+            asked_at, before = clock.monotonic(), runner.admitted
+            # A task that was taken between two looks was seen by neither, so those that ever started are counted.
+            if not is_busy() and await self.is_empty() and not is_busy() and runner.admitted == before:
                 return
             await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
 
@@ -84,8 +86,8 @@ class Backlog:
 
     async def _is_any_of(self, kind: str) -> bool:
         after, limit = None, 1
-        while page := await self._store.look(self._look(kind, after, limit)):
-            if not all(self._is_rejected(kind, task.id) for task in page):
+        while page := await self._store.look(self._admission.look(kind, after, limit)):
+            if not all(self._acceptance.is_rejected(kind, task.id) for task in page):
                 return True
             after, limit = (page[-1].priority, page[-1].id), PAGE
         return False

@@ -18,7 +18,7 @@ class Canceller:
         self._store = store
         self._runner = runner
         self._event = asyncio.Event()
-        self._early: set[int] = set()
+        self.early: set[int] = set()
         """Tasks that do not run here as far as is known; the claim in flight may bring them."""
 
     def look(self) -> None:
@@ -30,16 +30,16 @@ class Canceller:
         if task_id in self._runner.running:
             self.look()
         else:
-            self._early.add(task_id)
+            self.early.add(task_id)
 
     def claimed(self, ids: Iterable[int]) -> None:
         """These have come."""
-        if not self._early.isdisjoint(ids):
+        if not self.early.isdisjoint(ids):
             self.look()
 
     def claim_is_over(self) -> None:
         """What has not come by now runs elsewhere, or nowhere."""
-        self._early.clear()
+        self.early.clear()
 
     async def step(self, node_id: str) -> None:
         """Wait for a reason, and end what is to end."""

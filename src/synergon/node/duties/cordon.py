@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from enum import StrEnum
 
 from synergon.model.nodes import NodeRecord
 from synergon.model.operator_actions import RESTART_EXIT_CODE
+from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.runner import Runner
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.duties.sweep import SweepInterval
 from synergon.node.signals import Signals
@@ -34,16 +36,18 @@ class Cordon:
         self,
         store: Store,
         scheduler: Scheduler,
+        runner: Runner,
+        completer: Completer,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         signals: Signals,
         sweep: SweepInterval,
-        quiet: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._scheduler = scheduler
+        self._runner = runner
+        self._completer = completer
         self._logger = logger
-        self._quiet = quiet
         self._signals = signals
         self._sweep = sweep
         self.departure: Departure | None = None
@@ -85,7 +89,9 @@ class Cordon:
             self._departure_task.cancel()
 
     async def _depart(self) -> None:
-        await self._quiet()
+        await self._scheduler.wait_until_idle()
+        await self._runner.is_idle.wait()
+        await self._completer.flushed()
         if self.departure is Departure.RESTART:
             self.exit_code = RESTART_EXIT_CODE
         self._logger.info("nothing runs here any more: the node ends (%s)", self.departure)

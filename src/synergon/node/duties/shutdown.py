@@ -14,9 +14,8 @@ from typing import Final
 from synergon.errors import SynergonError
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.fenced_outcomes import handed_back
+from synergon.node.attempts.outcomes import handed_back
 from synergon.node.attempts.runner import Runner
-from synergon.node.duties.idle_event import IdleEvent
 
 LAST_SECONDS: Final = 2.0
 """How long bodies that were asked to end may take before something is said, or done, about it."""
@@ -37,18 +36,17 @@ class Shutdown:
         self._logger = logger
         self._may_exit = may_exit
         self._completer = completer
-        self.quiet = IdleEvent(lambda: bool(runner.running))
-        self._undisturbed = IdleEvent(lambda: bool(self._uninterruptible()))
-        self._is_waiting = False
+        self.is_waiting = False
+        """It waits for uninterruptible tasks, and has to be told of every end; else what still runs is not gone
+        through."""
+        self._undisturbed = asyncio.Event()
         self.was_abandoned = False
         """Bodies that would not end were given back while they ran."""
 
     def look(self) -> None:
         """Something has ended."""
-        if not self._runner.running:
-            self.quiet.look()
-        if self._is_waiting:  # what still runs is not gone through at every end
-            self._undisturbed.look()
+        if not self._uninterruptible():
+            self._undisturbed.set()
 
     def reject_from_inside(self, grace: float | None) -> None:
         """A body that stops its own node, which gives it all the time it wants, would wait for itself."""
@@ -67,12 +65,21 @@ class Shutdown:
 
     async def end_functions(self, grace: float | None) -> None:
         """Return when nothing runs any more, or nothing that could be ended."""
-        if await self.quiet.comes_within(grace):
+        if await self._is_idle_within(grace):
             return
         self._runner.stop_all(Stop.SHUTDOWN)
-        if not await self.quiet.comes_within(LAST_SECONDS):
+        if not await self._is_idle_within(LAST_SECONDS):
             await self._leave_undisturbed()
             await self._wait_for_the_last()
+
+    async def _is_idle_within(self, seconds: float | None) -> bool:
+        """Whether nothing runs after so long; None: however long it takes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._runner.is_idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _uninterruptible(self) -> list[Attempt]:
         return [attempt for attempt in self._runner.running.values() if attempt.is_undisturbed]
@@ -81,8 +88,10 @@ class Shutdown:
         left = self._uninterruptible()
         if left:
             self._logger.info("waits for tasks that are uninterruptible: %s", _named(left))
-            self._is_waiting = True
-            await self._undisturbed.comes()
+            self.is_waiting = True
+            while self._uninterruptible():
+                self._undisturbed.clear()
+                await self._undisturbed.wait()
 
     async def _wait_for_the_last(self) -> None:
         """Coroutines and children have ended by now; a thread ends when it ends."""
@@ -96,7 +105,7 @@ class Shutdown:
                 self._completer.add(handed_back(attempt.claim))
             return
         self._logger.warning("waits for task functions that will not end: %s", _named(left))
-        await self.quiet.comes()
+        await self._runner.is_idle.wait()
 
 
 def _named(attempts: Iterable[Attempt]) -> str:

@@ -14,16 +14,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, Protocol
 
 from synergon.errors import StoreError
 from synergon.model.clock import Clock
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
-from synergon.node.liveness.status_publisher import StatusPublisher
+from synergon.node.liveness.status import StatusPublisher
+from synergon.node.liveness.watchdog import Watchdog
+from synergon.node.processes.executors import Executor
 from synergon.options.durations import microseconds
-from synergon.stores.base import LeaseKeeper
+from synergon.stores.base import LeaseKeeper, Store
 
 TRY_BEATS: Final = 2
 """How many beats one renewal may take, so that a single stuck connection leaves time for further tries."""
@@ -38,31 +39,41 @@ EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
 
 
+class LeaseOwner(Protocol):
+    """The node's membership, as the lease needs it; called on the lease's thread."""
+
+    def lease_lost(self, node_id: str) -> None:
+        """Fence the node."""
+
+    def is_idle(self, node_id: str) -> bool:
+        """Whether no attempt of this node id runs."""
+
+
 class Lease:
     """Renews the lease of one node, on a thread of its own."""
 
     def __init__(
         self,
-        open_keeper: Callable[[], Awaitable[LeaseKeeper]],
+        owner: LeaseOwner,
+        store: Store,
+        executor: Executor,
         node_id: str,
         seconds: float,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         *,
         asked_at: float,
-        on_lost: Callable[[str], None],
-        is_idle: Callable[[], bool],
-        exit_process: Callable[[int], None],
         status: StatusPublisher | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        self._open_keeper = open_keeper
+        self._owner = owner
+        self._store = store
+        self._executor = executor
+        self._watchdog = watchdog
         self._node_id = node_id
         self._seconds = seconds
         self._clock = clock
         self._logger = logger
-        self._on_lost = on_lost
-        self._is_idle = is_idle
-        self._exit_process = exit_process
         self._status = status
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_renewal_wanted = asyncio.Event()
@@ -86,10 +97,12 @@ class Lease:
         return self.is_lost or self._clock.monotonic() >= self._valid_until
 
     async def keep(self, end: asyncio.Event) -> None:
-        """Renew until `end` is set or the lease is lost."""
-        keeper = await self._open_keeper()
+        """Renew until `end` is set or the lease is lost; the watchdog watches meanwhile."""
+        keeper = await self._store.keeper()
         self._loop = asyncio.get_running_loop()
-        waking = self._loop.create_task(self._wake_at(end))
+        beside = [self._loop.create_task(self._wake_at(end))]
+        if self._watchdog is not None:
+            beside.append(self._loop.create_task(self._watchdog.watch(end)))
         try:
             while not end.is_set():
                 if not await self._renew(keeper):
@@ -97,7 +110,8 @@ class Lease:
                     return
                 await self._wait_for_beat()
         finally:
-            waking.cancel()
+            for task in beside:
+                task.cancel()
             await keeper.close()
 
     def renew_soon(self) -> None:
@@ -169,12 +183,12 @@ class Lease:
 
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True
-        self._on_lost(self._node_id)
+        self._owner.lease_lost(self._node_id)
         exit_at = max(self._valid_until, self._clock.monotonic() + MIN_EXIT_SECONDS)
         while self._clock.monotonic() < exit_at and not end.is_set():
-            if self._is_idle():
+            if self._owner.is_idle(self._node_id):
                 return
             await self._clock.sleep(min(0.02, exit_at - self._clock.monotonic()))
-        if not self._is_idle() and not end.is_set():
+        if not self._owner.is_idle(self._node_id) and not end.is_set():
             self._logger.critical("a task function did not end before the lease expired; this process exits")
-            self._exit_process(EXIT_CODE)
+            self._executor.exit_process(EXIT_CODE)

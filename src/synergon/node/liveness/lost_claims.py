@@ -21,7 +21,7 @@ PAGE: Final = 1000
 
 
 class LostClaims:
-    """Looks only while there is a doubt. To be called while no claim is in flight."""
+    """Looks only while it is in doubt. To be called while no claim is in flight."""
 
     def __init__(
         self,
@@ -37,21 +37,17 @@ class LostClaims:
         self._runner = runner
         self._completer = completer
         self._doubt_seconds = doubt_seconds
-        self._doubt_until: float | None = None
+        self._doubt_until = 0.0
+        self.is_in_doubt = False
+        """Something may run here that the node does not know of."""
 
     def doubt(self) -> None:
         """A claim has failed. It may be executed yet, so one look is not enough."""
         self._doubt_until = self._clock.monotonic() + self._doubt_seconds
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether something may run here that nobody knows of."""
-        return self._doubt_until is not None
+        self.is_in_doubt = True
 
     async def give_back(self, node_id: str) -> None:
         """Hand back every task that the store believes to run here and that does not."""
-        if self._doubt_until is None:
-            return
         is_last_look = self._clock.monotonic() > self._doubt_until
         known = self._runner.running.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):
@@ -66,7 +62,7 @@ class LostClaims:
                     )
                 )
         if is_last_look:
-            self._doubt_until = None
+            self.is_in_doubt = False
 
     async def _running_of(self, node_id: str) -> list[TaskRecord]:
         found: list[TaskRecord] = []

@@ -18,10 +18,9 @@ from synergon.node.attempts.runner import Runner
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.duties.cordon import Cordon
 from synergon.node.duties.operator_actions import OperatorActions
-from synergon.node.duties.shutdown import Shutdown
 from synergon.node.duty import pause_after
 from synergon.node.liveness.lease import Lease
-from synergon.node.liveness.status_publisher import StatusPublisher
+from synergon.node.liveness.status import StatusPublisher
 from synergon.node.liveness.watchdog import Watchdog
 from synergon.node.processes.executors import Executor, Keeper
 from synergon.node.signals import Signals
@@ -48,7 +47,6 @@ class Membership:
         *,
         runner: Runner,
         scheduler: Scheduler,
-        shutdown: Shutdown,
         status: StatusPublisher,
         cordon: Cordon,
         operator_actions: OperatorActions,
@@ -66,7 +64,6 @@ class Membership:
         self._logger = logger
         self._runner = runner
         self._scheduler = scheduler
-        self._shutdown = shutdown
         self._status = status
         self._cordon = cordon
         self._operator_actions = operator_actions
@@ -76,24 +73,14 @@ class Membership:
         self._rejoin_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    @property
-    def may_start(self) -> bool:
-        """Whether claimed attempts may start."""
-        return self.lease is not None and not self.lease.is_over
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the node has no lease, as far as it knows."""
-        return self.lease is None or self.lease.is_lost
-
     def renew_soon(self) -> None:
         """Publish the current status at once."""
         if self.lease is not None:
             self.lease.renew_soon()
 
-    async def join(self) -> None:
-        """Register under a new id and start to renew the lease."""
-        node_id = self.id = new_id(self._clock)
+    async def join(self, node_id: str | None = None) -> None:
+        """Register under a new id, or under this one, and start to renew the lease."""
+        node_id = self.id = node_id or new_id(self._clock)
         settings = self._settings
         asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
         await self._store.register(
@@ -114,27 +101,29 @@ class Membership:
         self._signals.joined()
         self._scheduler.node_id = self._runner.node_id = node_id
         self.lease = Lease(
-            self._store.keeper,
+            self,
+            self._store,
+            self._executor,
             node_id,
             settings.lease,
             self._clock,
             self._logger,
             asked_at=asked_at,
-            on_lost=self._fence,
-            # Attempts that run after a rejoin belong to the new id and its lease.
-            is_idle=lambda: self.id != node_id or not self._runner.running,
-            exit_process=self._executor.exit_process,
             status=self._status,
+            watchdog=Watchdog(self._loop, self._clock, self._logger, self._runner.running),
         )
-        watchdog = Watchdog(self._loop, self._clock, self._logger, lambda: list(self._runner.running.values()))
-        self._keeper = self._executor.start_keeper(watchdog.watch_during(self.lease.keep))
+        self._keeper = self._executor.start_keeper(self.lease)
 
     # ------------------------------------------------------------ the lease is lost
 
-    def _fence(self, node_id: str) -> None:
+    def is_idle(self, node_id: str) -> bool:
+        """Whether no attempt of this id runs. After a rejoin all that run belong to the new id and its lease."""
+        return self.id != node_id or not self._runner.running
+
+    def lease_lost(self, node_id: str) -> None:
         """Stop claiming and kill children. Called from the lease's thread, even while the event loop is blocked."""
         self._logger.error("node %s has lost its lease; it stops its tasks and joins again under a new id", node_id)
-        self._scheduler.is_open = False  # the rest of `close` belongs to the event loop
+        self._scheduler.fence()
         self._executor.kill_children()
         self._loop.call_soon_threadsafe(self._stop_and_rejoin)
 
@@ -146,7 +135,7 @@ class Membership:
 
     async def _rejoin(self) -> None:
         await self._scheduler.wait_until_idle()
-        await self._shutdown.quiet.comes()
+        await self._runner.is_idle.wait()
         failures = 0
         while True:
             try:

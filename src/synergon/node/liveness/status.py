@@ -1,15 +1,20 @@
-"""What a node would say of itself now: its admission and its ledger, in the words that others read."""
+"""Status: what a node publishes about itself with every renewal of its lease.
+
+The event loop encodes the status; the lease's thread reads only the encoded bytes and never waits for the loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 
-from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus
+from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus, encode_status
 from synergon.node.attempts.attempt import Attempt
-from synergon.node.claims.admission import Admission
-from synergon.node.claims.claim_request import kind_status
+from synergon.node.claims.admission import Admission, kind_status
 from synergon.node.claims.ledger import Ledger
 from synergon.node.claims.scheduler import Scheduler
+from synergon.node.duties.cordon import Cordon
 
 
 def node_status(
@@ -50,3 +55,41 @@ def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
         for name, amount in attempt.cost.items():
             shares.setdefault(name, []).append((-amount, attempt.claim.id))
     return {name: tuple(task_id for _, task_id in sorted(held)[:HOLDERS]) for name, held in shares.items()}
+
+
+class StatusPublisher:
+    """The latest encoded status of the node; it ages while the event loop is blocked."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        admission: Admission,
+        ledger: Ledger,
+        running: Mapping[int, Attempt],
+        scheduler: Scheduler,
+        cordon: Cordon,
+    ) -> None:
+        self._loop = loop
+        self._admission = admission
+        self._ledger = ledger
+        self._running = running
+        self._scheduler = scheduler
+        self._cordon = cordon
+        self.latest = b"{}"
+        self.version = 0
+        """How often the status has been updated."""
+
+    def current(self) -> NodeStatus:
+        """The status of this moment; cheap, and safe from any thread."""
+        return node_status(self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure)
+
+    def update(self) -> bytes:
+        """Encode the current status and return it. On the event loop only."""
+        self.latest = encode_status(self.current())
+        self.version += 1
+        return self.latest
+
+    def request_update(self) -> None:
+        """Have the event loop call `update` soon. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is exiting
+            self._loop.call_soon_threadsafe(self.update)

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Final
 
 from synergon.model.clock import Clock
@@ -25,7 +25,7 @@ class Watchdog:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
-        running: Callable[[], list[Attempt]],
+        running: Mapping[int, Attempt],
     ) -> None:
         self._loop = loop
         self._loop_thread = threading.get_ident()
@@ -34,20 +34,6 @@ class Watchdog:
         self._running = running
         self._pinged_at: float | None = None
         self._has_logged = False
-
-    def watch_during(
-        self, keep: Callable[[asyncio.Event], Awaitable[None]]
-    ) -> Callable[[asyncio.Event], Awaitable[None]]:
-        """A coroutine function that runs `keep` and watches as long as it runs."""
-
-        async def keep_and_watch(end: asyncio.Event) -> None:
-            watching = asyncio.ensure_future(self.watch(end))
-            try:
-                await keep(end)
-            finally:
-                watching.cancel()
-
-        return keep_and_watch
 
     async def watch(self, end: asyncio.Event) -> None:
         """Ping until `end` is set. Runs on another event loop than the one it watches."""
@@ -89,7 +75,7 @@ class Watchdog:
 
     def _blocking_attempt(self) -> Attempt | None:
         current = asyncio.current_task(self._loop)
-        return next((attempt for attempt in self._running() if attempt.asyncio_task is current), None)
+        return next((attempt for attempt in list(self._running.values()) if attempt.asyncio_task is current), None)
 
     def _location(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  the documented way to see another thread

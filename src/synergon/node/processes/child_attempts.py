@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,14 +51,14 @@ class ChildAttempts:
         url: str,
         max_children: int,
         deadlines: Deadlines,
-        is_stopping: Callable[[], bool],
     ) -> None:
         self._services = services
         self._executor = executor
         self._clock = clock
         self._logger = logger
         self._deadlines = deadlines
-        self._is_stopping = is_stopping
+        self.is_stopping = False
+        """The node was told to stop: a child that dies now charges no crash."""
         self._slots = asyncio.Semaphore(max_children)
         self._isolated_slots = asyncio.Semaphore(max(max_children, executor.children_that_fit(MAX_ISOLATED)))
         self._url = url
@@ -132,7 +131,7 @@ class ChildAttempts:
         if attempt.stop is not None:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         match failure:
-            case ChildDied() if self._is_stopping():  # most often the child got the signal that stops the node
+            case ChildDied() if self.is_stopping:  # most often the child got the signal that stops the node
                 self._logger.warning("task %d (%s) is handed back: %s", attempt.claim.id, attempt.claim.kind, failure)
                 return HandedBack()
             case ChildDied():

@@ -242,9 +242,7 @@ class ChildPool:
 
     def _assign_to_new_child(self, run: ChildRun) -> None:
         try:
-            child = ChildProcess(
-                entry=self._entry, preload=self._preload, on_frame=self._handle_frame, on_gone=self._replace_or_finish
-            )
+            child = ChildProcess(entry=self._entry, preload=self._preload, pool=self)
         except (OSError, RuntimeError) as error:  # no more file descriptors, or no more threads
             self._finish(run, ChildNotStarted(f"cannot start a child process: {error}"))
             return
@@ -259,7 +257,8 @@ class ChildPool:
         else:
             run.send_to(child)
 
-    def _handle_frame(self, child: ChildProcess, frame: Frame) -> None:
+    def handle_frame(self, child: ChildProcess, frame: Frame) -> None:
+        """Act on what a child has sent."""
         run = self._working.get(child)
         if run is None or run.is_kill_requested:
             return
@@ -288,7 +287,7 @@ class ChildPool:
             return True
         return self._memory_limit_bytes is not None and child.resident_bytes() > self._memory_limit_bytes
 
-    def _replace_or_finish(self, child: ChildProcess) -> None:
+    def handle_gone(self, child: ChildProcess) -> None:
         """Remove a child that is gone; its job, if any, is assigned to another child or finished."""
         with self._lock:
             self._children.discard(child)

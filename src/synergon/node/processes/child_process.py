@@ -1,6 +1,6 @@
 """ChildProcess: one child process as its parent sees it, from before its start until it has been reaped.
 
-`on_gone` is called when the process is really gone, and after all frames that it sent. Processes that it has started in
+Its pool is told when the process is really gone, after all frames that it sent. Processes that it has started in
 its process group die with it, and it dies with this process, even if that is killed.
 """
 
@@ -13,11 +13,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from synergon.node.processes.child_main import CHUNK_BYTES, BadFrame, Frame, FrameReader, Kind
+
+if TYPE_CHECKING:
+    from synergon.node.processes.child_pool import ChildPool
 
 EXIT_SECONDS: Final = 5.0
 """How long a child may take to exit by itself; a thread that a job left running could keep it alive for ever."""
@@ -50,8 +53,7 @@ class ChildProcess:
         *,
         entry: str,
         preload: Sequence[str],
-        on_frame: Callable[[ChildProcess, Frame], None],
-        on_gone: Callable[[ChildProcess], None],
+        pool: ChildPool,
     ) -> None:
         self.jobs_done = 0
         self.pid: int | None = None
@@ -59,10 +61,9 @@ class ChildProcess:
         self.start_error: Exception | None = None
         self.is_kill_requested = False
         self.is_over = asyncio.Event()
-        """Set on the event loop after `on_gone` was called."""
+        """Set on the event loop after the pool was told that the process is gone."""
         self._arguments = (entry, " ".join(preload), *sys.path)
-        self._on_frame = on_frame
-        self._on_gone = on_gone
+        self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._unsent = bytearray()
@@ -91,7 +92,7 @@ class ChildProcess:
     # ------------------------------------------------------------ frames, on the event loop
 
     def send(self, frame: Frame) -> None:
-        """Send without waiting. A frame that a dying child does not read is lost; `on_gone` follows."""
+        """Send without waiting. A frame that a dying child does not read is lost; the pool is told of its end."""
         self._unsent += frame.encode()
         self._write()
 
@@ -140,7 +141,7 @@ class ChildProcess:
     def _handle_data(self, data: bytes) -> None:
         try:
             for frame in self._reader.feed(data):
-                self._on_frame(self, frame)
+                self._pool.handle_frame(self, frame)
         except BadFrame:
             self._disconnect()
 
@@ -160,7 +161,7 @@ class ChildProcess:
         if self._exit_timer is not None:
             self._exit_timer.cancel()
         self._thread.join()
-        self._on_gone(self)
+        self._pool.handle_gone(self)
         self.is_over.set()
 
     # ------------------------------------------------------------ start and end, on any thread
@@ -193,7 +194,7 @@ class ChildProcess:
             os.close(their_lifeline)
         if self.start_error is None:
             self._wait_for_exit(process)
-        with suppress(RuntimeError):  # the event loop was closed before the pool: `on_gone` is not needed any more
+        with suppress(RuntimeError):  # the event loop was closed before the pool, which need not be told any more
             self._loop.call_soon_threadsafe(self._conclude)
 
     def _start(self, channel_fd: int, lifeline_fd: int) -> subprocess.Popen[bytes]:

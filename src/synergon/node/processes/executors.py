@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -26,6 +26,13 @@ class Keeper(Protocol):
 
     async def stop(self) -> None:
         """Ask it to end and wait for that."""
+
+
+class Kept(Protocol):
+    """What a keeper runs: the lease of a node."""
+
+    async def keep(self, end: asyncio.Event) -> None:
+        """Go on until `end` is set."""
 
 
 class Executor(Protocol):
@@ -53,8 +60,8 @@ class Executor(Protocol):
     def kill_children(self) -> None:
         """Kill all children now. Thread-safe."""
 
-    def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
-        """Run `keep` where task functions cannot block it; its event is set when it should end."""
+    def start_keeper(self, reserved: Kept) -> Keeper:
+        """Run `reserved.keep` where task functions cannot block it; its event is set when it should end."""
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -119,9 +126,9 @@ class LocalExecutor:
         if self._children is not None:
             self._children.kill_all()
 
-    def start_keeper(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> Keeper:
-        """Run `keep` on a thread with its own event loop."""
-        return ThreadKeeper(keep)
+    def start_keeper(self, reserved: Kept) -> Keeper:
+        """Run `reserved.keep` on a thread with its own event loop."""
+        return ThreadKeeper(reserved)
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -139,8 +146,8 @@ class LocalExecutor:
 class ThreadKeeper:
     """Runs a coroutine on a thread with its own event loop."""
 
-    def __init__(self, keep: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-        self._keep = keep
+    def __init__(self, reserved: Kept) -> None:
+        self._reserved = reserved
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
@@ -155,6 +162,6 @@ class ThreadKeeper:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._keep(self._end))
+            self._loop.run_until_complete(self._reserved.keep(self._end))
         finally:
             self._loop.close()

@@ -1,0 +1,111 @@
+"""A node that a test steps: the parts of a real one, without the loops, the lease's thread and the child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any, Final
+
+from synergon.model.requirements import PROCESS
+from synergon.node.attempts.attempt import Stop
+from synergon.node.duty import Duty
+from synergon.node.node import Node
+from synergon.node.processes.executors import Keeper, Kept, LocalExecutor
+from synergon.options.settings import Settings
+from synergon.task import AnyTask
+from synergon.testing.runner import TestRunner
+
+LAST_SECONDS: Final = 2.0
+"""How long bodies may take to end when a drain is broken off."""
+
+PLENTY: Final = 2**62
+"""Of every resource: what tasks use elsewhere does not matter in a test."""
+
+_numbers: Final = itertools.count(1)
+
+
+class SteppedNode(Node):
+    """Claims when `step` is called; only outcomes and progress are written in the background, as soon as they come."""
+
+    runner_type = TestRunner
+    runner: TestRunner
+
+    async def start(self) -> None:
+        """Register. Nothing renews the lease: its owner has given it one that does not end."""
+        self._ledger.totals |= await self._executor.resources()
+        await self.membership.join(f"test-{next(_numbers)}")
+        self._duties = [
+            Duty("completer", self.completer.step, self._clock, self._logger),
+            Duty("reports", self.completer.report_now, self._clock, self._logger),
+        ]
+        for duty in self._duties:
+            duty.start()
+
+    async def step(self) -> bool:
+        """Start what is due; whether anything was started."""
+        before = self.runner.admitted
+        while await self.alarm.wake_due() == 0:
+            pass
+        await self.acceptance.ask_now()
+        self.scheduler.wake_all()
+        await self.scheduler.step()  # which also writes the outcomes that wait for a claim
+        return self.runner.admitted > before
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs, or has ended and the store does not know it yet."""
+        return bool(self.runner.running) or self.is_settling
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the store does not know yet of something that has ended."""
+        return bool(self.completer.unwritten)
+
+    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  a drain ends when nothing runs, or is broken off
+        """Nothing runs here any more, unless the drain is broken off: then what runs is given back."""
+        self.scheduler.close()
+        self.acceptance.close()
+        self.runner.stop_all(Stop.SHUTDOWN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                await self.runner.is_idle.wait()
+        self.runner.cancel_all()
+        await self.completer.flushed()
+        await self.hooks.wait_ended()
+        await self._callbacks.wait_ended()
+        for duty in self._duties:
+            await duty.stop()
+        await self.membership.leave()
+        await self.slots.close()
+        await self._executor.close()
+
+
+class ThreadExecutor(LocalExecutor):
+    """Threads that have the context of their task function, as coroutines do; and plenty of every resource."""
+
+    def __init__(self, settings: Settings, kinds: Iterable[AnyTask]) -> None:
+        super().__init__(settings)
+        self._names = {PROCESS, *(name for task_type in kinds for name in task_type.requirements.cost)}
+
+    async def resources(self) -> dict[str, int]:
+        """More than all tasks of a test use."""
+        return dict.fromkeys(self._names, PLENTY)
+
+    async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
+        """What `function` returns."""
+        context = copy_context()
+        return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
+
+    def start_keeper(self, kept: Kept) -> Keeper:  # noqa: ARG002  a lease without an end needs no renewal
+        """Nothing has to be kept."""
+        return NothingKept()
+
+
+class NothingKept:
+    """Stands for the thread that renews the lease."""
+
+    async def stop(self) -> None:
+        """There is nothing to stop."""
