@@ -85,7 +85,7 @@ class SyncBridge:
         self._connection.check_process()
         loop = self._connection.loop or self._start()
         with self._submitting:
-            is_own = loop is self._own_loop or loop is not self.loop
+            is_own = loop is self._own_loop or loop is not self._connection.loop
             coroutine = self._await(function)
             try:
                 future = asyncio.run_coroutine_threadsafe(coroutine, loop)

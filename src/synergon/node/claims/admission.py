@@ -164,9 +164,9 @@ class Admission:
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
         """How many tasks of this kind, with these requirements, could start now without preempting anything:
         free capacity on another node is better."""
-        kind_request = self.free_count(kind)
+        free = self.free_count(kind)
         if kind in self._slot_only and text == KIND_DEFAULT:
-            return kind_request
+            return free
         requirements = requirements_of(self._kind_requests[kind], text)
         if self._kinds[kind].policy.urgent:
             free = min(free, self._ledger.free)
