@@ -51,7 +51,7 @@ async def test_a_drain_inside_a_body() -> None:
             await tester.drain()
 
         handle = await drains.enqueue()
-        with pytest.raises(TaskFailed, match="would wait for that body"):
+        with pytest.raises(TaskFailed, match="would wait for that function"):
             await handle.result()
 
 

@@ -146,7 +146,7 @@ def test_what_is_freed_by_two_ends_before_a_claim_adds_up() -> None:
         (node(keyed=KindStatus(max_running=1)), None, set()),
         (node(said={"is_cordoned": True}, stranger=LICENSE), None, set()),
         (node(said={"is_stopping": True}, stranger=LICENSE), None, set()),
-        (node(said={"leaving": "drain"}, stranger=LICENSE), None, set()),
+        (node(said={"departure": "drain"}, stranger=LICENSE), None, set()),
         (replace(node(stranger=LICENSE), cordoned_at=datetime.now(UTC)), None, set()),
         (replace(node(stranger=LICENSE), lease_remaining=-1.0), None, set()),
         (replace(node(stranger=LICENSE), concurrency=0), None, set()),
