@@ -90,7 +90,7 @@ async def test_the_places_of_a_killed_node_are_used_by_others_after_its_lease(cl
 
 async def test_a_node_that_was_frozen_past_its_lease_frees_nothing_that_is_not_its_own(cluster: PoolCluster) -> None:
     frozen = await cluster.start(lease=LEASE_SECONDS)
-    held = await cluster.enqueue(occupy.call("a", first=1, gated=True), occupy.call("b", first=1, gated=True))
+    held = await cluster.enqueue(occupy.call("a", first=60, gated=True), occupy.call("b", first=60, gated=True))
     await cluster.journal.wait_for("begins", "a", "b")
     await cluster.freeze(frozen)
     await cluster.start(lease=LEASE_SECONDS)
