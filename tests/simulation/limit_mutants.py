@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Final
 
 from tests.simulation.mutants import Mutant, Patch
@@ -10,41 +11,32 @@ from tests.simulation.mutants import Mutant, Patch
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.node.attempts.completer import Completer
-from synergon.stores.memory import MemoryStore, attempts, key_queues
-from synergon.stores.memory.key_queues import KeyQueue, KeyQueueName
-from synergon.stores.memory.tables import Tables
+from synergon.stores.memory import MemoryStore
+from synergon.stores.memory.ready_rows import ReadyRows
+from synergon.stores.memory.session import Session
+from synergon.stores.rules import finish, follow_ups, key_queues
 from synergon.stores.rules.shared_capacity import UNLIMITED, SharedCapacity
+from synergon.stores.session import KeyQueueCounts, Moves
 
 
-def line_not_counted_again_after_an_end(patch: Patch) -> None:
-    """What ends a task does not let the next of its line start."""
-    finish, balance = attempts.finish, Tables._balance
-    is_finishing = False
+def key_queue_not_balanced_after_an_end(patch: Patch) -> None:
+    """The end of a task does not let the next task of its key queue start."""
 
-    def finish_only(tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
-        nonlocal is_finishing
-        is_finishing = True
-        try:
-            return finish(tables, fenced_outcomes, now)
-        finally:
-            is_finishing = False
+    async def draw_without_key_queues(session: Session) -> Moves:
+        session.touched.key_queues.clear()
+        return await follow_ups.draw(session)
 
-    def balance_otherwise(self: Tables, name: KeyQueueName | None, now: int) -> None:
-        if not is_finishing:
-            balance(self, name, now)
-
-    patch.setattr(attempts, "finish", finish_only)
-    patch.setattr(Tables, "_balance", balance_otherwise)
+    patch.setattr(finish, "follow_ups", SimpleNamespace(draw=draw_without_key_queues))
 
 
-def limit_of_a_line_ignored(patch: Patch) -> None:
-    """Whoever is next in a line is let in, full or not."""
-    give_places = key_queues._give_permits
+def limit_of_a_key_queue_ignored(patch: Patch) -> None:
+    """One task more than the limit allows is let in."""
+    free = key_queues._Balance._free
 
-    def give_one_more(tables: Tables, key_queue: KeyQueue, permits: int) -> None:
-        give_places(tables, key_queue, permits + 1)
+    def one_more(self: key_queues._Balance, counts: KeyQueueCounts) -> int:
+        return free(self, counts) + 1
 
-    patch.setattr(key_queues, "_give_permits", give_one_more)
+    patch.setattr(key_queues._Balance, "_free", one_more)
 
 
 def shared_limit_ignored(patch: Patch) -> None:
@@ -64,12 +56,13 @@ def exchanged_outcomes_dropped_in_outages(patch: Patch) -> None:
 
 def exchange_without_lease(patch: Patch) -> None:
     """An exchange claims for a node whose lease is over."""
-    check_lease, exchange = attempts.check_lease, MemoryStore.exchange
+    is_cordoned, exchange = ReadyRows.is_cordoned, MemoryStore.exchange
     is_exchanging = False
 
-    def check_unless_exchanging(tables: Tables, node_id: str, now: int) -> None:
-        if not is_exchanging or node_id not in tables.nodes:
-            check_lease(tables, node_id, now)
+    async def has_a_lease(self: ReadyRows, node_id: str) -> bool | None:
+        if is_exchanging and node_id in self._tables.nodes:
+            return self._tables.nodes[node_id].cordoned_at is not None
+        return await is_cordoned(self, node_id)
 
     async def exchange_anyway(
         self: MemoryStore, outcomes: Sequence[FencedOutcome], request: ClaimRequest
@@ -81,7 +74,7 @@ def exchange_without_lease(patch: Patch) -> None:
         finally:
             is_exchanging = False
 
-    patch.setattr(attempts, "check_lease", check_unless_exchanging)
+    patch.setattr(ReadyRows, "is_cordoned", has_a_lease)
     patch.setattr(MemoryStore, "exchange", exchange_anyway)
 
 
@@ -108,8 +101,8 @@ def exchange_without_limits(patch: Patch) -> None:
 
 
 LIMIT_MUTANTS: Final[tuple[Mutant, ...]] = (
-    line_not_counted_again_after_an_end,
-    limit_of_a_line_ignored,
+    key_queue_not_balanced_after_an_end,
+    limit_of_a_key_queue_ignored,
     shared_limit_ignored,
     exchanged_outcomes_dropped_in_outages,
     exchange_without_lease,

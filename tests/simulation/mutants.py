@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable
 from synergon.model.lifecycle import State
-from synergon.model.outcomes import FencedOutcome, HandedBack, Retrying, Verdict
+from synergon.model.outcomes import FencedOutcome, HandedBack, Outcome, Retrying, Verdict
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.runner import Runner
@@ -22,10 +23,13 @@ from synergon.node.liveness.lost_claims import LostClaims
 from synergon.node.liveness.membership import Membership
 from synergon.node.liveness.reaper import Reaper
 from synergon.stores.base import LeaseKeeper
-from synergon.stores.memory import attempts, upkeep
+from synergon.stores.memory import claim
 from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rules import due_tasks, finish, reap
+from synergon.stores.session import FinishedClaim, LiveTask
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -33,14 +37,12 @@ Mutant = Callable[[Patch], None]
 
 def finish_without_fence(patch: Patch) -> None:
     """Any claim's outcome is taken, as long as the task runs."""
-    finish_one = attempts._finish_one
 
-    def finish_any(tables: Tables, fenced: FencedOutcome, now: int) -> Verdict:
-        row = tables.rows.get(fenced.id)
-        claim_no = fenced.claim_no if row is None else row.claim_no
-        return finish_one(tables, FencedOutcome(id=fenced.id, claim_no=claim_no, outcome=fenced.outcome), now)
+    async def of_any_claim(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
+        running = await session.tasks.running({entry.id for entry in outcomes})
+        return [running.pop(entry.id, None) for entry in outcomes]
 
-    patch.setattr(attempts, "_finish_one", finish_any)
+    patch.setattr(finish, "_current_tasks", of_any_claim)
 
 
 def reaper_without_recheck(patch: Patch) -> None:
@@ -77,14 +79,15 @@ def node_never_fenced(patch: Patch) -> None:
 
 def cancel_forgotten_at_retry(patch: Patch) -> None:
     """A body that fails after somebody wanted it cancelled is tried again."""
-    settle = attempts._apply_outcome
+    apply = finish._apply
 
-    def forget(tables: Tables, row: Row, fenced: FencedOutcome, now: int) -> tuple[int, ...]:
-        if isinstance(fenced.outcome, Retrying):
-            row.cancel_requested = False
-        return settle(tables, row, fenced, now)
+    async def forget(session: Session, task: LiveTask, outcome: Outcome) -> State:
+        if isinstance(outcome, Retrying):
+            session.tables.rows[task.id].cancel_requested = False
+            task = replace(task, cancel_requested=False)
+        return await apply(session, task, outcome)
 
-    patch.setattr(attempts, "_apply_outcome", forget)
+    patch.setattr(finish, "_apply", forget)
 
 
 def slot_freed_at_timeout(patch: Patch) -> None:
@@ -102,21 +105,21 @@ def slot_freed_at_timeout(patch: Patch) -> None:
 def claim_from_paused_queues(patch: Patch) -> None:
     """Pausing a queue has no effect."""
 
-    def all_ready_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
+    def all_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
         yield from tables.ready.ready_groups(kind)
 
-    patch.setattr(attempts, "open_ready_groups", all_ready_groups)
+    patch.setattr(claim, "open_groups", all_groups)
 
 
 def attempt_charged_at_hand_back(patch: Patch) -> None:
     """A shutdown costs the task an attempt."""
-    charge = attempts._charge
+    charge = finish._charge
 
-    def charge_more(row: Row, fenced: FencedOutcome, now: int) -> None:
-        if not isinstance(fenced.outcome, HandedBack):
-            charge(row, fenced, now)
+    async def charge_more(session: Session, task: LiveTask, outcome: Outcome) -> None:
+        if not isinstance(outcome, HandedBack):
+            await charge(session, task, outcome)
 
-    patch.setattr(attempts, "_charge", charge_more)
+    patch.setattr(finish, "_charge", charge_more)
 
 
 def outcomes_dropped_in_outages(patch: Patch) -> None:
@@ -132,38 +135,33 @@ def outcomes_dropped_in_outages(patch: Patch) -> None:
 
 
 def settlement_applied_twice(patch: Patch) -> None:
-    """A settlement that is repeated because its answer was lost counts again."""
-    already = attempts._already
+    """An outcome that is repeated because its answer was lost counts again."""
+    finished = finish._finished
 
-    def again(row: Row | None, fenced: FencedOutcome) -> Verdict:
-        if row is not None and row.finished_no == fenced.claim_no and row.state is State.READY:
-            row.give_attempt_back()
-        if row is not None and row.finished_no == fenced.claim_no and row.state is State.SCHEDULED:
-            row.attempts += 1
-        return already(row, fenced)
+    async def again(session: Session, outcomes: Sequence[FencedOutcome]) -> dict[tuple[int, int], FinishedClaim]:
+        claims = await finished(session, outcomes)
+        for entry in outcomes:
+            if (entry.id, entry.claim_no) in claims:
+                row = session.tables.rows[entry.id]
+                row.attempts += {State.READY: -1, State.SCHEDULED: 1}.get(row.state, 0)
+        return claims
 
-    patch.setattr(attempts, "_already", again)
+    patch.setattr(finish, "_finished", again)
 
 
 def crash_not_charged(patch: Patch) -> None:
     """The reaper gives work back for nothing, so a poisonous task kills nodes for ever."""
 
-    def charge_nothing(self: Row, error: Any, now: int) -> None:
-        self.give_attempt_back()
+    async def charge_nothing(session: Session, task: LiveTask, error: Any) -> None:
+        await session.tasks.charge(task.id, attempts=1)
 
-    patch.setattr(Row, "charge_crash", charge_nothing)
+    patch.setattr(finish, "charge_crash", charge_nothing)
+    patch.setattr(reap, "crashes_charged", lambda task, node: 0)
 
 
 def stop_charged_as_a_crash(patch: Patch) -> None:
     """The reaper does not care whether a dead node was told to stop."""
-    reap = upkeep.reap
-
-    def forget_stops(tables: Tables, gone: Any, limit: int, now: int) -> Any:
-        for node in tables.nodes.values():
-            node.is_stopping = False
-        return reap(tables, gone, limit, now)
-
-    patch.setattr("synergon.stores.memory.store.upkeep.reap", forget_stops)
+    patch.setattr(reap, "crashes_charged", lambda task, node: 1)
 
 
 def stop_not_announced(patch: Patch) -> None:
@@ -214,22 +212,24 @@ def youngest_first(patch: Patch) -> None:
 
 def due_made_ready_late(patch: Patch) -> None:
     """What is due becomes ready a quarter of a minute later."""
-    wake = upkeep.wake
+    wake = due_tasks.wake
 
-    def too_late(tables: Tables, limit: int, now: int) -> Any:
-        return wake(tables, limit, now - 15_000_000)
+    async def too_late(session: Session, limit: int) -> Any:
+        session.now -= 15_000_000
+        return await wake(session, limit)
 
-    patch.setattr("synergon.stores.memory.store.upkeep.wake", too_late)
+    patch.setattr(due_tasks, "wake", too_late)
 
 
 def reap_by_a_fast_clock(patch: Patch) -> None:
     """The reaper's statement is early by half a lease."""
-    reap = upkeep.reap
+    reap_dead = reap.reap
 
-    def too_early(tables: Tables, gone: Any, limit: int, now: int) -> Any:
-        return reap(tables, gone, limit, now + 3_000_000)
+    async def too_early(session: Session, gone: Any, limit: int) -> Any:
+        session.now += 3_000_000
+        return await reap_dead(session, gone, limit)
 
-    patch.setattr("synergon.stores.memory.store.upkeep.reap", too_early)
+    patch.setattr(reap, "reap", too_early)
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (

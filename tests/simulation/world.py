@@ -22,6 +22,7 @@ from synergon.model.clock import Clock
 from synergon.model.lifecycle import FINAL
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.memory import MemoryStore
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.task import AnyTask
 
@@ -48,8 +49,8 @@ class WatchedStore(MemoryStore):
         super().__init__(clock=clock)
         self.on_finished: Callable[[list[Verdict]], None] = lambda _: None
 
-    def _finish(self, tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
-        verdicts = super()._finish(tables, fenced_outcomes, now)
+    async def _finish(self, session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        verdicts = await super()._finish(session, outcomes)
         self.on_finished(verdicts)
         return verdicts
 

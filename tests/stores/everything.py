@@ -21,8 +21,7 @@ from synergon.model.outcomes import FencedOutcome, Progress, Report, Succeeded
 from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.claim_limited import claim_with_permits
-from synergon.stores.postgres.ready_groups import find_ready_groups
+from synergon.stores.postgres.claim_limited import claim_limited
 
 SUCCEEDED: Final = OUTCOMES["succeeded"]
 EVERYTHING_IS_OLD: Final = Cutoffs(succeeded=-HOUR, failed=-HOUR, cancelled=-HOUR, audit=-HOUR)
@@ -229,9 +228,9 @@ async def do_claim_of_a_held_row(store: PostgresStore, worker: Worker, task_id: 
 async def do_cordon_beside_a_claim(store: PostgresStore, request: ClaimRequest) -> None:
     """The order comes after the look and before the claim."""
     request = replace(request, free=request.totals)
-    ready_groups = await store._statement(find_ready_groups, request)
-    assert ready_groups is not None
+    _, groups = await store._statement(lambda session: session.ready.groups(request))
+    assert groups
     await store.act(NewAction(verb="cordon", subject=request.node_id, who="ada"))
-    claims = await claim_with_permits(store._write, store._statement, request, ready_groups, {})
+    claims = await claim_limited(store._write, store._statement, request, groups, {})
     assert (claims, claims.is_cordoned) == ([], True)
     await store.act(NewAction(verb="uncordon", subject=request.node_id, who="ada"))

@@ -90,6 +90,20 @@ async def test_a_deleted_task_is_unknown(store: Store, name: str) -> None:
     assert await OPERATIONS[name](store, task_id) == [Moved(id=task_id, done=False, state=None)]
 
 
+@pytest.mark.parametrize("name", ["cancel", "retry", "delete"])
+@pytest.mark.parametrize("state", STATES)
+async def test_a_task_that_is_named_twice_is_found_as_the_first_entry_left_it(
+    store: Store, state: State, name: str
+) -> None:
+    one_by_one, together = await add_in_state(store, state), await add_in_state(store, state)
+    expected = [(await OPERATIONS[name](store, one_by_one))[0] for _ in range(2)]
+    call = {"cancel": store.cancel, "retry": store.retry, "delete": store.delete}[name]
+    answers = await call([together, together])
+    assert [(answer.done, answer.state, answer.kind) for answer in answers] == [
+        (answer.done, answer.state, answer.kind) for answer in expected
+    ]
+
+
 async def test_nothing_asked_is_nothing_answered(store: Store) -> None:
     assert await store.cancel([]) == []
     assert await store.retry([]) == []

@@ -87,11 +87,12 @@ async def test_a_claim_reads_what_it_may_take_and_one_of_what_does_not_fit(
     found = await read(store, backlog, "ready_groups", "node", kinds, [False] * KINDS, None)
     assert found == ready_groups * len(DEMANDS)
     for count in (1, 5):
-        asked: tuple[Any, ...] = (kinds[:1], DEMANDS[1:2], [count], None, [], 0, "node", count, False)
-        assert await read(store, backlog, "ready", *asked) == QUEUES * shards * count
+        asked: tuple[Any, ...] = (kinds[:1], ["queue-1"], DEMANDS[1:2], [count], [], 0, "node", count, False)
+        assert await read(store, backlog, "first_ready", *asked) == shards * count
     unfit = [text for text in DEMANDS for _ in kinds]
-    asked = (kinds * len(DEMANDS), unfit, [1] * len(unfit), None, [], 0, "node", 1, False)
-    assert await read(store, backlog, "ready", *asked) == len(unfit) * QUEUES * shards
+    queues = ["queue-0"] * len(unfit)
+    asked = (kinds * len(DEMANDS), queues, unfit, [1] * len(unfit), [], 0, "node", 1, False)
+    assert await read(store, backlog, "first_ready", *asked) == len(unfit) * shards
     await finds_its_own(store)
 
 
@@ -137,7 +138,7 @@ async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: Pos
     sql = store.address.profile.statements(store.address.schema)
     connection: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
     async with connection.transaction():
-        await connection.fetch(sql["lock_node"], worker.node_id)
+        await connection.fetch(sql["lock_lease"], worker.node_id)
         await connection.execute(sql["cordon"], worker.node_id)
         claiming = asyncio.create_task(worker.claim_rooms(kind_request()))
         await _is_waited_for(connection)

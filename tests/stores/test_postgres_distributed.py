@@ -186,7 +186,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
         *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
-        *("demote", "reserve", "let_go", "join_key_queue", "prune", "prune_rates", "prune_succeeded", "take_permits"),
+        *("demote", "prune", "prune_rates", "prune_succeeded", "queue_due", "release_reservation", "reserve", "take"),
         *("snapshot", "endings"),
     }
 

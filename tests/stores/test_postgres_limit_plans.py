@@ -19,6 +19,7 @@ LINES: Final = 5000
 PLANS: Final = ("force_generic_plan", "force_custom_plan")
 
 KINDS: Final = ["lined"]
+QUEUES: Final = ["queue-0"]
 KEYS: Final = ["key-{}"]
 IDS: Final = ["{}"]
 TEXTS: Final = ["x"]
@@ -28,20 +29,20 @@ BOOLEANS: Final = ["false"]
 
 
 STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] = {
-    "survey": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_key_queue"}),
+    "key_queue_counts": ("text[], text[], bigint", (KINDS, KEYS, "8"), {"task_key_queue"}),
     "first_waiting": ("text, text, bigint", ("'lined'", "'key-7'", "50"), {"task_key_queue"}),
-    "misplaced": ("text, text, bigint", ("'lined'", "'key-7'", "2"), {"task_key_queue"}),
+    "excess": ("text, text, bigint", ("'lined'", "'key-7'", "2"), {"task_key_queue"}),
     "promote": ("bigint[]", (IDS,), {"task_pkey"}),
     "demote": ("bigint[]", (IDS,), {"task_pkey"}),
-    "promote_key_queues": ("text[], text[]", (KINDS, KEYS), {"task_key_queue", "task_pkey"}),
+    "promote_all": ("text[], text[]", (KINDS, KEYS), {"task_key_queue", "task_pkey"}),
     "key_queues_of_kind": ("text", ("'lined'",), {"task_key_queue"}),
-    "rates": ("text[], text[]", (KINDS, KEYS), {"task_deferred"}),
-    "join_key_queue": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_deferred", "task_pkey"}),
-    "defer": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
+    "key_queue_rates": ("text[], text[]", (KINDS, KEYS), {"task_deferred"}),
+    "queue_due": ("text, text, timestamptz", ("'lined'", "'key-7'", "now()"), {"task_deferred", "task_pkey"}),
+    "postpone": ("bigint[], timestamptz[]", (IDS, "ARRAY[now()]"), {"task_pkey"}),
     "ready_groups": ("text, text[], boolean[], text[]", ("'node'", KINDS, BOOLEANS, "NULL"), {"task_ready"}),
-    "ready": (
-        "text[], text[], integer[], text[], bigint[], bigint, text, integer, boolean",
-        (KINDS, DEMANDS, IDS, "NULL", "'{7}'", "0", "'node'", "50", "true"),
+    "first_ready": (
+        "text[], text[], text[], integer[], bigint[], bigint, text, integer, boolean",
+        (KINDS, QUEUES, DEMANDS, IDS, "'{7}'", "0", "'node'", "50", "true"),
         {"task_ready", "task_holding"},
     ),
     "ready_among": (
@@ -54,14 +55,14 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         (KINDS, TEXTS, "1000", TEXTS, TEXTS, "'{7}'", "0", "'node'"),
         {"task_command"},
     ),
-    "take_permits": (
+    "take": (
         "text, bigint[], text[], text[], text[], integer[], text[]",
         ("'node'", IDS, TEXTS, TEXTS, TEXTS, IDS, TEXTS),
         {"task_pkey"},
     ),
     "reserve": (
-        "bigint, text, bigint, text, text[], text[]",
-        ("7", "'node'", "1", "NULL", KINDS, "NULL"),
+        "bigint, text, bigint, text, text",
+        ("7", "'node'", "1", "''", "'queue-0'"),
         {"task_pkey"},
     ),
     "requirement_texts": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
@@ -83,9 +84,9 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         {"task_after"},
     ),
     "running_bonds": ("bigint[]", (IDS,), {"task_pkey"}),
-    "end_groups": ("bigint[]", (IDS,), {"task_member"}),
-    "release_after": ("bigint[]", (IDS,), {"task_after"}),
-    "followers": ("bigint[]", (IDS,), {"task_after"}),
+    "end_empty_groups": ("bigint[]", (IDS,), {"task_member"}),
+    "release_followers": ("bigint[]", (IDS,), {"task_after"}),
+    "kinds_of_followers": ("bigint[]", (IDS,), {"task_after"}),
     "due_bonds": ("integer", ("100",), {"task_due", "task_expiry"}),
 }
 """The types of its parameters, their values, and the indexes of tasks that it may read."""

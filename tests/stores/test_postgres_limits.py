@@ -30,7 +30,8 @@ from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import NewLimit, NewProvider, NewServer
 from synergon.model.task_records import TaskQuery
 from synergon.model.tasks import NewTask, Reprioritizing
-from synergon.stores.postgres import PostgresStore, insert
+from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres import new_tasks as rows_of_new_tasks
 
 PROCESSES: Final = 4
 PLACES: Final = 2
@@ -286,7 +287,7 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
 
 def _lined_columns(kind: str) -> list[list[Any]]:
     tasks = [NewTask(kind=kind, limit_key="ada") for _ in range(3)]
-    return [*insert._columns(tasks), *insert._bonds(tasks)]
+    return [*rows_of_new_tasks._columns(tasks), *rows_of_new_tasks._joined(tasks)]
 
 
 async def somebody_waits() -> bool:

@@ -24,7 +24,7 @@ TYPES: Final = {
     "claim": "text, text[], integer[], integer, text[], integer[]",
     "claim_kind": "text, text, integer, text[]",
     "claim_more": "text, text[], integer[], integer, text[]",
-    "lock_running": "bigint[]",
+    "running_tasks": "bigint[]",
     "end": "bigint[], text[], text, text, boolean",
     "succeed": "bigint[], bigint[], text[], integer",
 }
@@ -58,7 +58,7 @@ class Planner:
 
     async def prepare(self) -> None:
         """Prepare everything, and make the plans that are kept."""
-        for name in ("claim", "claim_kind", "claim_more", "lock_running", "end", "succeed"):
+        for name in ("claim", "claim_kind", "claim_more", "running_tasks", "end", "succeed"):
             await self.prepare_one(name, TYPES[name])
         await self.claim(PLANS[0])
         await self.claim_kind(PLANS[0])
@@ -106,7 +106,7 @@ class Planner:
 
     async def lock_running(self, mode: str, size: int) -> set[str]:
         """How tasks to be settled are found."""
-        return await self._scans(mode, "lock_running", array(*range(1, size + 1)))
+        return await self._scans(mode, "running_tasks", array(*range(1, size + 1)))
 
     async def end(self, mode: str, size: int) -> set[str]:
         """How tasks that end are found."""
@@ -210,7 +210,7 @@ async def distributed_planner() -> AsyncIterator[Planner]:
         server_url(), server_settings=dict(DISTRIBUTED.settings)
     )
     planner = Planner(connection, DISTRIBUTED, schema)
-    for name in ("candidates", "lock_running", "end"):
+    for name in ("candidates", "running_tasks", "end"):
         await planner.prepare_one(name, TYPES[name])
     await planner.prepare_one("claim", "text, bigint[], text[]")
     await planner.prepare_one("remove_ended", "bigint[]")

@@ -16,7 +16,7 @@ from synergon.model.outcomes import Succeeded
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
-WEIGHED: Final = ("BEGIN", "ready", "take_permits", "COMMIT")
+WEIGHED: Final = ("BEGIN", "first_ready", "take", "COMMIT")
 
 
 @pytest.fixture
@@ -74,10 +74,20 @@ ROOMS: Final = {
 }
 SAID: Final = {
     "nothing": ["succeed", "claim_kind"],
-    "a limit": ["succeed", "ready_groups", "BEGIN", "lock_limits", "ready", "take_permits", "COMMIT"],
-    "a server": ["succeed", "ready_groups", "BEGIN", "lock_pools", "ready", "take_permits", "COMMIT"],
+    "a limit": ["succeed", "ready_groups", "BEGIN", "lock_limits", "first_ready", "take", "COMMIT"],
+    "a server": ["succeed", "ready_groups", "BEGIN", "lock_pools", "first_ready", "take", "COMMIT"],
     "a key queue": [
-        *("BEGIN", "running_bonds", "lock_limits", "lock_running", "end", "survey", "promote", "tally", "COMMIT"),
+        *(
+            "BEGIN",
+            "running_bonds",
+            "lock_limits",
+            "running_tasks",
+            "end",
+            "key_queue_counts",
+            "promote",
+            "tally",
+            "COMMIT",
+        ),
         "claim_kind",
     ],
 }
@@ -109,15 +119,25 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
 
 
 EXCHANGED: Final = {
-    "a limit": ["BEGIN", "lock_limits", "succeed", "ready_groups", "ready", "take_permits", "COMMIT"],
-    "a server": ["BEGIN", "lock_pools", "succeed", "ready_groups", "ready", "take_permits", "COMMIT"],
+    "a limit": ["BEGIN", "lock_limits", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
+    "a server": ["BEGIN", "lock_pools", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
     "a key queue": [
-        *("BEGIN", "lock_limits", "running_bonds", "lock_running", "end", "survey", "promote"),
+        *("BEGIN", "lock_limits", "running_bonds", "running_tasks", "end", "key_queue_counts", "promote"),
         *("claim_kind", "tally", "COMMIT"),
     ],
     "a key queue and a server": [
-        *("BEGIN", "lock_limits", "lock_pools", "running_bonds", "ailing", "lock_running", "end", "survey", "promote"),
-        *("ready_groups", "ready", "take_permits", "tally", "COMMIT"),
+        *(
+            "BEGIN",
+            "lock_limits",
+            "lock_pools",
+            "running_bonds",
+            "unwell_servers",
+            "running_tasks",
+            "end",
+            "key_queue_counts",
+            "promote",
+        ),
+        *("ready_groups", "first_ready", "take", "tally", "COMMIT"),
     ],
 }
 

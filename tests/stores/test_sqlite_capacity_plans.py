@@ -16,8 +16,10 @@ from tests.stores.conftest import make_folder
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest
 from synergon.model.requirements import parse_requirements
+from synergon.stores.session import drive
 from synergon.stores.sqlite import candidates, nodes, schema
 from synergon.stores.sqlite.claim import claim
+from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction
 from synergon.stores.statements import statements
 
@@ -100,7 +102,7 @@ class Measured(NamedTuple):
     statements: int
 
 
-def measure(connection: sqlite3.Connection, work: Callable[[Transaction], Any]) -> Measured:
+def measure(connection: sqlite3.Connection, work: Callable[[Session], Any]) -> Measured:
     """Do it, count, and undo it."""
     steps, texts = 0, list[str]()
 
@@ -113,7 +115,7 @@ def measure(connection: sqlite3.Connection, work: Callable[[Transaction], Any]) 
     connection.set_progress_handler(count, 1)
     connection.set_trace_callback(texts.append)
     try:
-        answer = work(Transaction(connection))
+        answer = work(Session(connection))
     finally:
         connection.set_progress_handler(None, 1)
         connection.set_trace_callback(None)
@@ -124,7 +126,7 @@ def measure(connection: sqlite3.Connection, work: Callable[[Transaction], Any]) 
 def claims(connection: sqlite3.Connection, *kind_requests: KindRequest, **more: Any) -> Measured:
     """A claim of the node."""
     request = ClaimRequest(kinds=kind_requests, **{**NODE, **more})
-    return measure(connection, lambda transaction: claim(transaction, request))
+    return measure(connection, lambda session: drive(claim(session, request)))
 
 
 def kinds_of(taken: Claims) -> list[str]:
@@ -225,7 +227,7 @@ def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: A
 def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
     # Newer versions of SQLite see that the index has all that is asked for.
     index = r"SEARCH synergon_task USING (COVERING )?INDEX synergon_task_ready \(kind"
-    steps = plan(planner, "ready_groups_of_kind", kind="work")
+    steps = plan(planner, "groups_of_kind", kind="work")
     assert len(steps) == 4
     assert all(re.match(rf"{index}=\?", step) for step in steps)
     (step,) = plan(planner, "next_kind", "work")
@@ -233,7 +235,7 @@ def test_lanes_are_found_by_jumping(planner: sqlite3.Connection) -> None:
 
 
 def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "ready", "work", "default", FIT, NOW, 10)
+    (step,) = plan(planner, "first_ready", "work", "default", FIT, NOW, 10)
     assert step == f"SEARCH synergon_task USING INDEX {LANE}"
 
 
@@ -249,7 +251,7 @@ def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection
     )
 
 
-@pytest.mark.parametrize("name", ["ready_among", "reserve", "protect", "position"])
+@pytest.mark.parametrize("name", ["ready_among", "reservation", "reserve", "charge", "position"])
 def test_single_tasks_are_found_by_id(planner: sqlite3.Connection, name: str) -> None:
     steps = plan(planner, name, *["[]"] * SQL[name].count("?"))
     assert steps == ["SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"]

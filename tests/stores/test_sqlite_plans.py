@@ -17,10 +17,11 @@ from synergon.stores.statements import statements
 
 SQL: Final = statements("sqlite")
 ROWS: Final = 100_000
-LINES: Final = 500
+KEY_QUEUES: Final = 500
 NOW: Final = 1_700_000_000_000_000
 
-LINE: Final = "SEARCH task USING COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=?)"
+NAMES: Final = ("work", "key-1", "work", "key-2")
+KEY_QUEUE: Final = "SEARCH task USING COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=?)"
 BY_ID: Final = "SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"
 
 
@@ -37,7 +38,7 @@ def backlog() -> Iterator[sqlite3.Connection]:
                 "node_id, holds) SELECT n, 'work', 'default', CASE WHEN n <= :lines THEN 'running' "
                 "WHEN n <= 2 * :lines THEN 'ready' ELSE 'waiting' END, n % 3, :now, '{}', :now, 'key-' || n % :lines, "
                 "CASE WHEN n <= :lines THEN 'node' END, CASE WHEN n <= :lines THEN 'license' END FROM number",
-                {"rows": ROWS, "lines": LINES, "now": NOW},
+                {"rows": ROWS, "lines": KEY_QUEUES, "now": NOW},
             )
             connection.commit()
             yield connection
@@ -57,7 +58,7 @@ def planner(request: pytest.FixtureRequest, backlog: sqlite3.Connection) -> sqli
 
 def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: Any) -> list[str]:
     """How the rows of tasks are found, and what is sorted."""
-    sql = SQL[name].replace("{keys}", "(:first), (:second)")
+    sql = SQL[name].replace("{names}", "(?, ?), (?, ?)")
     steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters or named)]
     return [step for step in steps if "task" in step or "TEMP B-TREE" in step]
 
@@ -72,13 +73,19 @@ def test_no_statement_has_numbered_parameters() -> None:
     assert not [name for name, text in SQL.items() if re.search(r"\?\d", text)]
 
 
-def test_a_survey_of_lines_reads_the_index_alone(planner: sqlite3.Connection) -> None:
-    assert plan(planner, "survey", kind="work", limit=2, first="key-1", second="key-2") == [LINE] * 4
+def test_key_queues_are_counted_by_the_index_alone(planner: sqlite3.Connection) -> None:
+    assert plan(planner, "key_queue_counts", *NAMES, 2) == [KEY_QUEUE] * 5
 
 
-def test_the_first_of_a_line_are_found_without_sorting_the_line(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "first_of_key_queue", kind="work", limit_key="key-1", limit=2)
-    assert [step for step in steps if "SEARCH" in step] == [LINE.replace("task USING", "synergon_task USING")] * 2
+def test_the_first_waiting_tasks_are_found_without_sorting(planner: sqlite3.Connection) -> None:
+    assert plan(planner, "first_waiting", "work", "key-1", 2) == [
+        KEY_QUEUE.replace("task USING", "synergon_task USING")
+    ]
+
+
+def test_tasks_in_excess_are_found_by_the_index_alone(planner: sqlite3.Connection) -> None:
+    steps = plan(planner, "excess", kind="work", limit_key="key-1", allowed=2)
+    assert [step for step in steps if "SEARCH" in step] == [KEY_QUEUE.replace("task USING", "synergon_task USING")] * 3
     assert not [step for step in steps if "SCAN" in step]
 
 
@@ -87,28 +94,26 @@ def test_moves_within_a_line_go_by_id(planner: sqlite3.Connection, name: str) ->
     assert plan(planner, name, "[1, 2]") == [BY_ID]
 
 
-def test_a_line_without_end_is_emptied_by_its_index(planner: sqlite3.Connection) -> None:
-    steps = plan(planner, "promote_key_queues", kind="work", first="key-1", second="key-2")
-    assert steps == [LINE.replace("task USING COVERING", "synergon_task USING COVERING")]
+def test_an_unlimited_key_queue_is_promoted_by_its_index(planner: sqlite3.Connection) -> None:
+    assert plan(planner, "promote_all", *NAMES) == [BY_ID, KEY_QUEUE]
 
 
-def test_the_lines_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -> None:
-    steps = [
-        step for step in plan(planner, "key_queues_of_kind", kind="work") if "TEMP B-TREE FOR DISTINCT" not in step
-    ]
+def test_the_key_queues_of_a_kind_are_found_by_jumping(planner: sqlite3.Connection) -> None:
+    found = plan(planner, "key_queues_of_kind", kind="work")
+    steps = [step for step in found if "TEMP B-TREE FOR DISTINCT" not in step]
     assert len(steps) == 2
     assert all(step.startswith("SEARCH") and "synergon_task_key_queue" in step for step in steps)
 
 
 def test_what_is_held_is_read_from_the_index_of_what_is_held(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "held_permits")
+    (step,) = plan(planner, "running_permits")
     assert "COVERING INDEX synergon_task_holding" in step
 
 
 def test_a_claim_under_limits_finds_ready_tasks_in_order_and_takes_them_by_id(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "ready", "work", "default", "", NOW, 500)
+    (step,) = plan(planner, "first_ready", "work", "default", "", NOW, 500)
     assert step == "SEARCH synergon_task USING INDEX synergon_task_ready (kind=? AND queue=? AND requirements=?)"
-    assert plan(planner, "take_permits", "node", NOW, "[]") == [BY_ID]
+    assert plan(planner, "take", node_id="node", now=NOW, taken="[]") == [BY_ID]
 
 
 def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Connection) -> None:
@@ -119,12 +124,18 @@ def test_commands_are_found_by_the_servers_that_they_are_for(planner: sqlite3.Co
     assert sorted(steps) == sorted([target.format("="), target.format(">"), target.format(">")])
 
 
-def test_a_turn_that_was_given_is_found_by_its_moment(planner: sqlite3.Connection) -> None:
-    (step,) = plan(planner, "is_deferred", "work", "key-1", NOW)
+def test_due_and_scheduled_tasks_of_a_key_queue_are_found_by_their_moment(planner: sqlite3.Connection) -> None:
+    steps = plan(planner, "key_queue_rates", *NAMES, NOW)
+    assert len(steps) == 2
+    assert "synergon_task_deferred (kind=? AND limit_key=? AND run_at<?)" in steps[0]
+    assert "synergon_task_deferred (kind=? AND limit_key=? AND run_at>?)" in steps[1]
+    (step,) = plan(planner, "queue_due", "work", "key-1", NOW)
     assert "synergon_task_deferred (kind=? AND limit_key=? AND run_at<?)" in step
+    assert plan(planner, "postpone", "[[1, 2]]") == [BY_ID]
 
 
 def test_whether_a_group_has_live_tasks_is_one_probe(planner: sqlite3.Connection) -> None:
-    assert any("synergon_task_group (group_id=?)" in step for step in plan(planner, "end_group", now=NOW, id=1))
-    (step,) = plan(planner, "release_after", NOW, 1)
+    steps = plan(planner, "end_empty_groups", NOW, "[1, 2]")
+    assert any("synergon_task_group (group_id=?)" in step for step in steps)
+    (step,) = plan(planner, "release_followers", NOW, "[1, 2]")
     assert "synergon_task_after (after_group=?)" in step

@@ -9,15 +9,23 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
+from synergon.stores.session import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask
+from synergon.stores.typed_rows import field_names
+
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
+_COLUMNS: Final = {
+    f"{{{row_type.__name__}}}": ", ".join(field_names(row_type))
+    for row_type in (LiveTask, FinalTask, FinishedClaim, ChangedTask, KeyHolder)
+}
+"""What a statement writes as `{LiveTask}`: the columns that such a row is read from."""
 
 
 @cache
 def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
-    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked, and
-    `{succeed.moved}` by the part `moved` of the statement `succeed`.
+    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked,
+    `{succeed.moved}` by the part `moved` of the statement `succeed`, and `{LiveTask}` by the columns of that struct.
 
     Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
     """
@@ -43,8 +51,14 @@ def _read(folder: str, schema: str) -> dict[str, str]:
     for file in sorted(files("synergon.stores").joinpath(folder, "sql").iterdir(), key=lambda entry: entry.name):
         for name, text in _split(file.read_text(encoding="utf-8")):
             assert name not in found, f"statement {name} stands twice"
-            found[name] = text.replace("{schema}", schema)
+            found[name] = _with_columns(text.replace("{schema}", schema))
     return found
+
+
+def _with_columns(text: str) -> str:
+    for name, columns in _COLUMNS.items():
+        text = text.replace(name, columns)
+    return text
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:

@@ -60,6 +60,16 @@ class Agenda:
         entry = self._first()
         return None if entry is None else entry[2]
 
+    def firsts(self, limit: int) -> list[Row]:
+        """The tasks of the earliest moments, in order."""
+        found: dict[int, tuple[int, int, Row]] = {}
+        while len(found) < limit and (entry := self._first()) is not None:
+            heappop(self._entries)
+            found[entry[1]] = entry
+        for entry in found.values():
+            heappush(self._entries, entry)
+        return [entry[2] for entry in found.values()]
+
     def rows(self) -> list[Row]:
         """All tasks that are awaited, in no order."""
         return list({row.id: row for moment, _, row in self._entries if self._moment_of(row) == moment}.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from synergon.model.limits import NewLimit, NewProvider, NewRate
+from synergon.model.limits import NewRate
 from synergon.model.nodes import NewNode
 from synergon.stores.memory.row import Row
 
@@ -25,8 +25,8 @@ class Node(msgspec.Struct):
 class Limit(msgspec.Struct):
     """A limit as it is now."""
 
-    declared: NewLimit
-    """What the code said last."""
+    declared: str
+    """What the code declared last, as JSON."""
     value: int | None
     rate: NewRate | None
 
@@ -48,8 +48,11 @@ class Server(msgspec.Struct):
 class Provider(msgspec.Struct):
     """A pool of servers."""
 
-    declared: NewProvider
-    """What the code said last."""
+    declared: str
+    """What the code declared last, as JSON."""
+    backoff_after: int | None
+    backoff_first: int
+    backoff_cap: int
     servers: dict[str, Server] = {}
 
 

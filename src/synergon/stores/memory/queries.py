@@ -12,9 +12,9 @@ from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.stores.memory.claim_limited import open_ready_groups
 from synergon.stores.memory.key_queues import key_queue_name
 from synergon.stores.memory.ready_groups import Position
+from synergon.stores.memory.ready_rows import open_groups
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules.node_capacity import requirements_of
@@ -73,7 +73,7 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
     after = None if look.after is None else (-look.after[0], look.after[1])
     suitable = (
         ready_group.rows(after)
-        for ready_group in open_ready_groups(tables, look.kind_request.kind, look.queues)
+        for ready_group in open_groups(tables, look.kind_request.kind, look.queues)
         if (ready_group.queue, ready_group.requirements) not in look.without
         and is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
     )
@@ -82,7 +82,7 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
 
 
 def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
-    """How many tasks of the same kind, state and line go before this one."""
+    """How many tasks of the same kind, state and key queue go before this one."""
     row = tables.rows.get(task_id)
     if row is None or row.state not in (State.READY, State.WAITING):
         return None
@@ -91,7 +91,7 @@ def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
 
 
 def _others(tables: Tables, row: Row) -> Iterator[Row]:
-    """Tasks that might go before this one; of those that are ready without a line, first those that do."""
+    """Tasks that might go before this one; of those that are ready without a key queue, first those that do."""
     name = key_queue_name(row)
     if name is not None:
         return tables.key_queues[name].rows(row.state)

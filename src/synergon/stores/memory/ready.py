@@ -62,6 +62,10 @@ class ReadyTasks:
         """Whether any ready task of the kind says itself what it demands."""
         return self._with_requirements[kind] > 0
 
+    def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup:
+        """One lane that has tasks."""
+        return self._ready_groups[kind][queue][requirements]
+
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:
         """The lanes of a kind; with `queues` those of these alone."""
         found = self._ready_groups.get(kind, {})

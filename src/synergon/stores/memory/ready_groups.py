@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
+from itertools import islice
 from typing import Final
 
 from synergon.model.lifecycle import State
@@ -14,6 +15,9 @@ READY: Final = State.READY
 
 SLACK: Final = 64
 """Outdated entries that are not worth a rebuild."""
+
+Entry = tuple[int, int, Row]
+"""Negated priority, id and task."""
 
 Position = tuple[int, int]
 """Where a task stands in the order: its negated priority and its id. Smaller goes first."""
@@ -39,7 +43,7 @@ class ReadyGroup:
         """How many tasks are ready here."""
         self._fifo: deque[Row] = deque()
         self._fifo_priority = 0
-        self._heap: list[tuple[int, int, Row]] = []
+        self._heap: list[Entry] = []
 
     def join(self, row: Row) -> None:
         """A task has become ready."""
@@ -85,32 +89,45 @@ class ReadyGroup:
 
     def first(self, most: int, now: int) -> list[Row]:
         """The first few tasks that may start; they stay."""
-        found: dict[int, Row] = {}
-        while len(found) < most and (head := self.head(now)) is not None:
-            row = self.pop(head)
-            found[row.id] = row
-        for row in found.values():
-            self.add(row)
-        return list(found.values())
+        if most <= 0 or self.head(now) is None:  # this drops outdated entries at the front
+            return []
+        rows = (row for row in self._in_order(iter(self._fifo), self._heap_in_order()) if _may_start(row, now))
+        return list(islice(rows, most))
 
     def rows(self, after: Position | None = None) -> Iterator[Row]:
         """The ready tasks behind this place, in order; expired ones may be among them."""
         position = (-self._fifo_priority, self._fifo[-1].id) if self._fifo else None
         fifo = iter(self._fifo) if position is not None and (after is None or position > after) else iter(())
+        for row in self._in_order(fifo, sorted(self._heap)):
+            if after is None or (-row.priority, row.id) > after:
+                yield row
+
+    def _in_order(self, fifo: Iterator[Row], beside: Iterable[Entry]) -> Iterator[Row]:
+        """The tasks of the line and of the heap's entries, without outdated entries."""
         entries = ((-row.priority, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
-        beside = sorted(entry for entry in self._heap if self._counts(entry[2], -entry[0]))
+        good = (entry for entry in beside if self._counts(entry[2], -entry[0]))
         last_id = 0
-        for negated_priority, task_id, row in merge(entries, beside):
-            # A task whose priority was changed to and fro has several good entries.
-            if task_id != last_id and (after is None or (negated_priority, task_id) > after):
+        for _, task_id, row in merge(entries, good):
+            if task_id != last_id:  # a task whose priority was changed to and fro has several good entries
                 yield row
             last_id = task_id
+
+    def _heap_in_order(self) -> Iterator[Entry]:
+        """The entries of the heap in order, without taking them: as many steps as entries that are asked for."""
+        heap = self._heap
+        following = [(heap[0], 0)] if heap else []
+        while following:
+            entry, index = heappop(following)
+            yield entry
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(heap):
+                    heappush(following, (heap[child], child))
 
     def _fifo_head(self, now: int) -> Position | None:
         fifo, priority = self._fifo, self._fifo_priority
         while fifo:
             row = fifo[0]
-            if self._counts(row, priority) and (row.expires_at is None or row.expires_at > now):
+            if self._counts(row, priority) and _may_start(row, now):
                 return (-priority, row.id)
             fifo.popleft()
         return None
@@ -119,7 +136,7 @@ class ReadyGroup:
         heap = self._heap
         while heap:
             negated_priority, task_id, row = heap[0]
-            if self._counts(row, -negated_priority) and (row.expires_at is None or row.expires_at > now):
+            if self._counts(row, -negated_priority) and _may_start(row, now):
                 return (negated_priority, task_id)
             heappop(heap)
         return None
@@ -143,6 +160,10 @@ class ReadyGroup:
         }
         self._heap = list(good.values())
         heapify(self._heap)
+
+
+def _may_start(row: Row, now: int) -> bool:
+    return row.expires_at is None or row.expires_at > now
 
 
 class ReadyCommands(ReadyGroup):

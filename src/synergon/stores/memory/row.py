@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import ErrorRecord, Progress, Verdict
+from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import NewTask
-
-ERRORS_KEPT: Final = 20
-"""How many of its last errors a task remembers: one that fails for ever must not grow for ever."""
 
 Tally = dict[State, int]
 """How many tasks of one queue and kind are in each state."""
@@ -37,7 +32,7 @@ class Row(msgspec.Struct, gc=False):
     enqueued_at: int
     expires_at: int | None
     limit_key: str | None = None
-    """The line that it stands in."""
+    """With its kind, the key queue that it is in."""
     after_group: int | None = None
     """The group that it waits for; None as soon as that has ended."""
     holds: tuple[str, ...] | None = None
@@ -68,34 +63,12 @@ class Row(msgspec.Struct, gc=False):
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
     finished_no: int | None = None
-    """The last claim that its owner settled."""
-    verdict: Verdict | None = None
-    """What that owner was told."""
-
-    def add_error(self, error: ErrorRecord, now: int) -> None:
-        """Append to the list of errors, dated by the store's clock."""
-        dated = msgspec.structs.replace(error, at=to_datetime(now), attempt=error.attempt or self.attempts)
-        self.errors = (*self.errors[1 - ERRORS_KEPT :], dated)
+    """The last claim that its owner finished."""
 
     def release_reservation(self) -> None:
         """Nobody keeps room for it."""
         self.reserved_by = None
         self.reserved_until = 0
-
-    def add_why(self, why: str | None, now: int) -> None:
-        """Keep what was said with a cancel."""
-        if why is not None:
-            self.add_error(ErrorRecord(attempt=self.attempts, type="Cancel", message=why), now)
-
-    def give_attempt_back(self) -> None:
-        """The attempt was no fault of the body, so its budget is not charged."""
-        self.attempts -= 1
-
-    def charge_crash(self, error: ErrorRecord, now: int) -> None:
-        """The process died under the body."""
-        self.add_error(error, now)
-        self.give_attempt_back()
-        self.crashes += 1
 
 
 def record_of(row: Row) -> TaskRecord:

@@ -10,42 +10,39 @@ Long, because every call of the port is here, each behind the same lock; what th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
-
-from msgspec.structs import replace
 
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock, SystemClock
-from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.nodes import NewNode, NodeRecord
-from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.base import Capabilities, LeaseKeeper, TaskTransaction
+from synergon.stores.base_store import BaseStore
 from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
 from synergon.stores.memory import (
-    attempts,
+    claim,
     final_events,
     groups,
-    insert,
     nodes,
-    operations,
-    operator_actions,
     queries,
-    servers,
-    upkeep,
 )
 from synergon.stores.memory.row import record_of
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rules import finish
+from synergon.stores.rules.claim import rejected
+from synergon.stores.session import Touched
 
+Result = TypeVar("Result")
 SCHEME: Final = "memory://"
 
 _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
@@ -53,7 +50,7 @@ _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
 _sharing: Final = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(BaseStore):
     """A `Store` in the memory of this process."""
 
     capabilities = Capabilities(shared=False, durable=False, transactions=False)
@@ -65,6 +62,7 @@ class MemoryStore:
         self._name = url.removeprefix(SCHEME)
         self._clock: Clock = clock or SystemClock()
         self._tables: Tables | None = None
+        self._session: Session | None = None
 
     # ------------------------------------------------------------ life
 
@@ -73,6 +71,7 @@ class MemoryStore:
         with _sharing:
             if self._tables is None:
                 self._tables = self._find_or_make()
+                self._session = Session(self._tables)
                 self._tables.open_stores += 1
 
     def _find_or_make(self) -> Tables:
@@ -81,7 +80,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Let go of the tables; the last store to do so ends them."""
         with _sharing:
-            tables, self._tables = self._tables, None
+            tables, self._tables, self._session = self._tables, None, None
             if tables is not None:
                 tables.open_stores -= 1
                 if not tables.open_stores:
@@ -104,17 +103,26 @@ class MemoryStore:
         """Not available."""
         raise NotAvailable(f"{self.url} has no tables to make")
 
+    async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        with self._transaction() as (_, now):
+            session = self._session
+            assert session is not None, "made when the tables are opened"
+            session.now = now
+            try:
+                return await rule(session, *arguments)  # never suspends, so the lock is held to its end
+            except BaseException:
+                session.touched = Touched()
+                raise
+
+    async def _query(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._transact(rule, *arguments)
+
     def _transaction(self) -> _Transaction:
         if self._tables is None:
             raise NotConnected(f"the store {self.url} is not open; connect the engine first")
         return _Transaction(self._tables, self._clock)
 
     # ------------------------------------------------------------ tasks come in
-
-    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none."""
-        with self._transaction() as (tables, now):
-            return insert.insert(tables, tasks, now)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Nobody waits for anybody here."""
@@ -138,8 +146,7 @@ class MemoryStore:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take the first ready tasks among the asked kinds and queues that the node can carry."""
-        with self._transaction() as (tables, now):
-            return attempts.claim(tables, request, now)
+        return await self._transact(claim.claim, request)
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take."""
@@ -152,31 +159,23 @@ class MemoryStore:
             return queries.ahead(tables, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """What the rate of a line remembers."""
+        """What the rate of a key queue remembers."""
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
-    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Settle attempts, each guarded by its claim number."""
-        with self._transaction() as (tables, now):
-            return self._finish(tables, fenced_outcomes, now)
-
-    def _finish(self, tables: Tables, fenced_outcomes: Sequence[FencedOutcome], now: int) -> list[Verdict]:
-        verdicts = attempts.finish(tables, fenced_outcomes, now)
-        if verdicts and (released := groups.end_emptied(tables, now)):
-            verdicts[-1] = replace(verdicts[-1], released=released)
-        return verdicts
-
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim; neither without a lease."""
-        with self._transaction() as (tables, now):
-            attempts.check_lease(tables, request.node_id, now)
-            return self._finish(tables, outcomes, now), attempts.claim(tables, request, now)
+        return await self._transact(self._exchange, outcomes, request)
 
-    async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write progress and overdue marks of running attempts."""
-        with self._transaction() as (tables, _):
-            return attempts.report(tables, reports)
+    async def _exchange(
+        self, session: Session, outcomes: Sequence[FencedOutcome], request: ClaimRequest
+    ) -> tuple[list[Verdict], Claims]:
+        if await session.ready.is_cordoned(request.node_id) is None:
+            rejected(request.node_id, is_cordoned=None)
+        return await self._finish(session, outcomes), await claim.claim(session, request)
+
+    async def _finish(self, session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        return await finish.finish(session, outcomes)
 
     async def begin(self, hold_seconds: float) -> TaskTransaction:  # noqa: ARG002  it is the port's
         """Not available: a body has nothing here to write to."""
@@ -188,26 +187,9 @@ class MemoryStore:
     async def cancel_requests(self, node_id: str) -> list[int]:
         """The running tasks of this node that somebody wants cancelled."""
         with self._transaction() as (tables, _):
-            return attempts.cancel_requests(tables, node_id)
+            return [row.id for row in tables.running.get(node_id, {}).values() if row.cancel_requested]
 
     # ------------------------------------------------------------ time and death
-
-    async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready, end expired ones, and tell when to look again."""
-        with self._transaction() as (tables, now):
-            return upkeep.wake(tables, limit, now)
-
-    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take tasks from dead nodes."""
-        with self._transaction() as (tables, now):
-            return upkeep.reap(tables, gone, limit, now)
-
-    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete ended tasks that are old enough."""
-        with self._transaction() as (tables, now):
-            if cutoffs.audit is not None:
-                operator_actions.prune(tables, now - cutoffs.audit, limit)
-            return upkeep.prune(tables, cutoffs, limit, now)
 
     # ------------------------------------------------------------ nodes
 
@@ -235,99 +217,12 @@ class MemoryStore:
         with self._transaction() as (tables, _):
             return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
 
-    # ------------------------------------------------------------ operations
-
-    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End tasks that wait; record the wish for those that run."""
-        with self._transaction() as (tables, now):
-            return operations.cancel(tables, ids, why, now)
-
-    async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Run ended tasks again."""
-        with self._transaction() as (tables, now):
-            return operations.retry(tables, ids, now)
-
-    async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove tasks that are not running."""
-        with self._transaction() as (tables, _):
-            return operations.delete(tables, ids)
-
-    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due."""
-        with self._transaction() as (tables, now):
-            return operations.reschedule(tables, changes, now)
-
-    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the place of tasks that wait."""
-        with self._transaction() as (tables, _):
-            return operations.set_priority(tables, changes)
-
-    async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Let nobody claim from these queues."""
-        with self._transaction() as (tables, now):
-            return operations.pause(tables, queues, now)
-
-    async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Undo `pause`."""
-        with self._transaction() as (tables, now):
-            return operations.resume(tables, queues, now)
-
     # ------------------------------------------------------------ limits, servers, groups, orders
-
-    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """What the code says of them."""
-        with self._transaction() as (tables, now):
-            servers.declare(tables, declared, providers, now)
-
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """For everybody, from now on."""
-        with self._transaction() as (tables, now):
-            return servers.set_limit(tables, name, value, now)
-
-    async def limits(self) -> list[LimitRecord]:
-        """All limits, by name."""
-        with self._transaction() as (tables, _):
-            return servers.limits(tables)
-
-    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """The pool from now on."""
-        with self._transaction() as (tables, now):
-            return servers.set_servers(tables, provider, pool, now)
-
-    async def servers(self) -> list[ServerRecord]:
-        """All servers, and removed ones that still have work."""
-        with self._transaction() as (tables, _):
-            return servers.servers(tables)
-
-    async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks."""
-        with self._transaction() as (tables, now):
-            return groups.open_group(tables, group, now)
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
         """These groups, counted from their rows."""
         with self._transaction() as (tables, _):
             return groups.groups(tables, ids)
-
-    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all of its tasks that have not ended."""
-        with self._transaction() as (tables, now):
-            return groups.cancel_group(tables, group_id, why, now)
-
-    async def act(self, order: NewAction) -> AuditRecord:
-        """Do it and write down that it was done."""
-        with self._transaction() as (tables, now):
-            return operator_actions.act(tables, order, now)
-
-    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest, or what a node has not carried out yet."""
-        with self._transaction() as (tables, _):
-            return operator_actions.audit(tables, limit, node_id)
-
-    async def action_done(self, action_id: int, outcome: str) -> bool:
-        """The node has carried it out."""
-        with self._transaction() as (tables, now):
-            return operator_actions.action_done(tables, action_id, outcome, now)
 
     # ------------------------------------------------------------ reading
 
@@ -395,14 +290,7 @@ class _Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        tables = self._tables
-        try:
-            if tables.emptied:
-                groups.end_emptied(tables, tables.latest_moment)
-            if tables.promoted:
-                tables.promoted.clear()
-        finally:
-            tables.lock.release()
+        self._tables.lock.release()
 
 
 class _MemoryLeaseKeeper:

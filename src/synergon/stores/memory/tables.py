@@ -13,10 +13,11 @@ from synergon.model.operator_actions import AuditRecord
 from synergon.model.tasks import NewTask
 from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
-from synergon.stores.memory.key_queues import KeyQueue, KeyQueueName, balance, key_queue_name
+from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 from synergon.stores.rules.shared_capacity import Grant
+from synergon.stores.session import KeyQueueName
 
 READY: Final = State.READY
 RUNNING: Final = State.RUNNING
@@ -62,15 +63,13 @@ class Tables:
         self.commands: Final[dict[int, Row]] = {}
         """The live commands."""
         self.key_queues: Final[dict[KeyQueueName, KeyQueue]] = {}
-        """The lines that have a live task."""
+        """The key queues that have a live task."""
         self.next_starts: Final[dict[KeyQueueName, int]] = {}
-        """What the rates of lines remember (`stores.rates`)."""
-        self.promoted: Final[list[Row]] = []
-        """What became ready without its own doing in this transaction, because somebody else left a line or a group."""
+        """What the rates of key queues remember (`rules.rates`)."""
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
-        self.emptied: Final[dict[int, None]] = {}
-        """The groups that have lost their last live task in this transaction."""
+        self.bare_groups: Final[dict[int, None]] = {}
+        """The groups that have ended and had no task left, live or final, when they were noted."""
         self.audit: Final[dict[int, AuditRecord]] = {}
         """In the order in which they were given."""
         self.last_action_id = 0
@@ -78,7 +77,7 @@ class Tables:
     # ------------------------------------------------------------ tasks come and go
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """A new task, in the state that its time, its line and the group before it say."""
+        """A new task, in the state that follows from its time, its key queue and the group before it."""
         self.last_id += 1
         row = Row(
             id=self.last_id,
@@ -104,7 +103,7 @@ class Tables:
         """Another task under the id and the key of a live one that is not running; it stays in its group."""
         self._leave(row)
         self._stop_following(row)
-        key_queue_before, row.limit_key = key_queue_name(row), task.limit_key
+        row.limit_key = task.limit_key
         row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
         self._come_alive(row)
@@ -120,7 +119,6 @@ class Tables:
         if task.after_group is not None:
             self._follow(row, task.after_group)
         self._arrive(row, now)
-        self._balance(key_queue_before, now)
 
     def remove(self, row: Row) -> None:
         """Forget a task that is not running."""
@@ -129,11 +127,14 @@ class Tables:
         # Entries that were left behind in a lane or an agenda must not take it for a live task.
         row.state = State.CANCELLED
         if was_live:
-            self._die(row, self.latest_moment)
+            self._die(row)
         del self.rows[row.id]
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.members.pop(row.id, None)
+        for group_id in (row.task.group_id, row.task.after_group):
+            if group_id is not None:
+                self.note_if_bare(group_id)
 
     # ------------------------------------------------------------ moves
 
@@ -167,36 +168,32 @@ class Tables:
             self.held[row.id] = row
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
-        """A live task → `ready`, or `scheduled` if it is due later, or `waiting` if there is no place for it."""
+        """A live task → `scheduled` if it is due later, `waiting` if it has a limit key, or `ready`."""
         self._leave(row)
         row.run_at = run_at
         row.node_id = None
         row.overdue = False
         self._arrive(row, now)
 
-    def move_to_key_queue(self, row: Row, limit_key: str, now: int) -> None:
-        """A running task → another line, as if it had stood there from the start."""
-        key_queue_before = key_queue_name(row)
+    def assign_key(self, row: Row, limit_key: str, now: int) -> None:
+        """A running task → another key queue."""
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
         row.overdue = False
         self._arrive(row, now)
-        self._balance(key_queue_before, now)
 
     def shift(self, row: Row, state: State) -> None:
-        """Between `waiting` and `ready`, or from `scheduled` to `waiting`, as its line says."""
+        """Between `waiting` and `ready`, or from `scheduled` to `waiting`."""
         self._leave(row)
         self._enter(row, state)
-        if state is READY:
-            self.promoted.append(row)
-        else:
+        if state is not READY:
             row.release_reservation()
 
-    def put_off(self, row: Row, next_start: int) -> None:
-        """`waiting` → `scheduled` for the moment at which the rate of its line lets it start."""
+    def postpone(self, row: Row, run_at: int) -> None:
+        """`waiting` → `scheduled`."""
         self._leave(row)
-        row.run_at = next_start
+        row.run_at = run_at
         self._enter(row, State.SCHEDULED)
 
     def release(self, row: Row, now: int) -> None:
@@ -204,14 +201,12 @@ class Tables:
         self._leave(row)
         self._stop_following(row)
         self._arrive(row, now)
-        self.promoted.append(row)
 
     def reprioritize(self, row: Row, priority: int) -> None:
-        """Another place in the order for a live task that is not running."""
+        """Another priority for a live task that is not running."""
         self._leave(row)
         row.priority = priority
         self._enter(row, row.state)
-        self._balance(key_queue_name(row), self.latest_moment)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
         """A live task → its final state and the history; its key is free from here on."""
@@ -224,10 +219,10 @@ class Tables:
         self.last_end += 1
         row.ended_no = self.last_end
         self.ended[state][row.ended_no] = row
-        self._die(row, now)
+        self._die(row)
 
     def revive(self, row: Row, now: int) -> None:
-        """An ended task → `ready` or its line, as if it had never run, but for its claim number and its errors."""
+        """An ended task → `ready` or its key queue, as if it had never run, but for its claim number and its errors."""
         self._leave(row)
         self._come_alive(row)
         group = self.groups.get(row.task.group_id or 0)
@@ -251,21 +246,30 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
+    def is_bare(self, group_id: int) -> bool:
+        """Whether a group has ended and has no task left, live or final, the task that follows it included."""
+        group = self.groups.get(group_id)
+        return group is not None and group.ended_at is not None and not group.members and group.then_id not in self.rows
+
+    def note_if_bare(self, group_id: int) -> None:
+        """A group has ended, or lost a task."""
+        if self.is_bare(group_id):
+            self.bare_groups[group_id] = None
+
     def key_queues_of(self, kind: str) -> list[KeyQueue]:
-        """The lines of a kind."""
+        """The key queues of a kind."""
         return [key_queue for key_queue in self.key_queues.values() if key_queue.kind == kind]
 
     # ------------------------------------------------------------ what finds a row
 
     def _arrive(self, row: Row, now: int) -> None:
-        """Into the state of a live task that has its time, its line and the group before it to wait for, or nothing."""
+        """Into the state of a live task that waits for a group, its time or its key queue, or for nothing."""
         if row.after_group is not None:
             self._enter(row, State.WAITING)
-        elif row.limit_key is None:
-            self._enter(row, State.SCHEDULED if row.run_at > now else READY)
+        elif row.run_at > now:
+            self._enter(row, State.SCHEDULED)
         else:
-            self._enter(row, State.SCHEDULED if row.run_at > now else State.WAITING)
-            self._balance(key_queue_name(row), now)
+            self._enter(row, READY if row.limit_key is None else State.WAITING)
 
     def _enter(self, row: Row, state: State) -> None:
         """Into one of the states of a live task that does not run."""
@@ -309,8 +313,8 @@ class Tables:
         if row.task.is_command:
             self.commands[row.id] = row
 
-    def _die(self, row: Row, now: int) -> None:
-        """What a task lets go of when it ends or is removed: its key, its line, its group."""
+    def _die(self, row: Row) -> None:
+        """What a task lets go of when it ends or is removed: its key and its group."""
         task = row.task
         if task.key is not None:
             del self.holders[task.kind, task.key]
@@ -320,8 +324,6 @@ class Tables:
             self._stop_following(row)
         if task.group_id is not None:
             self._leave_group(task.group_id)
-        if row.limit_key is not None:
-            self._balance(key_queue_name(row), now)
 
     def _join_key_queue(self, row: Row) -> None:
         name = key_queue_name(row)
@@ -335,16 +337,10 @@ class Tables:
     def _leave_key_queue(self, row: Row) -> None:
         name = key_queue_name(row)
         if name is not None:
-            self.key_queues[name].leave(row)
-
-    def _balance(self, name: KeyQueueName | None, now: int) -> None:
-        key_queue = None if name is None else self.key_queues.get(name)
-        if key_queue is None:
-            return
-        if key_queue.size:
-            balance(self, key_queue, now)
-        else:
-            del self.key_queues[key_queue.kind, key_queue.key]
+            key_queue = self.key_queues[name]
+            key_queue.leave(row)
+            if not key_queue.size:
+                del self.key_queues[name]
 
     def _join_group(self, row: Row, group_id: int) -> None:
         group = self.groups.get(group_id)
@@ -356,8 +352,6 @@ class Tables:
         group = self.groups.get(group_id)
         if group is not None:
             group.live -= 1
-            if group.live == 0:
-                self.emptied[group_id] = None
 
     def _follow(self, row: Row, group_id: int) -> None:
         group = self.groups.get(group_id)

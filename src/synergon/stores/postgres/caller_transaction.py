@@ -11,9 +11,9 @@ from synergon.errors import KeyConflict, OptionError
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.drivers import Driver
-from synergon.stores.postgres.insert import insert
 from synergon.stores.postgres.schema import Identity
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.insert import check_keys, store
 
 PAYLOAD_BYTES: Final = 7999
 """What fits into a notification; more kinds than that are told as `all`."""
@@ -37,15 +37,26 @@ async def insert_on(
 async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """A caller may catch a conflict and commit nevertheless; then nothing of this call may be there."""
     if all(task.key is None or task.on_conflict == "return" for task in tasks):
-        return await insert(session, tasks)
+        return await _insert(session, tasks)
     await session.rows("begin_call")
     try:
-        inserted = await insert(session, tasks)
+        inserted = await _insert(session, tasks)
     except KeyConflict:
         await session.rows("undo_call")
         await session.rows("end_call")
         raise
     await session.rows("end_call")
+    return inserted
+
+
+async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """`rules.insert.insert` without follow-ups: they would lock key queues for as long as the caller likes. Instead the
+    first waiting task of a key queue that a replaced task has left is due at once, and a node balances it then."""
+    await session.locks.for_new_tasks(tasks)
+    inserted = await store(session, tasks, await check_keys(session, tasks))
+    for kind, limit_key in sorted(session.touched.key_queues):
+        await session.rows("nudge", kind, limit_key)
+    await session.flush()
     return inserted
 
 

@@ -1,4 +1,4 @@
-"""Which way a claim goes: the short one, or the long one where limits, servers or demands have a say."""
+"""Which way a claim goes: the fast path, or the rule where limits, servers or requirements have a say."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.stores.postgres.claim_fast import AtOnce, Run, shut_out
-from synergon.stores.postgres.claim_limited import claim_with_permits, lock
-from synergon.stores.postgres.prefix_limits import Covering
-from synergon.stores.postgres.ready_groups import ReadyGroups, find_ready_groups
+from synergon.stores.postgres.claim_fast import AtOnce, Run
+from synergon.stores.postgres.claim_limited import claim_limited
+from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.claim import rejected, without_idle_kinds
 from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
+from synergon.stores.session import ClaimableGroups
 
 REMEMBERED_SECONDS: Final = 10.0
 """A kind that has had tasks with demands of their own is likely to have more."""
@@ -26,9 +27,9 @@ MANY: Final = 50
 class Claimer:
     """Claims for the nodes of one process.
 
-    On the long way it is found first, without locks, what there is to take at all; if that needs no weighing, the
-    short way is taken after all. The short way has a shorter one, for requests of one kind, as they are when a task
-    has just come, and for as long as there is more than is asked for.
+    Before the rule runs, the ready groups are read without locks; if nothing but numbers decides among them, the fast
+    path is taken after all. The fast path has a shorter statement for requests of one kind, as they are when a task has
+    just come, and for as long as there are more tasks than are asked for.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Claimer:
 
     async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
         """Lock, in the one order, what a claim and the end of tasks in key queues of these kinds will need."""
-        session.locked_permits = await lock(session, request.kinds, self._covering, keyed_kinds)
+        session.locked_limits = await lock_limits(session, request.kinds, self._covering, keyed_kinds)
 
     async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
         """`claim` inside a transaction that is under way."""
@@ -70,7 +71,7 @@ class Claimer:
             if not found.demanding:
                 return found.claims
             self._remember(found.demanding)
-        return await self._claim_by_ready_groups(request, write, statement)
+        return await self._claim_by_rule(request, write, statement)
 
     async def _claim_in_numbers(self, request: ClaimRequest, statement: Run) -> AtOnce:
         found = AtOnce(Claims())
@@ -82,24 +83,23 @@ class Claimer:
         self._has_left_some = len(found.claims) >= request.limit
         return found
 
-    async def _claim_by_ready_groups(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
-        ready_groups: ReadyGroups | None = await statement(find_ready_groups, request)
-        if ready_groups is None:
-            return shut_out(request.node_id, is_leased=True)
-        self._remember(
-            kind for kind, requirement_texts in ready_groups.requirement_texts.items() if any(requirement_texts)
-        )
-        rest = ready_groups.rest(request)
+    async def _claim_by_rule(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
+        found: ClaimableGroups = await statement(_groups, request)
+        if found.is_cordoned is not False:
+            return rejected(request.node_id, is_cordoned=found.is_cordoned)
+        demanding = {kind for kind, _, requirements in found.groups if requirements}
+        self._remember(demanding)
+        rest = without_idle_kinds(request, found.groups)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if needs_only_slots(rest, rest.kinds) and not any(map(any, ready_groups.requirement_texts.values())):
-            found = await self._claim_in_numbers(_in_numbers(rest), statement)
-            if not found.demanding:
-                return found.claims
+        if needs_only_slots(rest, rest.kinds) and not demanding:
+            plain = await self._claim_in_numbers(_in_numbers(rest), statement)
+            if not plain.demanding:
+                return plain.claims
             # Such tasks have come since the look, and nothing was taken: the next look sees them.
-            self._remember(found.demanding)
-            return await self._claim_by_ready_groups(request, write, statement)
-        return await claim_with_permits(write, statement, request, ready_groups, self._covering)
+            self._remember(plain.demanding)
+            return await self._claim_by_rule(request, write, statement)
+        return await claim_limited(write, statement, request, found.groups, self._covering)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
         if not self._with_requirements:
@@ -110,6 +110,10 @@ class Claimer:
 
     def _remember(self, kinds: Iterable[str]) -> None:
         self._with_requirements.update(dict.fromkeys(kinds, time.monotonic() + REMEMBERED_SECONDS))
+
+
+async def _groups(session: Session, request: ClaimRequest) -> ClaimableGroups:
+    return await session.ready.groups(request)
 
 
 def _is_for_many(request: ClaimRequest) -> bool:

@@ -12,7 +12,7 @@ number below that may have ended tasks which are gone: then something may be los
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from synergon.errors import OptionError
@@ -193,13 +193,3 @@ async def pruned(session: Session, states: list[State], kinds: list[str] | None)
     """The greatest number that is gone; of any kind, if none are given."""
     number: int = await session.value("pruned", states, kinds)
     return number
-
-
-async def note_pruned(session: Session, state: State, gone: Iterable[tuple[str, int]]) -> None:
-    """Ends of these kinds, with these numbers, are gone."""
-    greatest: dict[str, int] = {}
-    for kind, number in gone:
-        greatest[kind] = max(number, greatest.get(kind, number))
-    if greatest:
-        kinds = sorted(greatest)  # so that nobody who does the same beside waits for us, and we for them
-        await session.run("note_pruned", state, kinds, [greatest[kind] for kind in kinds])

@@ -1,72 +1,68 @@
-"""Plain successes, which are nearly all that ends: one statement moves them, whatever else a transaction has to do."""
+"""The fast path of plain successes, which nearly all outcomes are: one statement moves them to the history and counts
+them, without a transaction around it. The general way (`rules.finish`) takes five round trips: begin, lock, move,
+count, commit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
-from synergon.stores.postgres import finish
 from synergon.stores.postgres.claim_fast import Run
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.finish import finish
 
 Value = TypeVar("Value")
 
 
-def are_plain(fenced_outcomes: Sequence[FencedOutcome]) -> bool:
-    """Whether one statement can end them: nothing follows from them, and none of them is there twice."""
-    return all(map(_is_plain, fenced_outcomes)) and len({entry.id for entry in fenced_outcomes}) == len(fenced_outcomes)
+def are_plain(outcomes: Sequence[FencedOutcome]) -> bool:
+    """Whether one statement can apply them: they have no follow-ups, and no two are for one task."""
+    return all(map(_is_plain, outcomes)) and len({entry.id for entry in outcomes}) == len(outcomes)
 
 
-def _is_plain(fenced: FencedOutcome) -> bool:
+def _is_plain(entry: FencedOutcome) -> bool:
     return (
-        isinstance(fenced.outcome, Succeeded)
-        and not fenced.outcome.children
-        and fenced.progress is None
-        and fenced.limit_key is None
-        and fenced.group_id is None
-        and fenced.is_server_well
+        isinstance(entry.outcome, Succeeded)
+        and not entry.outcome.children
+        and entry.progress is None
+        and entry.limit_key is None
+        and entry.group_id is None
+        and entry.is_server_well
     )
 
 
-async def finish_plain(write: Run, statement: Run, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Finish plain successes by a statement that is a transaction by itself."""
-    finished = await statement(_succeed, fenced_outcomes)
-    return await finish_rest(write, fenced_outcomes, finished)
+async def finish_plain(write: Run, statement: Run, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+    """Apply plain successes by a statement that is a transaction by itself. The rule applies those that the statement
+    has left: their claim is not the current one, or their row says that they are not plain."""
+    succeeded: dict[int, Verdict] = await statement(_succeed, outcomes)
+    others = [entry for entry in outcomes if entry.id not in succeeded]
+    applied = {verdict.id: verdict for verdict in await write(finish, others)} if others else {}
+    return [succeeded.get(entry.id) or applied[entry.id] for entry in outcomes]
 
 
-async def finish_within(session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Finish inside a transaction that has locked what it needs; plain successes by one statement."""
-    if not are_plain(fenced_outcomes):
-        return await finish.finish(session, fenced_outcomes)
+async def finish_within(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+    """Apply outcomes inside a transaction that has locked what it needs; plain successes by one statement."""
+    if not are_plain(outcomes):
+        return await finish(session, outcomes)
 
     async def run(work: Run, *arguments: Any) -> Any:
         return await work(session, *arguments)
 
-    return await finish_plain(run, run, fenced_outcomes)
+    return await finish_plain(run, run, outcomes)
 
 
-async def finish_rest(
-    write: Run, fenced_outcomes: Sequence[FencedOutcome], finished: Mapping[int, Verdict]
-) -> list[Verdict]:
-    """The verdicts of all, when those that need a closer look have had it."""
-    rest = [entry for entry in fenced_outcomes if entry.id not in finished]
-    looked_at = {verdict.id: verdict for verdict in await write(finish.finish, rest)} if rest else {}
-    return [finished.get(entry.id) or looked_at[entry.id] for entry in fenced_outcomes]
-
-
-async def _succeed(session: Session, fenced_outcomes: Sequence[FencedOutcome]) -> dict[int, Verdict]:
-    rows = await session.rows("succeed", *columns(fenced_outcomes), session.shard)
+async def _succeed(session: Session, outcomes: Sequence[FencedOutcome]) -> dict[int, Verdict]:
+    rows = await session.rows("succeed", *columns(outcomes), session.shard)
     succeeded = State.SUCCEEDED
     return {task_id: Verdict(task_id, succeeded, (), kind) for kind, ids in rows for task_id in ids}
 
 
-def columns(fenced_outcomes: Sequence[FencedOutcome]) -> tuple[list[int], list[int], list[str | None]]:
-    """As a statement takes them: in the order of ids. What all have is there once: each number has its price, and who
-    looks for one among many texts goes through all that are before it."""
-    in_order = sorted(fenced_outcomes, key=attrgetter("id"))
+def columns(outcomes: Sequence[FencedOutcome]) -> tuple[list[int], list[int], list[str | None]]:
+    """Ids in ascending order, claim numbers and results. A number or result that all outcomes share is sent once: each
+    value costs time, and the database finds a text in an array by going through all texts before it."""
+    in_order = sorted(outcomes, key=attrgetter("id"))
     return (
         [entry.id for entry in in_order],
         _once([entry.claim_no for entry in in_order]),
@@ -78,9 +74,9 @@ def _once(values: list[Value]) -> list[Value]:
     return values[:1] if len(set(values)) == 1 else values
 
 
-def _result(fenced: FencedOutcome) -> bytes | None:
-    assert isinstance(fenced.outcome, Succeeded), "only these are plain"
-    return fenced.outcome.result
+def _result(entry: FencedOutcome) -> bytes | None:
+    assert isinstance(entry.outcome, Succeeded), "only these are plain"
+    return entry.outcome.result
 
 
 def _text(result: bytes | None) -> str | None:

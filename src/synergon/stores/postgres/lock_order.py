@@ -2,7 +2,8 @@
 
 Limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share one lock,
 the row of the limit `key:<kind>`: a transaction that makes their tasks ready, or takes them out of ready or running,
-holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own transactions.
+holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own transactions. Lists of
+tasks with unique keys are inserted one after the other, and that lock comes before all.
 
 What to lock follows from a read of the tasks without locks. If that has changed when the tasks are locked, the lock is
 taken late, out of order: if two transactions do so at once, the database rolls one of them back, and it is repeated.
@@ -10,83 +11,182 @@ taken late, out of order: if two transactions do so at once, the database rolls 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from synergon.model.limits import NewRate
-from synergon.stores.postgres.session import Session, Terms
+from synergon.model.outcomes import FencedOutcome, KeyAssigned, Succeeded
+from synergon.model.tasks import NewTask
+from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rules.limits import KEY_QUEUES
+from synergon.stores.session import KeyQueueLimit, LimitRow
 
-OF_KEY_QUEUES: Final = "key:"
-"""Limits whose names begin so belong to the lines of a kind."""
-
-Bond = tuple[str, str | None, int | None, int | None]
-"""What a task is bound to: its kind and limit key, its group, and the group that it waits for."""
-
-
-async def lock(session: Session, bonds: Iterable[Bond]) -> None:
-    """Lock what tasks are bound to."""
-    kinds, groups = await kinds_and_groups(session, bonds)
-    await lock_key_queues(session, kinds)
-    await lock_groups(session, groups)
+if TYPE_CHECKING:
+    from synergon.stores.postgres.session import Session
 
 
-async def kinds_and_groups(session: Session, bonds: Iterable[Bond]) -> tuple[set[str], set[int]]:
-    """The kinds whose lines are to be locked, and the groups: what follows a group may stand in a line, too."""
-    kinds: set[str] = set()
-    groups: set[int] = set()
-    for kind, limit_key, group_id, after_group in bonds:
-        if limit_key is not None:
-            kinds.add(kind)
-        groups.update(one for one in (group_id, after_group) if one is not None)
-    if groups and not session.is_callers:
-        kinds.update(row["kind"] for row in await session.rows("followers", sorted(groups)))
-    return kinds, groups
+class Bond(msgspec.Struct, frozen=True):
+    """What a task is bound to: its key queue, its group, and the group that it waits for."""
+
+    kind: str
+    limit_key: str | None
+    group_id: int | None
+    after_group: int | None
 
 
-async def lock_key_queues(session: Session, kinds: Iterable[str]) -> None:
-    """Lock the lines of these kinds, and learn what their limits say."""
-    missing = set(kinds) - session.terms.keys()
+class RunningBond(msgspec.Struct, frozen=True):
+    """What a running task is bound to."""
+
+    id: int
+    kind: str
+    limit_key: str | None
+    group_id: int | None
+
+
+class LockOrder:
+    """`stores.session.Locks`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session: Final = session
+
+    async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
+        """Lock key queues, then servers whose health may change, then groups."""
+        bonds = await self._bonds_of_outcomes(outcomes)
+        groups = _groups(bonds)
+        await lock_key_queues(self._session, await self._kinds(bonds, groups))
+        await self._lock_health(outcomes)
+        await self.groups(groups)
+
+    async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
+        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes say so."""
+        bonds = [
+            *_bonds_of_children(outcomes),
+            *(
+                Bond(outcome.kind, _limit_key_after(outcome, outcome.limit_key), outcome.group_id, None)
+                for outcome in outcomes
+                if outcome.kind is not None
+            ),
+        ]
+        return await self._kinds(bonds, _groups(bonds))
+
+    async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
+        """Lock the key queues and groups that these tasks join. Two lists with the same keys in another order would
+        wait for each other, so the second list waits before it inserts anything."""
+        is_callers = self._session.is_callers
+        if len(tasks) > 1 and not is_callers and any(task.key is not None for task in tasks):
+            await self._session.rows("lock_keys")
+        await self._lock(_bonds_of_tasks(tasks, is_callers=is_callers))
+
+    async def for_tasks(self, ids: Sequence[int]) -> None:
+        """Lock the key queues and groups of these tasks, live or final."""
+        await self._lock(await self._session.typed(Bond, "bonds", ids))
+
+    async def for_due_tasks(self, limit: int) -> None:
+        """Lock the key queues and groups of tasks that are due or have expired."""
+        await self._lock(await self._session.typed(Bond, "due_bonds", limit))
+
+    async def for_dead_nodes(self, gone: Sequence[str], limit: int) -> None:
+        """Lock the key queues and groups of tasks whose owner is dead."""
+        await self._lock(await self._session.typed(Bond, "dead_bonds", gone, limit))
+
+    async def groups(self, ids: Iterable[int]) -> None:
+        """Lock these groups, so that no task joins or ends them meanwhile."""
+        missing = set(ids) - self._session.locked_groups
+        if missing:
+            await self._session.rows("join_groups" if self._session.is_callers else "lock_groups", sorted(missing))
+            self._session.locked_groups |= missing
+
+    async def all_key_queues(self) -> None:
+        """Lock the key queues of every kind that has a limit for them."""
+        limits = await self._session.typed(LimitRow, "lock_key_queues")
+        self._session.key_queue_limits.update(key_queue_limits(limits))
+
+    async def _lock(self, bonds: Collection[Bond]) -> None:
+        groups = _groups(bonds)
+        await lock_key_queues(self._session, await self._kinds(bonds, groups))
+        await self.groups(groups)
+
+    async def _kinds(self, bonds: Iterable[Bond], groups: Collection[int]) -> set[str]:
+        """The kinds whose key queues are to be locked: those of the tasks, and those of tasks that wait for their
+        groups."""
+        kinds = {bond.kind for bond in bonds if bond.limit_key is not None}
+        if groups and not self._session.is_callers:
+            kinds.update(row["kind"] for row in await self._session.rows("kinds_of_followers", sorted(groups)))
+        return kinds
+
+    async def _lock_health(self, outcomes: Iterable[FencedOutcome]) -> None:
+        on_servers = [outcome for outcome in outcomes if outcome.server is not None]
+        if on_servers:
+            servers = {outcome.server for outcome in on_servers if outcome.server is not None}
+            failed = {outcome.server for outcome in on_servers if outcome.server and not outcome.is_server_well}
+            await self._session.servers.lock_health(servers, failed)
+
+    async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[Bond]:
+        """What these attempts and their children are bound to; the rows have the kinds."""
+        bound = {outcome.id: outcome for outcome in outcomes if _is_bound(outcome)}
+        rows = await self._session.typed(RunningBond, "running_bonds", list(bound)) if bound else []
+        return [
+            *_bonds_of_children(outcomes),
+            *(Bond(row.kind, _limit_key_after(bound[row.id], row.limit_key), row.group_id, None) for row in rows),
+        ]
+
+
+def _is_bound(outcome: FencedOutcome) -> bool:
+    return outcome.limit_key is not None or outcome.group_id is not None or isinstance(outcome.outcome, KeyAssigned)
+
+
+def _limit_key_after(outcome: FencedOutcome, limit_key: str | None) -> str | None:
+    return outcome.outcome.limit_key if isinstance(outcome.outcome, KeyAssigned) else limit_key
+
+
+def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[Bond]:
+    children = [child for one in outcomes if isinstance(one.outcome, Succeeded) for child in one.outcome.children]
+    return _bonds_of_tasks(children) if children else []
+
+
+def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond]:
+    """What new tasks are bound to; to no key queue yet if the transaction is a caller's."""
+    return [
+        Bond(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
+        for task in tasks
+        if task.limit_key is not None or task.group_id is not None or task.after_group is not None
+    ]
+
+
+def _groups(bonds: Iterable[Bond]) -> set[int]:
+    return {group for bond in bonds for group in (bond.group_id, bond.after_group) if group is not None}
+
+
+async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> None:
+    """Lock the key queues of these kinds, and read their limits."""
+    missing = set(kinds) - transaction.key_queue_limits.keys()
     if not missing:
         return
-    found = await _terms(session, missing)
+    found = await _lock_limits(transaction, missing)
     if len(found) < len(missing):
-        # Whoever makes such a limit meanwhile puts the lines in order, and must see what is done here.
-        await session.rows("find_no_limit")
-        found |= await _terms(session, missing - found.keys())
+        # A transaction that declares such a limit meanwhile balances the key queues, and must see what is done here.
+        await transaction.rows("find_no_limit")
+        found |= await _lock_limits(transaction, missing - found.keys())
     for kind in missing:
-        session.terms[kind] = found.get(kind, Terms())
+        transaction.key_queue_limits[kind] = found.get(kind, KeyQueueLimit())
 
 
-def _names(kinds: Iterable[str]) -> list[str]:
-    return sorted(OF_KEY_QUEUES + kind for kind in kinds)
+async def _lock_limits(transaction: Transaction, kinds: Iterable[str]) -> dict[str, KeyQueueLimit]:
+    names = sorted(KEY_QUEUES + kind for kind in kinds)
+    return key_queue_limits(await transaction.typed(LimitRow, "lock_limits", names))
 
 
-async def _terms(session: Session, kinds: Iterable[str]) -> dict[str, Terms]:
-    return terms_of(await session.rows("lock_limits", _names(kinds)))
-
-
-async def lock_all_key_queues(session: Session) -> None:
-    """Lock all lines that have a limit."""
-    session.terms.update(terms_of(await session.rows("lock_key_queues")))
-
-
-def terms_of(limits: Iterable[Any]) -> dict[str, Terms]:
-    """What the limits of lines say, by kind."""
+def key_queue_limits(limits: Iterable[LimitRow]) -> dict[str, KeyQueueLimit]:
+    """What those of these limits allow that are limits of key queues, by kind."""
     return {
-        name.removeprefix(OF_KEY_QUEUES): Terms(value, NewRate(every=every, burst=burst) if every is not None else None)
-        for name, value, every, burst in limits
-        if name.startswith(OF_KEY_QUEUES)
+        limit.name.removeprefix(KEY_QUEUES): KeyQueueLimit(
+            limit.value,
+            None if limit.every is None or limit.burst is None else NewRate(every=limit.every, burst=limit.burst),
+        )
+        for limit in limits
+        if limit.name.startswith(KEY_QUEUES)
     }
-
-
-async def lock_groups(session: Session, groups: Iterable[int]) -> None:
-    """Lock these groups, so that nobody joins or ends them."""
-    missing = set(groups) - session.locked_groups
-    if missing:
-        await session.rows("join_groups" if session.is_callers else "lock_groups", sorted(missing))
-        session.locked_groups |= missing
-
-
-async def lock_bonds_of(session: Session, ids: Sequence[int]) -> None:
-    """Lock what these tasks, live or final, are bound to."""
-    await lock(session, await session.rows("bonds", list(ids)))

@@ -1,7 +1,7 @@
 """What a database of the PostgreSQL family can do. Asked once, where the URL is read; everything else follows from it.
 
 A profile is a set of statements, of migrations and of settings, and the ways that take more than other words: how tasks
-are claimed, how they move to the history, and how that is read in the order of their ends.
+are claimed, and how the history is read in the order of their ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.base import FinalEvents
@@ -18,7 +18,6 @@ from synergon.stores.postgres.claim_fast import AtOnce, Run, claim_at_once, clai
 from synergon.stores.postgres.distributed.claim import claim_by_contest
 from synergon.stores.postgres.distributed.final_events import ClockFinalEvents
 from synergon.stores.postgres.final_events import SnapshotFinalEvents
-from synergon.stores.postgres.history import move_at_once, move_in_steps
 from synergon.stores.statements import statements
 
 
@@ -44,8 +43,7 @@ class Profile:
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     claim_shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
     """A shorter way, for one kind, or for as long as there is more than is asked for; None: there is none."""
-    move: Callable[..., Awaitable[list[Any]]]
-    succeeds_at_once: bool
+    changes_several_tables: bool
     """One statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
 
@@ -87,8 +85,7 @@ STANDARD: Final = Profile(
     asks_one_number=False,
     claim=claim_at_once,
     claim_shortly=claim_shortly,
-    move=move_at_once,
-    succeeds_at_once=True,
+    changes_several_tables=True,
     endings=SnapshotFinalEvents.open,
 )
 """PostgreSQL itself."""
@@ -104,8 +101,7 @@ DISTRIBUTED: Final = Profile(
     asks_one_number=True,
     claim=claim_by_contest,
     claim_shortly=None,
-    move=move_in_steps,
-    succeeds_at_once=False,
+    changes_several_tables=False,
     endings=ClockFinalEvents.open,
 )
 """Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""

@@ -11,8 +11,8 @@ from synergon.model.lifecycle import FINAL, LIVE, Reason, State
 from synergon.model.nodes import NodeRecord, ProcessIdentity
 from synergon.model.outcomes import Progress
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.stores.postgres.finish import decode_errors
 from synergon.stores.postgres.session import Session
+from synergon.stores.typed_rows import decode_errors
 
 _KEEPER: Final = "CASE WHEN reserved_until > now() THEN reserved_by END AS keeper"
 

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from synergon.errors import OptionError
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
-from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.nodes import NewNode, NodeRecord
-from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.record import from_datetime
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import Insertion, NewTask, Reaped
 from synergon.stores.base import Capabilities, FinalEvents, SchemaVersions
+from synergon.stores.base_store import BaseStore
 from synergon.stores.contention import Contention
 from synergon.stores.postgres import (
-    finish,
+    candidates,
     groups,
-    insert,
     leases,
-    limits,
-    operations,
-    operator_actions,
+    new_tasks,
     queries,
-    ready_groups,
     schema,
-    servers,
 )
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.caller_transaction import insert_on, without_loop
@@ -48,7 +42,7 @@ Result = TypeVar("Result")
 SHARDS: Final = 64
 
 
-class PostgresStore:
+class PostgresStore(BaseStore):
     """One schema of one database."""
 
     def __init__(self, url: str) -> None:
@@ -104,6 +98,15 @@ class PostgresStore:
         """One transaction."""
         return await self._survive(self._write_once, work, *arguments)
 
+    async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._write(rule, *arguments)
+
+    async def _query(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._snapshot(rule, *arguments)
+
+    async def _query_once(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._statement(rule, *arguments)
+
     async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """One statement, which is a transaction by itself."""
         return await self._survive(self._statement_once, work, *arguments)
@@ -155,21 +158,21 @@ class PostgresStore:
         """Store all of `tasks` or none."""
         self._connections.check_open()
         if any(task.key is not None for task in tasks):
-            return await self._write(insert.insert_locked if len(tasks) > 1 else insert.insert, tasks)
-        is_bound = any(map(insert.is_bound, tasks))
+            return await super().insert(tasks)
+        is_bound = any(map(new_tasks.joins_anything, tasks))
         return await (self._bound_inserts if is_bound else self._plain_inserts).insert(tasks)
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         if not all(task.queue in self._known_queues for task in tasks):
             await self.announce_queues({task.queue for task in tasks})
-        if len(tasks) > insert.PIECE:
-            return await self._write(insert.insert_pieces, tasks)
-        if len(tasks) == 1 and insert.is_bare(tasks[0]):
-            return await self._statement(insert.insert_bare, tasks[0])
-        return await self._statement(insert.insert_plain, tasks)
+        if len(tasks) > new_tasks.TASKS_AT_ONCE:
+            return await self._write(new_tasks.insert_in_parts, tasks)
+        if len(tasks) == 1 and new_tasks.is_bare(tasks[0]):
+            return await self._statement(new_tasks.insert_bare, tasks[0])
+        return await self._statement(new_tasks.insert_plain, tasks)
 
     async def _insert_bound(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        return await self._write(insert.insert, tasks)
+        return await super().insert(tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Make queues known; each is asked about once, because they are never forgotten."""
@@ -210,38 +213,34 @@ class PostgresStore:
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """What a claim might take."""
-        return await self._write(ready_groups.look, look)
+        return await self._write(candidates.look, look)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """How many go before it."""
-        return await self._write(ready_groups.ahead, task_id, limit)
+        return await self._write(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """What the rate of a line remembers."""
-        return await self._write(ready_groups.next_start, kind, limit_key)
+        return await self._write(candidates.next_start, kind, limit_key)
 
-    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Settle attempts; plain successes, which are nearly all, in one statement."""
-        if not self._profile.succeeds_at_once or not are_plain(fenced_outcomes):
-            return await self._write(finish.finish, fenced_outcomes)
-        return await finish_plain(self._write, self._statement, fenced_outcomes)
+    async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        """Apply outcomes; plain successes, which are nearly all, in one statement."""
+        if not self._profile.changes_several_tables or not are_plain(outcomes):
+            return await super().finish(outcomes)
+        return await finish_plain(self._write, self._statement, outcomes)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim in one transaction."""
-        if not self._profile.succeeds_at_once:
+        if not self._profile.changes_several_tables:
             return await self.finish(outcomes), await self.claim(request)
         return await self._write(self._exchange, outcomes, request)
 
     async def _exchange(
         self, session: Session, outcomes: Sequence[FencedOutcome], request: ClaimRequest
     ) -> tuple[list[Verdict], Claims]:
-        await self._claimer.lock(session, request, await finish.keyed_kinds(session, outcomes))
+        await self._claimer.lock(session, request, await session.locks.kinds_of_outcomes(outcomes))
         verdicts = await finish_within(session, outcomes)
         return verdicts, await self._claimer.claim_within(session, request)
-
-    async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write notes of running attempts."""
-        return await self._write(finish.report, reports)
 
     async def begin(self, hold_seconds: float) -> PostgresTaskTransaction:
         """A transaction for a body, on a connection of its own."""
@@ -256,19 +255,11 @@ class PostgresStore:
 
     # ------------------------------------------------------------ time and death
 
-    async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready and end expired ones."""
-        return await self._write(operations.wake, limit)
-
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
         """Take running tasks from the dead. Mostly there are none, which is one question."""
         if not await self._statement(lambda session: session.value("is_anybody_dead", list(gone))):
             return []
-        return await self._write(operations.reap, gone, limit)
-
-    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Forget what ended long ago."""
-        return await self._write(operations.prune, cutoffs, limit)
+        return await super().reap(gone, limit)
 
     # ------------------------------------------------------------ nodes
 
@@ -293,81 +284,11 @@ class PostgresStore:
         """How many tasks each node holds."""
         return dict(await self._statement(lambda session: session.rows("running_by_node")))
 
-    # ------------------------------------------------------------ operations
-
-    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End what waits, ask what runs."""
-        return await self._write(operations.cancel, ids, why)
-
-    async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Bring ended tasks back."""
-        return await self._write(operations.retry, ids)
-
-    async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove what does not run."""
-        return await self._write(operations.delete, ids)
-
-    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due."""
-        return await self._write(operations.reschedule, changes)
-
-    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the order."""
-        return await self._write(operations.set_priority, changes)
-
-    async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Close queues."""
-        return await self._write(operations.pause, queues)
-
-    async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Open queues again."""
-        return await self._write(operations.resume, queues)
-
     # ------------------------------------------------------------ limits, servers, groups, orders
-
-    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """What the code says of them."""
-        await self._write(limits.declare, declared, providers)
-
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """For everybody, from now on."""
-        return await self._write(limits.set_limit, name, value)
-
-    async def limits(self) -> list[LimitRecord]:
-        """All limits, by name."""
-        return await self._snapshot(limits.limits)
-
-    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """The pool from now on."""
-        return await self._write(servers.set_servers, provider, pool)
-
-    async def servers(self) -> list[ServerRecord]:
-        """All servers, by provider and address."""
-        return await self._snapshot(servers.servers)
-
-    async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks."""
-        return await self._write(groups.open_group, group)
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
         """These groups."""
         return await self._snapshot(groups.groups, ids)
-
-    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel what has not ended."""
-        return await self._write(groups.cancel_group, group_id, why)
-
-    async def act(self, order: NewAction) -> AuditRecord:
-        """Do it and write it down."""
-        return await self._write(operator_actions.act, order)
-
-    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest, or what a node has yet to do."""
-        return await self._statement(operator_actions.audit, limit, node_id)
-
-    async def action_done(self, action_id: int, outcome: str) -> bool:
-        """The node has carried it out."""
-        return await self._write(operator_actions.action_done, action_id, outcome)
 
     # ------------------------------------------------------------ reading
 

@@ -20,11 +20,11 @@ from asyncpg.transaction import Transaction
 from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
-from synergon.stores.postgres import finish
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import ISOLATION, Connections
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules.finish import finish
 
 Value = TypeVar("Value")
 
@@ -100,7 +100,7 @@ class PostgresTaskTransaction:
             with translated(self._address):
                 await self._check_is_ours()
                 session = Session(self.connection, self._address.profile, self._sql, self._shard)
-                (verdict,) = await finish.finish(session, [fenced])
+                (verdict,) = await finish(session, [fenced])
                 if verdict.state is State.SUCCEEDED:
                     await session.flush()
                     await self._transaction.commit()

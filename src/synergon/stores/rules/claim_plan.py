@@ -19,7 +19,7 @@ from synergon.model.requirements import KIND_DEFAULT, Requirements
 from synergon.stores.rules.node_capacity import ClaimOrder, Fit, NodeCapacity, claim_order, requirements_of
 from synergon.stores.rules.shared_capacity import Grant, SharedCapacity
 
-ReadyGroup = tuple[str, str, str]
+ReadyGroupName = tuple[str, str, str]
 """Kind, queue and requirements: tasks that differ only in priority and age."""
 
 
@@ -39,7 +39,7 @@ class ReadyTask(NamedTuple):
     """It has been due for long enough, and no other live node has reserved capacity for it."""
 
     @property
-    def group(self) -> ReadyGroup:
+    def group(self) -> ReadyGroupName:
         """Its ready group."""
         return self.kind, self.queue, self.requirements
 
@@ -66,9 +66,11 @@ class ClaimPlan:
         self.taken: list[Taken] = []
         self.reserved: ReadyTask | None = None
         """The node reserves capacity for this task from now on, and the claim ends."""
+        self.held_for: ReadyTask | None = None
+        """The task that the node has reserved capacity for before, if it is ready."""
         self._kinds = {kind_request.kind: kind_request for kind_request in request.kinds}
         self._remaining = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
-        self._closed: set[ReadyGroup] = set()
+        self._closed: set[ReadyGroupName] = set()
         """Groups whose first task did not fit the node: none behind it does."""
 
     @property
@@ -79,6 +81,16 @@ class ClaimPlan:
     def order(self, task: ReadyTask) -> ClaimOrder:
         """The sort key of claim order."""
         return claim_order(self._kinds[task.kind], task.priority, task.id, self.request.reserved_task)
+
+    def hold(self, task: ReadyTask) -> None:
+        """Leave to the reserved task the permits that it needs. Called before the first offer."""
+        self.held_for = task
+        self.shared.hold(self._kinds[task.kind], task)
+
+    def leaves_permits(self) -> bool:
+        """Whether the reserved task, which was not taken, has its permits. Called after the last offer."""
+        task = self.held_for
+        return task is not None and self.shared.take(self._kinds[task.kind], task) is not None
 
     def offer(self, task: ReadyTask) -> Grant | None:
         """Take the task, or reserve capacity for it, or pass it over (None). Tasks are offered in claim order."""

@@ -6,7 +6,12 @@ comes earlier borrows from the burst, one that comes later pays back. All times 
 
 from __future__ import annotations
 
+from typing import Final
+
 from synergon.model.limits import NewRate
+
+LAST_MOMENT: Final = 200_000_000_000_000_000
+"""A date that databases and Python can write, after which nothing is expected to happen."""
 
 
 def allowed(rate: NewRate, next_at: int | None, now: int) -> int:
@@ -17,7 +22,7 @@ def allowed(rate: NewRate, next_at: int | None, now: int) -> int:
 
 def next_start(rate: NewRate, next_at: int | None, now: int) -> int:
     """The moment from which one may start."""
-    return max((next_at or now) - rate.every * (rate.burst - 1), now)
+    return min(max((next_at or now) - rate.every * (rate.burst - 1), now), LAST_MOMENT)
 
 
 def after(rate: NewRate, next_at: int | None, now: int, starts: int) -> int:

@@ -51,6 +51,11 @@ class Grant(NamedTuple):
     server: str | None = None
     slot: int | None = None
 
+    @property
+    def holds(self) -> str | None:
+        """The limits as the row of the task names them; None: it holds no permit at all."""
+        return "\n".join(self.limits) if self.limits or self.provider is not None else None
+
 
 @dataclass(slots=True)
 class ServerCapacity:

@@ -10,29 +10,30 @@ from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
+from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.stores.sqlite.queries import LIVE_TASKS, record
-from synergon.stores.sqlite.ready_groups import ReadyGroup, ReadyGroups
+from synergon.stores.sqlite.ready_rows import ready_groups
 from synergon.stores.sqlite.transaction import Transaction
 
 _PRIORITY: Final = 5
 
-_OF_READY_GROUP: Final = (
+_OF_GROUP: Final = (
     f"{LIVE_TASKS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
     "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, id LIMIT ?"
 )
-_ALL: Final = _OF_READY_GROUP.format(behind="")
-_SAME_PRIORITY: Final = _OF_READY_GROUP.format(behind="AND priority = ? AND id > ?")
-_LOWER_PRIORITY: Final = _OF_READY_GROUP.format(behind="AND priority < ?")
+_ALL: Final = _OF_GROUP.format(behind="")
+_SAME_PRIORITY: Final = _OF_GROUP.format(behind="AND priority = ? AND id > ?")
+_LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
 def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks that a claim might take. Lanes that could never run on the node are not looked at."""
+    """Ready tasks that a claim might take. Ready groups that could never run on the node are not read."""
     lists = [
-        _behind(transaction, ready_group, look)
-        for ready_group in ReadyGroups(transaction, look.queues).of([look.kind_request])
-        if (ready_group.queue, ready_group.requirements) not in look.without
-        and is_suitable(requirements_of(ready_group.kind_request, ready_group.requirements), look.labels, look.totals)
+        _behind(transaction, group, look)
+        for group in ready_groups(transaction, [look.kind_request], look.queues)
+        if group[1:] not in look.without
+        and is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
     ]
     return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
 
@@ -41,9 +42,9 @@ def _order(row: tuple[Any, ...]) -> tuple[int, int]:
     return -row[_PRIORITY], row[0]
 
 
-def _behind(transaction: Transaction, ready_group: ReadyGroup, look: CandidateQuery) -> list[Any]:
-    """The rows of a lane behind a place: those that stand before it are jumped over, however many they are."""
-    where = (ready_group.kind_request.kind, ready_group.queue, ready_group.requirements, transaction.now)
+def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuery) -> list[Any]:
+    """The rows of a ready group behind a position: the index skips those before it, however many they are."""
+    where = (*group, transaction.now)
     if look.after is None:
         return transaction.select(_ALL, (*where, look.limit))
     priority, task_id = look.after
@@ -64,7 +65,7 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
         (before,) = transaction.row("ahead_of_waiting", kind=kind, **position)
     else:
         before = 0
-        for queue, requirements in transaction.rows("ready_groups_of_kind", kind=kind):
+        for queue, requirements in transaction.rows("groups_of_kind", kind=kind):
             before += transaction.row(
                 "ahead_in_ready_group", kind=kind, queue=queue, requirements=requirements, **position
             )[0]

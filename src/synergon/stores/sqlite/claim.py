@@ -1,83 +1,101 @@
-"""Tasks are taken: the one place where `ready` becomes `running`."""
+"""The claim, and its fast path: tasks that need nothing but a slot are taken without the rule.
+
+The fast path reads the rows of claims at once, in claim order, and marks them by id. The rule (`rules.claim`) reads
+less of more tasks, and has the rows of those that it takes returned: for a plain claim of 200 tasks that costs half as
+much again (24 instead of 16 µs for a task).
+"""
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final
 
-from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.stores.rules import claim as rule
+from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
-from synergon.stores.sqlite.claim_limited import take
-from synergon.stores.sqlite.nodes import lease_and_cordon
-from synergon.stores.sqlite.ready_groups import REQUIREMENTS, SPARED_UNTIL, ReadyGroup, ReadyGroups, merged, order_of
+from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
+KIND: Final = 2
+PRIORITY: Final = 14
 
-def claim(transaction: Transaction, request: ClaimRequest) -> Claims:
-    """Take the first ready tasks in order, as many as the request has room for."""
-    lease_remaining, is_cordoned = lease_and_cordon(transaction, request.node_id)
-    if lease_remaining <= 0:
-        raise LeaseLost(f"node {request.node_id} has no lease and may not claim")
-    claims = Claims()
-    if is_cordoned:
-        claims.is_cordoned = True
-        return claims
-    ready_groups = ReadyGroups(transaction, request.queues)
-    found = ready_groups.of([kind_request for kind_request in request.kinds if kind_request.count > 0])
-    now = transaction.now
-    if _is_plain(request, found):
-        claims.extend(_claim(row, now) for row in _take_plain(transaction, request, ready_groups, found))
-        return claims
-    taken = take(transaction, request, ready_groups, found, claims)
-    claims.extend(_claim(row, now, grant.server, grant.slot) for row, grant in taken)
-    return claims
+Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
 
 
-def _is_plain(request: ClaimRequest, found: list[ReadyGroup]) -> bool:
+async def claim(session: Session, request: ClaimRequest) -> Claims:
+    """Take the first ready tasks in claim order, as many as the request has slots for."""
+    is_cordoned, groups = await session.ready.groups(request)
+    if is_cordoned is not False:
+        return rule.rejected(request.node_id, is_cordoned=is_cordoned)
+    if not _is_plain(request, groups):
+        return await rule.claim(session, request, groups)
+    return Claims(_claim(row, session.now) for row in _take_plain(session, request, groups))
+
+
+def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
     """Whether nothing but numbers decides. What kinds without tasks would need does not matter."""
-    return not any(ready_group.requirements for ready_group in found) and needs_only_slots(
-        request, (ready_group.kind_request for ready_group in found)
-    )
+    if any(requirements for _, _, requirements in groups):
+        return False
+    kinds = {kind for kind, _, _ in groups}
+    return needs_only_slots(request, (kind for kind in request.kinds if kind.kind in kinds))
 
 
-def _take_plain(
-    transaction: Transaction, request: ClaimRequest, ready_groups: ReadyGroups, found: list[ReadyGroup]
-) -> list[Any]:
-    if request.limit <= 0 or not found:
+def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> list[Any]:
+    if request.limit <= 0 or not groups:
         return []
-    order = order_of(found)
+    kinds = {kind.kind: kind for kind in request.kinds}
+    order = _order({name: kind.rank for name, kind in kinds.items()})
     by_kind: list[list[Any]] = []
-    for kind_request, its_groups in groupby(found, attrgetter("kind_request")):
-        most = min(most_without_requirements(request, kind_request), request.limit)
+    for name, its_groups in groupby(groups, itemgetter(0)):
+        most = min(most_without_requirements(request, kinds[name]), request.limit)
         if most > 0:
-            by_kind.append(merged([ready_groups.first(ready_group, most) for ready_group in its_groups], most, order))
-    rows = merged(by_kind, request.limit, order)
+            rows = [transaction.rows("ready", *group, transaction.now, most) for group in its_groups]
+            by_kind.append(_merged(rows, most, order))
+    rows = _merged(by_kind, request.limit, order)
     if rows:
         transaction.run("claim", request.node_id, transaction.now, as_json(row[0] for row in rows))
     return rows
 
 
-def _claim(row: tuple[Any, ...], now: int, server: str | None = None, slot: int | None = None) -> Claim:
-    tags, protected_until = row[9], row[SPARED_UNTIL]
+def _order(ranks: dict[str, int]) -> Order:
+    """`node_capacity.claim_order` for kinds that share nothing but slots: priority, rank, age."""
+    if len(set(ranks.values())) == 1:
+        return lambda row: (-row[PRIORITY], row[0])
+    return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])
+
+
+def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
+    """The first rows of lists that are in order."""
+    lists = [rows for rows in lists if rows]
+    return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
+
+
+def _claim(row: tuple[Any, ...], now: int) -> Claim:
+    (
+        task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
+        limit_key, group_id, _, requirements, protected_until,
+    ) = row  # fmt: skip
     return Claim(
-        row[0],
-        row[1] + 1,
-        row[2],
-        row[3],
-        row[4],
-        row[5] + 1,
-        row[6],
-        row[7],
-        row[8],
+        task_id,
+        claim_no + 1,
+        kind,
+        queue,
+        payload,
+        attempts + 1,
+        max_attempts,
+        crashes,
+        overrides,
         decode_tags(tags) if tags else (),
-        row[10],
-        row[11],
-        row[12],
-        row[13],
-        server,
-        slot,
-        row[REQUIREMENTS],
+        meta,
+        origin,
+        limit_key,
+        group_id,
+        None,
+        None,
+        requirements,
         0 if protected_until is None else max(protected_until - now, 0),
     )

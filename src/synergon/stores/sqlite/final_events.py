@@ -31,11 +31,6 @@ def last_moment(transaction: Transaction) -> int:
     return moment
 
 
-def note_pruned(transaction: Transaction, state: State, kind: str, moment: int) -> None:
-    """Ends of the kind up to this moment are gone."""
-    transaction.run("note_pruned", state, kind, moment)
-
-
 def _entry(row: Any) -> tuple[Position, Event]:
     task_id, kind, queue, state, reason, attempts, node_id, finished_at, tags = row
     event = Event(

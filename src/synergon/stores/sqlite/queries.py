@@ -11,8 +11,8 @@ from synergon.model.lifecycle import FINAL, LIVE, Reason, State
 from synergon.model.outcomes import Progress
 from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.stores.sqlite.finish import decode_errors
 from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
+from synergon.stores.typed_rows import decode_errors
 
 _COLUMNS: Final = (
     "id, kind, queue, state, {reason}, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id, server, "

@@ -9,37 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
-from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.nodes import NewNode, NodeRecord
-from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.base import Capabilities, SchemaVersions
+from synergon.stores.base_store import BaseStore
 from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
+from synergon.stores.rules.finish import finish
+from synergon.stores.session import drive
 from synergon.stores.sqlite import (
     candidates,
     claim,
     final_events,
-    finish,
     groups,
-    insert,
-    limits,
     nodes,
-    operations,
-    operator_actions,
     queries,
     schema,
-    servers,
 )
+from synergon.stores.sqlite.caller_transaction import insert_on
 from synergon.stores.sqlite.connection import path_of
+from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.task_transaction import SqliteTaskTransaction
 from synergon.stores.sqlite.threads import Reader, Writer
 from synergon.stores.sqlite.transaction import Transaction
@@ -50,7 +47,7 @@ LAST_ID: Final = 2**63 - 1
 """No task has a greater one."""
 
 
-class SqliteStore:
+class SqliteStore(BaseStore):
     """One file."""
 
     capabilities = Capabilities(shared=True, durable=True, transactions=True)
@@ -97,6 +94,12 @@ class SqliteStore:
             raise NotConnected(f"the store {self.url} is not open")
         return self._writer.do(lambda transaction: work(transaction, *arguments))
 
+    async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._write(lambda session: drive(rule(session, *arguments)))
+
+    async def _query(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        return await self._read(lambda session: drive(rule(session, *arguments)))
+
     def _read(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self._reader is None:
             raise NotConnected(f"the store {self.url} is not open")
@@ -113,20 +116,16 @@ class SqliteStore:
 
     # ------------------------------------------------------------ tasks come in
 
-    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none."""
-        return await self._write(insert.insert, tasks)
-
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """A file has one writer at a time anyway."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert inside the caller's own transaction, here and now: the connection belongs to this thread."""
-        return insert.insert_on(connection, self.path, tasks)
+        return insert_on(connection, self.path, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """The same for callers without a loop."""
-        return insert.insert_on(connection, self.path, tasks)
+        return insert_on(connection, self.path, tasks)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
         """Not available: a file tells nobody that it has changed."""
@@ -136,7 +135,7 @@ class SqliteStore:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Take ready tasks."""
-        return await self._write(claim.claim, request)
+        return await self._transact(claim.claim, request)
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take."""
@@ -150,19 +149,15 @@ class SqliteStore:
         """What the rate of a line remembers."""
         return await self._read(candidates.next_start, kind, limit_key)
 
-    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Settle attempts."""
-        return await self._write(finish.finish, fenced_outcomes)
-
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim with one commit."""
-        return await self._write(
-            lambda transaction: (finish.finish(transaction, outcomes), claim.claim(transaction, request))
-        )
+        return await self._transact(self._exchange, outcomes, request)
 
-    async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write notes of running attempts."""
-        return await self._write(finish.report, reports)
+    @staticmethod
+    async def _exchange(
+        session: Session, outcomes: Sequence[FencedOutcome], request: ClaimRequest
+    ) -> tuple[list[Verdict], Claims]:
+        return await finish(session, outcomes), await claim.claim(session, request)
 
     async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
         """A transaction for a body; it holds the file's write lock until it ends.
@@ -189,26 +184,6 @@ class SqliteStore:
 
     # ------------------------------------------------------------ time and death
 
-    async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready and end expired ones."""
-        return await self._write(operations.wake, limit)
-
-    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take running tasks from the dead."""
-        return await self._write(nodes.reap, gone, limit)
-
-    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Forget what ended long ago."""
-        return await self._write(self._prune, cutoffs, limit)
-
-    @staticmethod
-    def _prune(transaction: Transaction, cutoffs: Cutoffs, limit: int) -> int:
-        pruned = operations.prune(transaction, cutoffs, limit)
-        groups.prune(transaction, cutoffs, limit)
-        if cutoffs.audit is not None:
-            operator_actions.prune(transaction, transaction.now - cutoffs.audit, limit)
-        return pruned
-
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
@@ -233,81 +208,11 @@ class SqliteStore:
         """How many tasks each node holds."""
         return await self._read(lambda transaction: dict(transaction.rows("running_by_node")))
 
-    # ------------------------------------------------------------ operations
-
-    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End what waits, ask what runs."""
-        return await self._write(operations.cancel, ids, why)
-
-    async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Bring ended tasks back."""
-        return await self._write(operations.retry, ids)
-
-    async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove what does not run."""
-        return await self._write(operations.delete, ids)
-
-    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due."""
-        return await self._write(operations.reschedule, changes)
-
-    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the order."""
-        return await self._write(operations.set_priority, changes)
-
-    async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Close queues."""
-        return await self._write(operations.pause, queues)
-
-    async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Open queues again."""
-        return await self._write(operations.resume, queues)
-
     # ------------------------------------------------------------ limits, servers, groups, orders
-
-    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """What the code says of them."""
-        await self._write(limits.declare, declared, providers)
-
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """For everybody, from now on."""
-        return await self._write(limits.set_limit, name, value)
-
-    async def limits(self) -> list[LimitRecord]:
-        """All limits, by name."""
-        return await self._read(limits.limits)
-
-    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """The pool from now on."""
-        return await self._write(servers.set_servers, provider, pool)
-
-    async def servers(self) -> list[ServerRecord]:
-        """All servers, and removed ones that still have work."""
-        return await self._read(servers.servers)
-
-    async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks, all or nothing."""
-        return await self._write(groups.open_group, group)
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
         """These groups, counted from their rows."""
         return await self._read(groups.groups, ids)
-
-    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all of its tasks that have not ended."""
-        return await self._write(groups.cancel_group, group_id, why)
-
-    async def act(self, order: NewAction) -> AuditRecord:
-        """Do it and write down that it was done."""
-        return await self._write(operator_actions.act, order)
-
-    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest, or what a node has yet to do."""
-        return await self._read(operator_actions.audit, limit, node_id)
-
-    async def action_done(self, action_id: int, outcome: str) -> bool:
-        """The node has carried it out."""
-        return await self._write(operator_actions.action_done, action_id, outcome)
 
     # ------------------------------------------------------------ reading
 

@@ -20,9 +20,10 @@ from typing import Final
 from synergon.errors import StoreError
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
-from synergon.stores.sqlite import finish
+from synergon.stores.rules.finish import finish
+from synergon.stores.session import drive
 from synergon.stores.sqlite.connection import connect, translate
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.session import Session
 
 LOCK_WAIT_SECONDS: Final = 10.0
 
@@ -90,8 +91,8 @@ class SqliteTaskTransaction:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
-                transaction = Transaction(self.connection)
-                (verdict,) = finish.finish(transaction, [fenced])
+                transaction = Session(self.connection)
+                (verdict,) = drive(finish(transaction, [fenced]))
                 transaction.flush()
                 self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
             except sqlite3.Error as error:

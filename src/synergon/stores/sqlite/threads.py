@@ -26,6 +26,7 @@ from synergon.stores.sqlite.connection import (
     retry_while_locked,
     translate,
 )
+from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -163,7 +164,7 @@ class Reader(DatabaseThread):
             try:
                 self._undo()  # in case the last one could not be ended
                 self.connection.execute("BEGIN")
-                self._attempt(job, Transaction(self.connection))
+                self._attempt(job, Session(self.connection))
                 self._undo()
             except sqlite3.Error as error:
                 self._fail([job], error)
@@ -189,7 +190,7 @@ class Writer(DatabaseThread):
 
     def _commit_together(self, jobs: list[_Job[Any]]) -> None:
         self._begin()
-        transaction = Transaction(self.connection)
+        transaction = Session(self.connection)
         before = transaction.changes
         for job in jobs:
             self._attempt(job, transaction)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from synergon.model.lifecycle import State
 from synergon.model.process_identity import BOOT_ID
+from synergon.stores.session import Touched
 from synergon.stores.statements import statements
+from synergon.stores.typed_rows import Row, row_reader
 
 SQL = statements("sqlite")
 
 ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
 """Starting a statement costs more than a row of it does, and only statements that were seen before need no parsing."""
-
-Moves = dict[int, tuple[str, State]]
-"""Tasks that were moved because others were: of which kind they are, and where they are now."""
-
 
 OWN_COLUMNS: Final = 5
 """Of a new task's row: id, payload, priority, due and meta, in which tasks of one kind often differ."""
@@ -41,13 +38,15 @@ def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
 _INSERTS: Final = {10: _inserts("insert", 10), 17: _inserts("insert_bound", 17)}
 """By the number of columns that rows share."""
 
+_readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {}
+"""What makes structs of rows, by type and statement: to ask a cursor for its columns takes longer than a row does."""
+
 
 class Transaction:
     """What a piece of work may use. Time stands still in it, and ids are given in order.
 
     New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
-    commit share statements too. What is written down in `key_queues` and `groups` is put in order by
-    `follow_ups.draw` before the work returns.
+    commit share statements too.
     """
 
     __slots__ = (
@@ -60,9 +59,7 @@ class Transaction:
         "_now",
         "_pending",
         "_steady",
-        "groups",
-        "key_queues",
-        "released",
+        "touched",
     )
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -77,10 +74,7 @@ class Transaction:
         """What tasks have in common, and the rest of each, one after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
-        self.key_queues: set[tuple[str, str]] = set()
-        self.groups: set[int] = set()
-        self.released: list[str] = []
-        """The kinds of tasks that waited for a group which has ended."""
+        self.touched = Touched()
 
     @property
     def now(self) -> int:
@@ -109,13 +103,6 @@ class Transaction:
         self._new_queues.add(queue)
         self._pending += 1
 
-    def touch(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
-        """A task of this line and this group has moved."""
-        if limit_key is not None:
-            self.key_queues.add((kind, limit_key))
-        if group_id is not None:
-            self.groups.add(group_id)
-
     def flush(self) -> None:
         """Write what was kept back, and the clock and the ids if anything was written; called before the commit."""
         self._insert_tasks()
@@ -143,6 +130,23 @@ class Transaction:
         """All rows of the named statement. One that uses a value twice has names for its parameters."""
         return self.select(SQL[name], parameters or named)
 
+    def typed(self, row_type: type[Row], name: str, /, *parameters: Any, **named: Any) -> list[Row]:
+        """All rows of the named statement as structs, whose fields are its columns."""
+        return self.typed_select(row_type, SQL[name], parameters or named)
+
+    def typed_select(self, row_type: type[Row], sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Row]:
+        """`typed` for a statement that was put together from checked parts."""
+        cursor = self._execute(sql, parameters)
+        read = _readers.get((row_type, sql))
+        if read is None:
+            columns = tuple(column[0] for column in cursor.description)
+            read = _readers[row_type, sql] = row_reader(row_type, columns)
+        return [read(row) for row in cursor]
+
+    def ids(self, name: str, /, *parameters: Any, **named: Any) -> list[int]:
+        """The only column of the named statement: ids."""
+        return [task_id for (task_id,) in self.select(SQL[name], parameters or named)]
+
     def row(self, name: str, /, *parameters: Any, **named: Any) -> Any:
         """The first row of the named statement, or None."""
         return self._execute(SQL[name], parameters or named).fetchone()
@@ -156,6 +160,11 @@ class Transaction:
         if rows:
             self._insert_tasks()
             self._cursor.executemany(SQL[name], rows)
+
+    def declared(self, name: str, names: Iterable[str]) -> dict[str, str]:
+        """What the named statement finds for each of these names, without those that it does not find."""
+        found = {name_: self.row(name, name_) for name_ in names}
+        return {name_: row[0] for name_, row in found.items() if row is not None}
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
         """All rows of a statement that was put together from checked parts."""

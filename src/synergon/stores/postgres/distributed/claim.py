@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from synergon.errors import StoreError
 from synergon.model.claims import ClaimRequest
 from synergon.stores.contention import RowHeld
-from synergon.stores.postgres.claim_fast import AtOnce, Run, in_order, queues_of, shut_out
+from synergon.stores.postgres.claim_fast import AtOnce, Run, in_order, queues_of, rejected_by
 from synergon.stores.postgres.session import Session
 
 LOOKS: Final = 8
@@ -41,7 +41,7 @@ async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
             raise
     if contest.taken or contest.is_open:
         return AtOnce(in_order(request.kinds, contest.taken), frozenset() if contest.taken else contest.demanding)
-    return AtOnce(shut_out(request.node_id, is_leased=contest.is_open is not None))
+    return AtOnce(rejected_by(request.node_id, is_open=contest.is_open))
 
 
 class _Contest:

@@ -1,38 +1,40 @@
 -- name: ready_groups
--- Whether the node has a lease, whether it is cordoned, and what the ready tasks of these kinds requirements, by jumping from
--- one set of requirements to the next in the index. Commands come from every queue. Nothing is locked.
+-- Whether the node is cordoned (NULL: it has no lease), and the ready groups of these kinds, by jumping from one set of
+-- requirements to the next in the index. Commands come from every queue. Nothing is locked.
 WITH RECURSIVE ready_group (kind, queue, requirements) AS (
-    SELECT kind_request.kind, queue.name, (
+    SELECT asked.kind, queue.name, (
         SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name ORDER BY requirements LIMIT 1
+        WHERE state = 'ready' AND kind = asked.kind AND queue = queue.name ORDER BY requirements LIMIT 1
     )
-    FROM unnest($2::text[], $3::boolean[]) AS kind_request (kind, is_command) CROSS JOIN {schema}.queue
-    WHERE kind_request.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    FROM unnest($2::text[], $3::boolean[]) AS asked (kind, is_command) CROSS JOIN {schema}.queue
+    WHERE asked.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
     UNION ALL
     SELECT ready_group.kind, ready_group.queue, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue AND task.requirements > ready_group.requirements
+        WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue
+            AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
     FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
-SELECT node.is_cordoned, found.kind, found.requirements
+SELECT node.is_cordoned, found.kind, found.queue, found.requirements
 FROM (SELECT 1) AS always
 LEFT JOIN (
     SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 ) AS node ON true
-LEFT JOIN (SELECT DISTINCT kind, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
+LEFT JOIN (SELECT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
--- name: ready
--- The first ready tasks of some kinds and demands, in open queues; without locks. $6: how long a task has to be due
--- before room is kept for it; $7: by whom. If $9, what running tasks hold is told beside, without an id.
+-- name: first_ready
+-- The first tasks of ready groups, in open queues; without locks. $6: how long a task has to be due before capacity is
+-- reserved for it; $7: by which node. If $9, also what running tasks hold.
 WITH ready_group AS MATERIALIZED (
-    SELECT asked.kind, asked.requirements, asked.count, queue.name AS queue
-    FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, requirements, count)
-    CROSS JOIN {schema}.queue
-    WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
+    SELECT asked.kind, asked.queue, asked.requirements, asked.count
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
+    JOIN {schema}.queue ON queue.name = asked.queue
+    WHERE queue.paused_at IS NULL
 )
-SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target, found.server, found.attempts,
+SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target,
+    found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $7
@@ -40,16 +42,18 @@ SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_grou
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_reserved, NULL AS holds, NULL AS provider, NULL::integer AS slot
+        ) AS may_reserve, false AS is_held, NULL AS limits, NULL AS provider, NULL::integer AS slot
 FROM ready_group CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-    WHERE state = 'ready' AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ready_group.requirements
+    WHERE state = 'ready' AND kind = ready_group.kind AND queue = ready_group.queue
+        AND requirements = ready_group.requirements
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
     ORDER BY priority DESC, id
     LIMIT least(ready_group.count, $8)
 ) AS found
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL,
+    true, holds, provider, slot
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: ready_among
@@ -62,7 +66,7 @@ SELECT id, priority, kind, queue, requirements, target, server, attempts,
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = task.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_reserved
+        ) AS may_reserve
 FROM {schema}.task
 WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
     AND (expires_at IS NULL OR expires_at > now())
@@ -73,7 +77,7 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
 -- Commands are for a provider, not for a queue. Those for a server that is not among the open ones, which are $4
 -- (provider) and $5 (address), are not even looked at. If there are none of a kind, its servers are not gone through.
 -- The state is written so that no index but theirs will do.
-SELECT found.id, 0 AS priority, kind_request.kind, found.queue, found.requirements, found.target, found.server, found.attempts,
+SELECT found.id, 0 AS priority, asked.kind, found.queue, found.requirements, found.target, found.server, found.attempts,
     coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $8
@@ -81,13 +85,13 @@ SELECT found.id, 0 AS priority, kind_request.kind, found.queue, found.requiremen
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_reserved
-FROM unnest($1::text[], $2::text[]) AS kind_request (kind, provider) CROSS JOIN LATERAL (
-    SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind LIMIT 1
+        ) AS may_reserve
+FROM unnest($1::text[], $2::text[]) AS asked (kind, provider) CROSS JOIN LATERAL (
+    SELECT 1 FROM {schema}.task WHERE is_command AND state || '' = 'ready' AND kind = asked.kind LIMIT 1
 ) AS one CROSS JOIN LATERAL (
     (
         SELECT id, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-        WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind AND target IS NULL
+        WHERE is_command AND state || '' = 'ready' AND kind = asked.kind AND target IS NULL
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         ORDER BY id
         LIMIT $3
@@ -96,18 +100,18 @@ FROM unnest($1::text[], $2::text[]) AS kind_request (kind, provider) CROSS JOIN 
     SELECT its.*
     FROM unnest($4::text[], $5::text[]) AS open (provider, address) CROSS JOIN LATERAL (
         SELECT id, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-        WHERE is_command AND state || '' = 'ready' AND kind = kind_request.kind AND target = open.address
+        WHERE is_command AND state || '' = 'ready' AND kind = asked.kind AND target = open.address
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($6::bigint[])
         ORDER BY id
         LIMIT $3
     ) AS its
-    WHERE open.provider = kind_request.provider
+    WHERE open.provider = asked.provider
 ) AS found
 
--- name: lease
+-- name: is_cordoned
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 
--- name: take_permits
+-- name: take
 -- Asked again, because the look was a statement of its own; a row that somebody else holds is passed over, and one that
 -- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two
 -- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
@@ -134,12 +138,12 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
 -- name: reserve
--- Room is kept for it, unless another node does so. $4: what it must requirements; NULL: anything.
+-- Unless another live node has reserved capacity for the task, or it requires something else by now ($4) or is in
+-- another queue ($5).
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
-    WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR requirements = $4)
-        AND kind = ANY ($5) AND ($6::text[] IS NULL OR queue = ANY ($6)) AND (
+    WHERE id = $1 AND state || '' = 'ready' AND requirements = $4 AND queue = $5 AND (
             reserved_until IS NULL OR reserved_until <= now() OR reserved_by = $2
             OR NOT EXISTS (
                 SELECT 1 FROM {schema}.node
@@ -150,10 +154,9 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, priority, kind, requirements, target, server, attempts
+RETURNING id
 
--- name: let_go
--- The node keeps no room for it any more.
+-- name: release_reservation
 UPDATE {schema}.task SET reserved_by = NULL, reserved_until = NULL
 WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = $1 AND reserved_by = $2 FOR UPDATE SKIP LOCKED

@@ -1,33 +1,33 @@
 -- name: add_group
 INSERT INTO {schema}.task_group (name, created_at) VALUES ($1, statement_timestamp()) RETURNING id
 
--- name: followers
--- The kinds of tasks that go into a line when one of these groups ends.
+-- name: kinds_of_followers
+-- The kinds of tasks that join a key queue when one of these groups ends.
 SELECT DISTINCT kind FROM {schema}.task WHERE after_group = ANY ($1) AND limit_key IS NOT NULL
 
 -- name: lock_groups
 SELECT id FROM {schema}.task_group WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: join_groups
--- Beside others who join, and not beside somebody who ends it.
+-- Other transactions that join may hold it too, one that ends it may not.
 SELECT id FROM {schema}.task_group WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE
 
 -- name: open_groups
 SELECT id FROM {schema}.task_group WHERE id = ANY ($1) AND ended_at IS NULL
 
--- name: end_groups
+-- name: end_empty_groups
 UPDATE {schema}.task_group SET ended_at = statement_timestamp()
 WHERE id = ANY ($1) AND ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM {schema}.task WHERE group_id = task_group.id)
 RETURNING id
 
--- name: release_after
+-- name: release_followers
 UPDATE {schema}.task
 SET after_group = NULL,
     state = CASE
         WHEN run_at > statement_timestamp() THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready'
     END
 WHERE after_group = ANY ($1)
-RETURNING id, kind, limit_key, state
+RETURNING id, kind, state, limit_key, group_id
 
 -- name: set_then
 UPDATE {schema}.task_group SET then_id = $2 WHERE id = $1
@@ -40,7 +40,7 @@ SELECT group_id, state, count(*) FROM {schema}.task WHERE group_id = ANY ($1) GR
 UNION ALL
 SELECT group_id, state, count(*) FROM {schema}.history WHERE group_id = ANY ($1) GROUP BY group_id, state
 
--- name: live_of_group
+-- name: live_tasks_of_group
 SELECT id FROM {schema}.task WHERE group_id = $1 ORDER BY id
 
 -- name: prune_groups

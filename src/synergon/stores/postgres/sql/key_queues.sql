@@ -3,20 +3,20 @@
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
 
 -- name: lock_key_queues
--- The limits of all key queues.
+-- All of them.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
 
 -- name: find_no_limit
--- Beside others who find none, and not beside somebody who makes one.
+-- Other transactions that find none may hold it too, one that makes a limit may not.
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR KEY SHARE
 
 -- name: make_limit
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR UPDATE
 
--- name: survey
--- How lines stand: how many run, how many are ready, how many of those in paused queues, the last of those, and the
--- first that wait. Here and below the states stand in a table, because the planner likes to walk through the index of all
--- that are ready or running when it believes that there are few.
+-- name: key_queue_counts
+-- Here and below the states stand in a table, because the planner likes to walk through the index of all tasks that are
+-- ready or running when it believes that there are few. Positions are JSON, because not every database has arrays of
+-- arrays.
 WITH paused AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
 ),
@@ -25,27 +25,28 @@ key_queue AS MATERIALIZED (
     FROM unnest($1::text[], $2::text[]) AS given (kind, limit_key)
 )
 SELECT
-    key_queue.kind, key_queue.limit_key, running.count AS running, ready.count AS ready, ready.paused AS paused,
-    last_ready.priority AS last_priority, last_ready.id AS last_id, waiting.priorities, waiting.ids
+    key_queue.kind, key_queue.limit_key, running.count AS running, ready.count AS ready, ready.in_paused AS ready_in_paused,
+    last_ready.position AS last_ready, waiting.positions AS first_waiting
 FROM key_queue
 CROSS JOIN LATERAL (
     SELECT count(*) FROM {schema}.task
-    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.running
+    WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL
+        AND state = key_queue.running
 ) AS running
 CROSS JOIN LATERAL (
-    SELECT count(*), count(*) FILTER (WHERE queue IN (SELECT name FROM paused)) AS paused FROM {schema}.task
+    SELECT count(*), count(*) FILTER (WHERE queue IN (SELECT name FROM paused)) AS in_paused FROM {schema}.task
     WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.ready
 ) AS ready
 LEFT JOIN LATERAL (
-    SELECT priority, id FROM {schema}.task
+    SELECT json_build_array(priority, id) AS position FROM {schema}.task
     WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.ready
     ORDER BY priority, id DESC LIMIT 1
 ) AS last_ready ON true
 CROSS JOIN LATERAL (
-    SELECT array_agg(first.priority) AS priorities, array_agg(first.id) AS ids FROM (
+    SELECT json_agg(json_build_array(first.priority, first.id)) AS positions FROM (
         SELECT priority, id FROM {schema}.task
-        WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL AND state = key_queue.waiting
-            AND queue NOT IN (SELECT name FROM paused)
+        WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND after_group IS NULL
+            AND state = key_queue.waiting AND queue NOT IN (SELECT name FROM paused)
         ORDER BY priority DESC, id LIMIT $3
     ) AS first
 ) AS waiting
@@ -56,8 +57,7 @@ WHERE kind = $1 AND limit_key = $2 AND after_group IS NULL AND state = 'waiting'
     AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
 ORDER BY priority DESC, id LIMIT $3
 
--- name: misplaced
--- The ready tasks of a line that are not among its first $3.
+-- name: excess
 WITH key_queue AS MATERIALIZED (
     SELECT $1::text AS kind, $2::text AS limit_key, 'ready' AS ready, 'waiting' AS waiting
 )
@@ -83,22 +83,22 @@ WHERE task.id <> ALL (ARRAY(
 ))
 
 -- name: demote
--- A claimer is quicker, or is not: one whose row is locked keeps its place.
+-- A task whose row is locked is being claimed, and keeps its place.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, kind
+RETURNING id, kind, state, limit_key, group_id
 
 -- name: promote
 UPDATE {schema}.task SET state = 'ready'
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'waiting' ORDER BY id FOR UPDATE
 ))
-RETURNING id, kind
+RETURNING id
 
--- name: promote_key_queues
--- Lines that have no end. OFFSET 0 keeps the look by line, one after the other.
+-- name: promote_all
+-- OFFSET 0 keeps the search by key queue, one after the other.
 UPDATE {schema}.task SET state = 'ready'
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -111,10 +111,10 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, kind
+RETURNING id, kind, state, limit_key, group_id
 
 -- name: key_queues_of_kind
--- The lines of a kind that have ready or waiting tasks, by jumping from one to the next in the index.
+-- By jumping from one key queue to the next in the index.
 WITH RECURSIVE key_queue (limit_key) AS (
     (
         SELECT limit_key FROM {schema}.task
@@ -139,14 +139,12 @@ WHERE limit_key IS NOT NULL AND EXISTS (
 SELECT DISTINCT kind, limit_key FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'waiting') AND queue = $1
 
--- name: rates
--- What is remembered of these lines, whether somebody's turn has come, and when the next one comes; all by the clock of
--- now. The index of turns is the only one that says `state || ''`, here and below: with another the planner would walk
--- through all that is due, of any line, when its statistics are of another time.
+-- name: key_queue_rates
+-- All by the clock of now. The index of due moments is the only one that says `state || ''`, here and below: with
+-- another the planner would walk through all tasks that are due, of any key queue, when its statistics are outdated.
 SELECT
-    key_queue.kind, key_queue.limit_key, rate.next_at, awaited.run_at AS awaited,
-    coalesce(first.run_at <= statement_timestamp(), false) AS is_due,
-    floor(extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS now
+    key_queue.kind, key_queue.limit_key, statement_timestamp() AS now, rate.next_at,
+    coalesce(first.run_at <= statement_timestamp(), false) AS is_due, following.run_at AS next_scheduled
 FROM unnest($1::text[], $2::text[]) AS key_queue (kind, limit_key)
 LEFT JOIN {schema}.rate ON rate.kind = key_queue.kind AND rate.limit_key = key_queue.limit_key
 LEFT JOIN LATERAL (
@@ -159,45 +157,45 @@ LEFT JOIN LATERAL (
     WHERE kind = key_queue.kind AND limit_key = key_queue.limit_key AND state || '' = 'scheduled'
         AND run_at > statement_timestamp()
     ORDER BY run_at LIMIT 1
-) AS awaited ON true
+) AS following ON true
 
 -- name: next_start
 SELECT next_at FROM {schema}.rate WHERE kind = $1 AND limit_key = $2
 
--- name: join_key_queue
--- Those of a line whose turn has come. One whose row is locked is moved by its holder.
+-- name: queue_due
+-- A task whose row is locked is moved by the transaction that holds it.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3
     ORDER BY id FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, kind
+RETURNING id, kind, state, limit_key, group_id
 
--- name: charge_rates
+-- name: set_next_starts
 INSERT INTO {schema}.rate (kind, limit_key, next_at)
 SELECT kind, limit_key, next_at FROM unnest($1::text[], $2::text[], $3::bigint[]) AS new (kind, limit_key, next_at)
 ORDER BY kind, limit_key
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at
 
--- name: defer
-UPDATE {schema}.task SET state = 'scheduled', run_at = next_start.run_at
-FROM unnest($1::bigint[], $2::timestamptz[]) AS next_start (id, run_at)
-WHERE task.id = next_start.id AND task.id = ANY ($1) AND state || '' = 'waiting'
-RETURNING task.id, kind
+-- name: postpone
+UPDATE {schema}.task SET state = 'scheduled', run_at = postponed.run_at
+FROM unnest($1::bigint[], $2::timestamptz[]) AS postponed (id, run_at)
+WHERE task.id = postponed.id AND task.id = ANY ($1) AND state || '' = 'waiting'
+RETURNING task.id, kind, state, limit_key, group_id
 
 -- name: nudge
--- The first that waits in a line comes back at once, and the line is put in order then.
+-- The first waiting task of a key queue is due at once, and the key queue is balanced then.
 UPDATE {schema}.task SET state = 'scheduled', run_at = statement_timestamp()
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
-    WHERE kind = $1 AND limit_key = $2 AND after_group IS NULL AND state = 'waiting' AND id <> $3
+    WHERE kind = $1 AND limit_key = $2 AND after_group IS NULL AND state = 'waiting'
         AND queue NOT IN (SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT 1
 ))
 
 -- name: prune_rates
--- Asked twice: somebody may have started a task between the look and the removal.
+-- The condition stands twice: a task may have started between the search and the removal.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED

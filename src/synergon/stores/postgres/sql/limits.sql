@@ -2,7 +2,7 @@
 SELECT name, declared FROM {schema}.task_limit WHERE name = ANY ($1)
 
 -- name: declare_limit
--- Two who say the same at once do it once.
+-- Two transactions that declare this at once change it once.
 INSERT INTO {schema}.task_limit (name, declared, value, every, burst) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE
 SET declared = excluded.declared, value = excluded.value, every = excluded.every, burst = excluded.burst
@@ -18,10 +18,10 @@ SELECT name, value, every, burst FROM {schema}.task_limit ORDER BY name
 -- The names that may cover servers.
 SELECT name FROM {schema}.task_limit WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
 
--- name: used_limits
-SELECT holds, CASE WHEN slot IS NOT NULL THEN server END AS address, count(*) FROM {schema}.task
+-- name: held_permits
+SELECT holds AS limits, CASE WHEN slot IS NOT NULL THEN server END AS address, count(*) AS count FROM {schema}.task
 WHERE holds IS NOT NULL GROUP BY 1, 2
 
--- name: used_key_queues
-SELECT kind, state, count(*) FROM {schema}.task
+-- name: key_queue_totals
+SELECT kind, state, count(*) AS count FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'waiting') GROUP BY kind, state

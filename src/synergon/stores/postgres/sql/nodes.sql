@@ -44,14 +44,6 @@ ORDER BY id LIMIT $2
 -- Locked, so that none of them renews between the look and the move.
 SELECT id, is_stopping FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
--- name: orphans
-SELECT id, kind, node_id, cancel_requested, attempts, crashes, errors, limit_key, group_id, is_command
-FROM {schema}.task
-WHERE state = 'running' AND (
-    node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
-)
-ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
-
--- name: forget_dead
+-- name: delete_idle_nodes
 DELETE FROM {schema}.node WHERE id = ANY ($1)
     AND NOT EXISTS (SELECT 1 FROM {schema}.task WHERE state = 'running' AND node_id = node.id)

@@ -4,57 +4,6 @@ SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY 
 UNION
 SELECT kind, limit_key, group_id, NULL FROM {schema}.history WHERE id = ANY ($1)
 
--- name: live
-SELECT id, kind, queue, state, node_id, cancel_requested, attempts, errors, limit_key, group_id FROM {schema}.task
-WHERE id = ANY ($1) ORDER BY id FOR UPDATE
-
--- name: ended
-SELECT id, kind, queue, state, key, limit_key FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
-
--- name: request_cancel
-UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
-
--- name: set_errors
-UPDATE {schema}.task SET errors = $2 WHERE id = $1
-
--- name: revive
-INSERT INTO {schema}.task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
-    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
-    provider, requirements
-FROM {schema}.history WHERE id = $1
-ON CONFLICT DO NOTHING
-RETURNING state
-
--- name: key_holder
-SELECT id FROM {schema}.task WHERE kind = $1 AND key = $2
-
--- name: forget
-DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'
-
--- name: forget_ended
-DELETE FROM {schema}.history WHERE id = $1
-
--- name: reschedule
-UPDATE {schema}.task
-SET run_at = due,
-    state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END,
-    reserved_by = NULL, reserved_until = NULL
-FROM (
-    SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
-    FROM (SELECT now() AS now) AS moment
-) AS clock
-WHERE id = $1 AND state IN ('scheduled', 'ready')
-RETURNING kind, state, limit_key
-
--- name: set_priority
-UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' AND NOT is_command
-RETURNING kind, state, limit_key
-
 -- name: prune
 -- What was restored from another server may be ahead of the count of this one; that nobody has read such a thing says
 -- nothing about what is to come, so it is told as nothing.
@@ -65,7 +14,7 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 ))
 RETURNING queue, kind, CASE
     WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END
+END AS ended_no
 
 -- name: prune_succeeded
 -- They are looked at in the order of the transactions that ended them. It is not quite that of their ages: what took
@@ -90,12 +39,13 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 ))
 RETURNING queue, kind, CASE
     WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END
+END AS ended_no
 
--- name: pause
-UPDATE {schema}.queue SET paused_at = now() WHERE name = $1 AND paused_at IS NULL
+-- name: pause_queue
+INSERT INTO {schema}.queue (name, paused_at) VALUES ($1, now())
+ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at WHERE queue.paused_at IS NULL
 
--- name: resume
+-- name: resume_queue
 UPDATE {schema}.queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT NULL
 
 -- name: queues

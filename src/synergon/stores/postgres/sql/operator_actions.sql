@@ -3,18 +3,17 @@ INSERT INTO {schema}.audit_log (verb, subject, value, who, node_id, requested_at
 VALUES ($1, $2, $3, $4, $5, now(), CASE WHEN $6::text IS NOT NULL THEN now() END, $6)
 RETURNING id, verb, subject, value, who, requested_at, done_at, outcome
 
--- name: action_done
+-- name: set_outcome
 UPDATE {schema}.audit_log SET done_at = now(), outcome = $2 WHERE id = $1 AND done_at IS NULL
 
--- name: audit
+-- name: latest_actions
 SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM {schema}.audit_log ORDER BY id DESC LIMIT $1
 
 -- name: open_actions
 SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM {schema}.audit_log
 WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
 
--- name: lock_node
--- Whether its lease lives.
+-- name: lock_lease
 SELECT leased_until > now() FROM {schema}.node WHERE id = $1 FOR UPDATE
 
 -- name: cordon

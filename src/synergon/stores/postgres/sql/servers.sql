@@ -21,16 +21,15 @@ ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 DELETE FROM {schema}.server WHERE provider = $1 AND address <> ALL ($2)
 
 -- name: stranded_commands
-SELECT id, kind, target, attempts, errors, limit_key, group_id FROM {schema}.task
+SELECT id, target FROM {schema}.task
 WHERE is_command AND provider = $1 AND target IS NOT NULL AND target <> ALL ($2) AND state <> 'running'
-ORDER BY id FOR UPDATE
 
 -- name: addresses
 SELECT address FROM {schema}.server WHERE provider = ANY ($1)
 
 -- name: lock_pools
 SELECT server.provider, address, capacity, failures,
-    backs_off_until IS NOT NULL AND backs_off_until > statement_timestamp() AS is_backed_off,
+    backs_off_until IS NOT NULL AND backs_off_until > statement_timestamp() AS backs_off,
     (SELECT backoff_after FROM {schema}.provider WHERE name = server.provider) AS backoff_after,
     ARRAY(
         SELECT name FROM {schema}.task_limit
@@ -39,20 +38,21 @@ SELECT server.provider, address, capacity, failures,
 FROM {schema}.server WHERE server.provider = ANY ($1) ORDER BY server.provider, address FOR UPDATE
 
 -- name: servers
-SELECT provider, address, capacity, failures, backs_off_until FROM {schema}.server
+SELECT provider, address, capacity, failures, backs_off_until AS backs_off_until FROM {schema}.server
 
 -- name: used_servers
-SELECT provider, server, count(*) FROM {schema}.task WHERE slot IS NOT NULL GROUP BY provider, server
+SELECT provider, server AS address, count(*) AS count FROM {schema}.task
+WHERE slot IS NOT NULL GROUP BY provider, server
 
--- name: ailing
--- Servers of which a success is news.
+-- name: unwell_servers
+-- Servers for which a success is news.
 SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
 WHERE failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL
 
 -- name: lock_health
-SELECT server.provider, address, failures, backoffs, backs_off_until, backoff_after, backoff_first, backoff_cap,
-    statement_timestamp() AS now
+SELECT server.provider, address, failures, backoffs AS backoffs, backs_off_until AS backs_off_until,
+    statement_timestamp() AS now, backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address)
 JOIN {schema}.server USING (provider, address)
 JOIN {schema}.provider ON provider.name = server.provider

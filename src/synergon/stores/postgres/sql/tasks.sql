@@ -281,34 +281,6 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
 -- name: running_bonds
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
 
--- name: lock_running
-SELECT id, claim_no, kind, queue, cancel_requested, attempts, crashes, errors, limit_key, group_id, is_command
-FROM {schema}.task
-WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
-
--- name: finished
-SELECT id, finished_no, state, kind FROM {schema}.history WHERE id = ANY ($1)
-UNION ALL
-SELECT id, finished_no, state, kind FROM {schema}.task WHERE id = ANY ($1)
-
--- name: end
--- Moves rows to the history. Which ids, and with what, are parallel arrays, in the order of ids.
-WITH ended AS (
-    DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
-)
-INSERT INTO {schema}.history (
-    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    id, kind, queue, $3, $4, priority, run_at, payload, ($2::text[])[width_bucket(id, $1::bigint[])], attempts,
-    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key,
-    cancel_requested, overdue, enqueued_at, started_at, statement_timestamp(), expires_at, overrides, tags, meta,
-    progress, errors, limit_key, group_id, is_command, target, provider, requirements
-FROM ended
-RETURNING queue, kind
-
 -- name: succeed
 -- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
 -- group or line, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the
@@ -349,40 +321,6 @@ counted AS (
 )
 SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 
--- name: tally
-INSERT INTO {schema}.tally (queue, kind, state, shard, count)
-SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
-    AS new (queue, kind, state, count)
-ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
-
--- name: set_progress
-UPDATE {schema}.task SET progress = $3 WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
-
--- name: report
-UPDATE {schema}.task SET progress = coalesce($3, progress), overdue = overdue OR $4
-WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
-
--- name: charge
-UPDATE {schema}.task
-SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
-WHERE id = $1 AND state || '' = 'running'
-
--- name: release
--- Back among the tasks that may run, `delay` microseconds from now or at once. It holds nothing any more; its server
--- stays, as the last one.
-UPDATE {schema}.task
-SET state = CASE
-        WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'
-    END,
-    limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
-    run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
-    node_id = NULL, overdue = false, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
-    protected_until = CASE
-        WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', protected_until) ELSE protected_until
-    END
-WHERE id = $1 AND state || '' = 'running'
-RETURNING state
-
 -- name: cancel_requests
 SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
 
@@ -398,27 +336,3 @@ SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task
     WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now() ORDER BY expires_at LIMIT $1
 ) AS expired
-
--- name: make_due_ready
--- Those in a line wait there until it is put in order.
-UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
-WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
-    SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
-    ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
-))
-RETURNING kind, limit_key
-
--- name: expired
-SELECT id, kind, limit_key, group_id FROM {schema}.task
-WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
-ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
-
--- name: next_moment
-SELECT ceil(extract(epoch FROM least(
-    (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
-    (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running'),
-    (SELECT min(backs_off_until) FROM {schema}.server WHERE backs_off_until > now())
-) - now()) * 1000000)::bigint
-
--- name: lock_holder
-SELECT id, state, limit_key FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE

@@ -2,17 +2,19 @@
 -- The first kind from here on that has ready tasks.
 SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
 
--- name: ready_groups_of_kind
--- The queues that have ready tasks of a kind, and what those requirements, by jumping from one to the next in the index.
-WITH RECURSIVE found_queue (queue) AS (
+-- name: groups_of_kind
+-- The ready groups of a kind, by jumping from one to the next in the index.
+WITH RECURSIVE ready_queue (queue) AS (
     SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
     UNION ALL
-    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > found_queue.queue)
-    FROM found_queue WHERE found_queue.queue IS NOT NULL
+    SELECT (SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue > ready_queue.queue)
+    FROM ready_queue WHERE ready_queue.queue IS NOT NULL
 ),
 ready_group (queue, requirements) AS (
-    SELECT queue, (SELECT min(requirements) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = found_queue.queue)
-    FROM found_queue WHERE queue IS NOT NULL
+    SELECT queue, (
+        SELECT min(requirements) FROM synergon_task WHERE state = 'ready' AND kind = :kind AND queue = ready_queue.queue
+    )
+    FROM ready_queue WHERE queue IS NOT NULL
     UNION ALL
     SELECT queue, (
         SELECT min(requirements) FROM synergon_task
@@ -23,8 +25,16 @@ ready_group (queue, requirements) AS (
 SELECT queue, requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: ready
+-- For the fast path: the columns of a claim.
 SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
+    limit_key, group_id, priority, requirements, protected_until
+FROM synergon_task
+WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY priority DESC, id
+LIMIT ?
+
+-- name: first_ready
+SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id
@@ -49,19 +59,18 @@ UNION ALL
 SELECT target FROM wanted WHERE target IS NOT NULL
 
 -- name: ready_commands
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
+SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE is_command = 1 AND state = 'ready' AND kind = ? AND target IS ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY id
 LIMIT ?
 
 -- name: ready_among
--- Those of these tasks that are ready.
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, target, server, requirements, protected_until, run_at, reserved_by, reserved_until
+-- Those of these tasks that are ready, in open queues.
+SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
+    AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
 
 -- name: claim
 UPDATE synergon_task
@@ -69,10 +78,40 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
+-- name: limit_values
+-- What running tasks are counted against. Lines have limits of their own.
+SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
+
+-- name: running_permits
+-- Without a slot the server is only the last one.
+SELECT holds AS limits, provider, iif(slot IS NULL, NULL, server) AS server, slot FROM synergon_task WHERE holds IS NOT NULL
+
+-- name: take
+-- :taken is a list of [id, holds, provider, server, slot].
+UPDATE synergon_task
+SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = :node_id, started_at = :now,
+    overdue = 0, reserved_by = NULL, reserved_until = NULL, holds = taken.holds,
+    provider = coalesce(taken.provider, synergon_task.provider),
+    server = coalesce(taken.server, synergon_task.server), slot = taken.slot
+FROM (
+    SELECT
+        json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holds,
+        json_extract(value, '$[2]') AS provider, json_extract(value, '$[3]') AS server,
+        json_extract(value, '$[4]') AS slot
+    FROM json_each(:taken)
+) AS taken
+WHERE synergon_task.id = taken.id AND synergon_task.state = 'ready'
+RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, limit_key,
+    group_id, iif(slot IS NULL, NULL, server) AS server, slot, requirements,
+    max(coalesce(protected_until, 0) - :now, 0) AS protected_for
+
+-- name: reservation
+SELECT reserved_by, reserved_until FROM synergon_task WHERE id = ?
+
 -- name: reserve
 UPDATE synergon_task SET reserved_by = ?, reserved_until = ? WHERE id = ? AND state = 'ready'
 
--- name: let_go
+-- name: release_reservation
 UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? AND reserved_by = ?
 
 -- name: position

@@ -1,19 +1,21 @@
 -- name: add_group
 INSERT INTO synergon_group (id, name, created_at) VALUES (?, ?, ?)
 
--- name: group_is_open
-SELECT 1 FROM synergon_group WHERE id = ? AND ended_at IS NULL
+-- name: open_groups
+SELECT id FROM synergon_group WHERE id IN (SELECT value FROM json_each(?)) AND ended_at IS NULL
 
--- name: end_group
-UPDATE synergon_group SET ended_at = :now
-WHERE id = :id AND ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE group_id = :id)
+-- name: end_empty_groups
+UPDATE synergon_group SET ended_at = ?
+WHERE id IN (SELECT value FROM json_each(?)) AND ended_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM synergon_task AS task WHERE task.group_id = synergon_group.id)
+RETURNING id
 
--- name: release_after
+-- name: release_followers
 UPDATE synergon_task
 SET after_group = NULL,
     state = CASE WHEN run_at > ? THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
-WHERE after_group = ?
-RETURNING id, kind, limit_key, state
+WHERE after_group IN (SELECT value FROM json_each(?))
+RETURNING id, kind, state, limit_key, group_id
 
 -- name: set_then
 UPDATE synergon_group SET then_id = ? WHERE id = ?
@@ -28,7 +30,7 @@ UNION ALL
 SELECT group_id, state, count(*) FROM synergon_history
 WHERE group_id IN (SELECT value FROM json_each(:ids)) GROUP BY group_id, state
 
--- name: live_of_group
+-- name: live_tasks_of_group
 SELECT id FROM synergon_task WHERE group_id = ? ORDER BY id
 
 -- name: prune_groups

@@ -26,6 +26,9 @@ UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
 -- name: lease_and_cordon
 SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
+-- name: lease
+SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node WHERE id = ?
+
 -- name: leases
 SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
 
@@ -40,9 +43,6 @@ FROM synergon_node ORDER BY registered_at, id
 -- name: running_by_node
 SELECT node_id, count(*) FROM synergon_task WHERE state = 'running' GROUP BY node_id
 
--- name: orphans
-SELECT id, kind, node_id, cancel_requested, is_command FROM synergon_task
-WHERE state = 'running' AND node_id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
-
--- name: holds_tasks
-SELECT 1 FROM synergon_task WHERE state = 'running' AND node_id = ? LIMIT 1
+-- name: delete_idle_nodes
+DELETE FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE state = 'running' AND node_id = synergon_node.id)

@@ -2,18 +2,15 @@
 INSERT INTO synergon_order (id, verb, subject, value, who, node_id, requested_at, done_at, outcome)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: action_done
+-- name: set_outcome
 UPDATE synergon_order SET done_at = ?, outcome = ? WHERE id = ? AND done_at IS NULL
 
--- name: audit
+-- name: latest_actions
 SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM synergon_order ORDER BY id DESC LIMIT ?
 
 -- name: open_actions
 SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM synergon_order
 WHERE node_id = ? AND done_at IS NULL ORDER BY id LIMIT ?
-
--- name: node
-SELECT 1 FROM synergon_node WHERE id = ?
 
 -- name: prune_audit
 -- Ids grow with time, so that the oldest are found without looking at the others.

@@ -1,4 +1,4 @@
--- name: provider
+-- name: declared_provider
 SELECT declared FROM synergon_provider WHERE name = ?
 
 -- name: declare_provider
@@ -20,22 +20,23 @@ SELECT id, target FROM synergon_task
 WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (SELECT value FROM json_each(?))
     AND state <> 'running'
 
--- name: pool
-SELECT server.provider, address, capacity, failures, backs_off_until, backoff_after
+-- name: servers_of
+SELECT server.provider, address, capacity, failures, backs_off_until AS backs_off_until, backoff_after AS backoff_after
 FROM json_each(?) AS wanted CROSS JOIN synergon_provider AS provider CROSS JOIN synergon_server AS server
 WHERE provider.name = wanted.value AND server.provider = provider.name
 ORDER BY server.provider, address
 
 -- name: servers
-SELECT provider, address, capacity, failures, backs_off_until FROM synergon_server
+SELECT provider, address, capacity, failures, backs_off_until AS backs_off_until FROM synergon_server
 
 -- name: used_servers
-SELECT provider, server, count(*) FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
+SELECT provider, server AS address, count(*) AS count FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
 
--- name: health
-SELECT failures, backoffs, backs_off_until, backoff_after, backoff_first, backoff_cap
+-- name: server_health
+SELECT server.provider, address, failures, backoffs AS backoffs, backs_off_until AS backs_off_until, :now AS now,
+    backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap
 FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
-WHERE server.provider = ? AND address = ? AND provider.name = server.provider
+WHERE server.provider = :provider AND address = :address AND provider.name = server.provider
 
 -- name: set_health
 UPDATE synergon_server SET failures = ?, backoffs = ?, backs_off_until = ? WHERE provider = ? AND address = ?

@@ -1,40 +1,41 @@
 -- name: ready_groups
 WITH RECURSIVE ready_group (kind, queue, shard, requirements) AS (
-    SELECT kind_request.kind, queue.name, shard.number, (
+    SELECT asked.kind, queue.name, shard.number, (
         SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND shard = shard.number AND kind = kind_request.kind AND queue = queue.name
+        WHERE state = 'ready' AND shard = shard.number AND kind = asked.kind AND queue = queue.name
         ORDER BY requirements LIMIT 1
     )
-    FROM unnest($2::text[], $3::boolean[]) AS kind_request (kind, is_command) CROSS JOIN {schema}.queue
+    FROM unnest($2::text[], $3::boolean[]) AS asked (kind, is_command) CROSS JOIN {schema}.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
-    WHERE kind_request.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
+    WHERE asked.is_command OR (queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4)))
     UNION ALL
     SELECT ready_group.kind, ready_group.queue, ready_group.shard, (
         SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = ready_group.kind AND task.queue = ready_group.queue
-            AND task.requirements > ready_group.requirements
+        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = ready_group.kind
+            AND task.queue = ready_group.queue AND task.requirements > ready_group.requirements
         ORDER BY task.requirements LIMIT 1
     )
     FROM ready_group WHERE ready_group.requirements IS NOT NULL
 )
-SELECT node.is_cordoned, found.kind, found.requirements
+SELECT node.is_cordoned, found.kind, found.queue, found.requirements
 FROM (SELECT 1) AS always
 LEFT JOIN (
     SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 ) AS node ON true
-LEFT JOIN (SELECT DISTINCT kind, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
+LEFT JOIN (SELECT DISTINCT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
--- name: ready
--- The heads of every shard. LIMIT is a parameter and no expression of the lane, which not every planner takes: who
--- wants one of some lanes and many of others asks twice.
+-- name: first_ready
+-- The heads of every shard. LIMIT is a parameter and no expression of the group, which not every planner takes: a claim
+-- that wants one task of some groups and many of others asks twice.
 WITH ready_group AS MATERIALIZED (
-    SELECT asked.kind, asked.requirements, asked.count, queue.name AS queue, shard.number AS shard
-    FROM unnest($1::text[], $2::text[], $3::integer[]) AS asked (kind, requirements, count)
-    CROSS JOIN {schema}.queue
+    SELECT asked.kind, asked.queue, asked.requirements, asked.count, shard.number AS shard
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
+    JOIN {schema}.queue ON queue.name = asked.queue
     CROSS JOIN generate_series(0, 7) AS shard (number)
-    WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
+    WHERE queue.paused_at IS NULL
 )
-SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target, found.server, found.attempts,
+SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target,
+    found.server, found.attempts,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $7
@@ -42,19 +43,21 @@ SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_grou
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_be_reserved, NULL AS holds, NULL AS provider, NULL::integer AS slot
+        ) AS may_reserve, false AS is_held, NULL AS limits, NULL AS provider, NULL::integer AS slot
 FROM ready_group CROSS JOIN LATERAL (
     SELECT id, priority, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
-    WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ready_group.requirements
+    WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue
+        AND requirements = ready_group.requirements
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
     ORDER BY priority DESC, id
     LIMIT $8
 ) AS found
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, holds, provider, slot
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL,
+    true, holds, provider, slot
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
--- name: take_permits
+-- name: take
 -- A row that somebody holds is an error at once instead of a wait without end.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
@@ -81,8 +84,7 @@ RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
-    WHERE id = $1 AND state || '' = 'ready' AND ($4::text IS NULL OR requirements = $4)
-        AND kind = ANY ($5) AND ($6::text[] IS NULL OR queue = ANY ($6)) AND (
+    WHERE id = $1 AND state || '' = 'ready' AND requirements = $4 AND queue = $5 AND (
             reserved_until IS NULL OR reserved_until <= now() OR reserved_by = $2
             OR NOT EXISTS (
                 SELECT 1 FROM {schema}.node
@@ -93,9 +95,9 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
         AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
     FOR UPDATE NOWAIT
 ))
-RETURNING id, priority, kind, requirements, target, server, attempts
+RETURNING id
 
--- name: let_go
+-- name: release_reservation
 UPDATE {schema}.task SET reserved_by = NULL, reserved_until = NULL
 WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = $1 AND reserved_by = $2 FOR UPDATE NOWAIT

@@ -1,13 +1,13 @@
 -- name: demote
--- Waits for a claimer, and leaves it what it has taken.
+-- Waits for a claim, and leaves it what it has taken.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
 ))
-RETURNING id, kind
+RETURNING id, kind, state, limit_key, group_id
 
--- name: join_key_queue
--- Waits for somebody who moves one of them, and leaves it where it is then.
+-- name: queue_due
+-- Waits for a transaction that moves one of them, and leaves it where it is then.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -17,10 +17,10 @@ WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, kind
+RETURNING id, kind, state, limit_key, group_id
 
 -- name: prune_rates
--- Asked twice: somebody may have started a task between the look and the removal.
+-- The condition stands twice: a task may have started between the search and the removal.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1

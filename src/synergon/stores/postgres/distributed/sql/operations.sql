@@ -7,7 +7,7 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint
+RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
 
 -- name: prune_succeeded
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
@@ -18,7 +18,7 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint
+RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
 
 -- name: allow_reading_all
 -- Nothing was forbidden.

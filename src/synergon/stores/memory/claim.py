@@ -1,0 +1,69 @@
+"""The claim, and its fast path: tasks that need nothing but a slot are taken without the rule.
+
+The fast path takes the heads of the ready groups one by one, without sorting candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
+
+from synergon.model.claims import ClaimRequest, Claims
+from synergon.stores.memory.ready_groups import ReadyGroup
+from synergon.stores.memory.ready_rows import open_groups, start
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.session import Session
+from synergon.stores.memory.tables import Tables
+from synergon.stores.rules import claim as rule
+from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
+
+
+async def claim(session: Session, request: ClaimRequest) -> Claims:
+    """Take the first ready tasks in claim order that the node has slots and capacity for."""
+    tables, now = session.tables, session.now
+    is_cordoned = await session.ready.is_cordoned(request.node_id)
+    if is_cordoned is not False:
+        return rule.rejected(request.node_id, is_cordoned=is_cordoned)
+    if _is_plain(tables, request):
+        return Claims(start(tables, row, request.node_id, now) for row in _first_in_order(tables, request, now))
+    return await rule.claim(session, request, (await session.ready.groups(request)).groups)
+
+
+def _is_plain(tables: Tables, request: ClaimRequest) -> bool:
+    """Whether nothing but numbers decides."""
+    return needs_only_slots(request, request.kinds) and not any(
+        tables.ready.has_requirements(kind.kind) for kind in request.kinds
+    )
+
+
+def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
+    """Merge the ready groups. The caller starts each row before it asks for the next."""
+    left_of = {kind.kind: most_without_requirements(request, kind) for kind in request.kinds}
+    heads = _heads(tables, request, now)
+    left = request.limit
+    while heads and left > 0:
+        (negated_priority, rank, task_id), kind, queue, group = heads[0]
+        if left_of[kind] == 0:  # used up by another queue of the same kind, or no child process is free
+            heappop(heads)
+            continue
+        yield group.pop((negated_priority, task_id))
+        left -= 1
+        left_of[kind] -= 1
+        following = group.head(now)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, ((following[0], rank, following[1]), kind, queue, group))
+
+
+def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[int, int, int], str, str, ReadyGroup]]:
+    """A heap of the ready groups that have tasks, by their first task."""
+    heads = [
+        ((head[0], kind.rank, head[1]), kind.kind, group.queue, group)
+        for kind in request.kinds
+        if kind.count > 0
+        for group in open_groups(tables, kind.kind, request.queues)
+        if (head := group.head(now)) is not None
+    ]
+    heapify(heads)
+    return heads

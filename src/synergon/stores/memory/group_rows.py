@@ -1,0 +1,74 @@
+"""Groups in the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from synergon.model.lifecycle import FINAL
+from synergon.stores.memory.entries import Group
+from synergon.stores.session import ChangedTask
+
+if TYPE_CHECKING:
+    from synergon.stores.memory.session import Session
+
+
+class GroupRows:
+    """`stores.session.GroupRows`."""
+
+    __slots__ = ("_session", "_tables")
+
+    def __init__(self, session: Session) -> None:
+        self._session: Final = session
+        self._tables: Final = session.tables
+
+    async def add(self, name: str) -> int:
+        """Insert a group; its id."""
+        tables = self._tables
+        tables.last_group_id += 1
+        tables.groups[tables.last_group_id] = Group(name, created_at=self._session.now)
+        return tables.last_group_id
+
+    async def set_then(self, group_id: int, task_id: int) -> None:
+        """Remember the task that follows the group."""
+        self._tables.groups[group_id].then_id = task_id
+
+    async def open(self, ids: Iterable[int]) -> set[int]:
+        """Those that have not ended."""
+        return {group_id for group_id, group in self._found(ids) if group.ended_at is None}
+
+    def _found(self, ids: Iterable[int]) -> list[tuple[int, Group]]:
+        groups = self._tables.groups
+        return [(group_id, groups[group_id]) for group_id in ids if group_id in groups]
+
+    async def end_empty(self, ids: Iterable[int]) -> list[int]:
+        """End those that have no live task."""
+        ended = []
+        for group_id, group in self._found(ids):
+            if group.live == 0 and group.ended_at is None:
+                group.ended_at = self._session.now
+                self._tables.note_if_bare(group_id)
+                ended.append(group_id)
+        return ended
+
+    async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
+        """Release the tasks that waited for these groups."""
+        followers = [row for _, group in self._found(ids) for row in group.followers.values()]
+        for row in followers:
+            self._tables.release(row, self._session.now)
+        return [ChangedTask(row.id, row.task.kind, row.state, row.limit_key, row.task.group_id) for row in followers]
+
+    async def live_tasks(self, group_id: int) -> list[int]:
+        """The live tasks of a group."""
+        members = (row for _, group in self._found([group_id]) for row in group.members.values())
+        return [row.id for row in members if row.state not in FINAL]
+
+    async def prune(self, age: int, limit: int) -> None:
+        """Delete old groups that have no task left."""
+        tables, ended_before = self._tables, self._session.now - age
+        for group_id in list(islice(tables.bare_groups, limit)):
+            if not tables.is_bare(group_id):  # it was joined after its end
+                del tables.bare_groups[group_id]
+            elif (tables.groups[group_id].ended_at or 0) < ended_before:
+                del tables.bare_groups[group_id], tables.groups[group_id]

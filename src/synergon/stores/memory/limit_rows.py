@@ -1,0 +1,72 @@
+"""Limits in the memory store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from synergon.model.lifecycle import State
+from synergon.model.limits import NewLimit
+from synergon.stores.memory.entries import Limit
+from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+
+if TYPE_CHECKING:
+    from synergon.stores.memory.session import Session
+
+
+class LimitRows:
+    """`stores.session.LimitRows`."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, session: Session) -> None:
+        self._tables: Final = session.tables
+
+    async def declared(self, names: Iterable[str]) -> dict[str, str]:
+        """What was declared last."""
+        limits = self._tables.limits
+        return {name: limits[name].declared for name in names if name in limits}
+
+    async def exclude_unlimited(self) -> None:
+        """There is no other transaction."""
+
+    async def declare(self, limit: NewLimit, declared: str) -> bool:
+        """Insert or replace a limit."""
+        self._tables.limits[limit.name] = Limit(declared, limit.value, limit.rate)
+        return True
+
+    async def set_value(self, name: str, value: int | None) -> bool:
+        """Change the value."""
+        limit = self._tables.limits.get(name)
+        if limit is None:
+            return False
+        limit.value = value
+        return True
+
+    async def all(self) -> list[LimitRow]:
+        """All limits."""
+        return [
+            LimitRow(
+                name,
+                limit.value,
+                None if limit.rate is None else limit.rate.every,
+                None if limit.rate is None else limit.rate.burst,
+            )
+            for name, limit in sorted(self._tables.limits.items())
+        ]
+
+    async def held(self) -> list[PermitCount]:
+        """The permits that running tasks hold."""
+        return [
+            PermitCount(row.holds or (), None if row.provider is None else row.server, 1)
+            for row in self._tables.held.values()
+        ]
+
+    async def key_queue_totals(self) -> list[KeyQueueTotal]:
+        """Running and waiting tasks of key queues."""
+        totals: Counter[tuple[str, State]] = Counter()
+        for key_queue in self._tables.key_queues.values():
+            totals[key_queue.kind, State.RUNNING] += key_queue.running
+            totals[key_queue.kind, State.WAITING] += key_queue.waiting_count
+        return [KeyQueueTotal(kind, state, count) for (kind, state), count in totals.items()]

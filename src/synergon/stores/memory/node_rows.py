@@ -1,0 +1,50 @@
+"""Nodes and their leases in the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from synergon.stores.session import DeadNode
+
+if TYPE_CHECKING:
+    from synergon.stores.memory.session import Session
+
+
+class NodeRows:
+    """`stores.session.NodeRows`."""
+
+    __slots__ = ("_session", "_tables")
+
+    def __init__(self, session: Session) -> None:
+        self._session: Final = session
+        self._tables: Final = session.tables
+
+    async def lock_lease(self, node_id: str) -> bool | None:
+        """Whether the lease is live."""
+        return self._tables.is_leased(node_id, self._session.now) if node_id in self._tables.nodes else None
+
+    async def cordon(self, node_id: str) -> None:
+        """The node may claim nothing."""
+        node = self._tables.nodes[node_id]
+        if node.cordoned_at is None:
+            node.cordoned_at = self._session.now
+
+    async def uncordon(self, node_id: str) -> None:
+        """The node may claim again."""
+        self._tables.nodes[node_id].cordoned_at = None
+
+    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
+        """Nodes whose lease is over, and those of `gone`."""
+        now, nodes = self._session.now, self._tables.nodes
+        dead = (node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now))
+        return [DeadNode(node_id, nodes[node_id].is_stopping) for node_id in dead]
+
+    async def delete_idle(self, dead: Collection[str]) -> None:
+        """Delete dead nodes that hold no running task."""
+        nodes, running = self._tables.nodes, self._tables.running
+        for node_id in dead:
+            if not running.get(node_id):
+                nodes.pop(node_id, None)
+        for node_id in [node_id for node_id, rows in running.items() if not rows and node_id not in nodes]:
+            del running[node_id]

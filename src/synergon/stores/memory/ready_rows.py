@@ -1,0 +1,194 @@
+"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.model.lifecycle import State
+from synergon.stores.memory.entries import Provider, Server
+from synergon.stores.memory.ready_groups import ReadyGroup
+from synergon.stores.memory.row import Row
+from synergon.stores.memory.tables import Tables
+from synergon.stores.rules.claim import kinds_to_look_for
+from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
+from synergon.stores.rules.server_health import capacity_of
+from synergon.stores.rules.shared_capacity import Grant, HeldPermits, ServerCapacity
+from synergon.stores.session import ClaimableGroups, SharedLimits
+
+if TYPE_CHECKING:
+    from synergon.stores.memory.session import Session
+
+
+class ReadyRows:
+    """The primitives over tables."""
+
+    __slots__ = ("_session", "_tables")
+
+    reads_ahead: Final = 0
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tables = session.tables
+
+    async def groups(self, request: ClaimRequest) -> ClaimableGroups:
+        """The lease of the node, and the ready groups of the requested kinds."""
+        is_cordoned = await self.is_cordoned(request.node_id)
+        groups = [
+            (kind.kind, group.queue, group.requirements)
+            for kind in kinds_to_look_for(request)
+            for group in self._groups(kind, request.queues)
+            if group.count
+        ]
+        return ClaimableGroups(is_cordoned, groups)
+
+    def _groups(self, kind: KindRequest, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
+        if kind.is_command:
+            return iter(self._tables.ready.ready_commands(kind.kind))
+        return open_groups(self._tables, kind.kind, queues)
+
+    async def is_cordoned(self, node_id: str) -> bool | None:
+        """Whether the node is cordoned; None: it has no live lease."""
+        if not self._tables.is_leased(node_id, self._session.now):
+            return None
+        return self._tables.nodes[node_id].cordoned_at is not None
+
+    async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
+        """Read all limits and servers; nothing if the kinds need no permits."""
+        if not any(kind.limits or kind.provider is not None for kind in kinds):
+            return SharedLimits({}, [])
+        servers = [
+            self._capacity(name, provider, address, server)
+            for name, provider in self._tables.providers.items()
+            for address, server in provider.servers.items()
+        ]
+        return SharedLimits({name: limit.value for name, limit in self._tables.limits.items()}, servers)
+
+    def _capacity(self, name: str, provider: Provider, address: str, server: Server) -> ServerCapacity:
+        return capacity_of(
+            (name, address),
+            server.capacity,
+            failures=server.failures,
+            backoff_after=provider.backoff_after,
+            backs_off=server.is_backed_off(self._session.now),
+        )
+
+    async def held_permits(
+        self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
+    ) -> tuple[list[HeldPermits], list[ReadyTask]]:
+        """The permits that running tasks hold, and what `first` finds."""
+        permits = [
+            # Without a provider its server is only that of the last attempt.
+            HeldPermits(row.holds or (), row.provider, row.server if row.provider is not None else None, row.slot)
+            for row in self._tables.held.values()
+        ]
+        return permits, await self.first(request, numbers)
+
+    async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
+        """The first tasks of each ready group."""
+        return [
+            self._task(request, row)
+            for group, number in numbers.items()
+            for row in self._tables.ready.ready_group(*group).first(number, self._session.now)
+        ]
+
+    async def commands(
+        self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
+    ) -> list[ReadyTask]:
+        """The first commands for any server and for these servers."""
+        return [
+            self._task(request, row)
+            for kind in kinds
+            for group in self._tables.ready.ready_commands(kind.kind)
+            if group.target is None or group.target in servers.get(kind.provider or "", ())
+            for row in group.first(limit, self._session.now)
+        ]
+
+    async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
+        """Those of these tasks that are ready, in open queues of the request."""
+        rows = (self._tables.rows.get(task_id) for task_id in ids)
+        return [self._task(request, row) for row in rows if row is not None and self._is_open(request, row)]
+
+    def _is_open(self, request: ClaimRequest, row: Row) -> bool:
+        return (
+            row.state is State.READY
+            and (row.expires_at is None or row.expires_at > self._session.now)
+            and (request.queues is None or row.task.queue in request.queues)
+            and self._tables.queues[row.task.queue] is None
+        )
+
+    async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
+        """All of these tasks → `running`."""
+        return [
+            start(self._tables, self._tables.rows[task.id], node_id, self._session.now, grant) for task, grant in taken
+        ]
+
+    async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
+        """Reserve capacity of the node for a task that was read just now."""
+        row = self._tables.rows[task.id]
+        if self._is_reserved_elsewhere(request, row):
+            return False
+        row.reserved_by = request.node_id
+        row.reserved_until = self._session.now + request.reserve_microseconds
+        return True
+
+    async def release_reservation(self, task_id: int, node_id: str) -> None:
+        """The node reserves no capacity for the task from here on."""
+        row = self._tables.rows.get(task_id)
+        if row is not None and row.reserved_by == node_id:
+            row.release_reservation()
+
+    def _task(self, request: ClaimRequest, row: Row) -> ReadyTask:
+        task, avoid = row.task, server_to_avoid(row.server, row.attempts)
+        may_reserve = (
+            request.patience is not None
+            and self._session.now - row.run_at >= request.patience
+            and not self._is_reserved_elsewhere(request, row)
+        )
+        return ReadyTask(
+            row.id, row.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve
+        )
+
+    def _is_reserved_elsewhere(self, request: ClaimRequest, row: Row) -> bool:
+        """Whether a node other than this one, which is alive and not cordoned, has reserved capacity for a task."""
+        return (
+            row.reserved_by is not None
+            and row.reserved_by != request.node_id
+            and row.reserved_until > self._session.now
+            and self._tables.is_leased(row.reserved_by, self._session.now)
+            and self._tables.nodes[row.reserved_by].cordoned_at is None
+        )
+
+
+def open_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
+    """The ready groups of a kind in open queues; with `queues` in these alone."""
+    return (group for group in tables.ready.ready_groups(kind, queues) if tables.queues[group.queue] is None)
+
+
+def start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None = None) -> Claim:
+    """`ready` → `running`, with these permits."""
+    tables.start(row, node_id, now)
+    if grant is not None:
+        tables.take_permits(row, grant)
+    task = row.task
+    return Claim(
+        row.id,
+        row.claim_no,
+        task.kind,
+        task.queue,
+        task.payload,
+        row.attempts,
+        task.max_attempts,
+        row.crashes,
+        task.overrides,
+        task.tags,
+        task.meta,
+        task.origin,
+        row.limit_key,
+        task.group_id,
+        None if grant is None else grant.server,
+        row.slot,
+        task.requirements,
+        row.protected_until - now if row.protected_until > now else 0,
+    )

@@ -1,0 +1,57 @@
+"""What a node might take, and what goes before a task: read in claim order, and nothing is changed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from synergon.model.claims import CandidateQuery
+from synergon.model.lifecycle import State
+from synergon.model.requirements import is_suitable
+from synergon.model.task_records import TaskRecord
+from synergon.stores.postgres.queries import record_of
+from synergon.stores.postgres.session import Session
+from synergon.stores.rules.node_capacity import requirements_of
+
+BEFORE_ALL: Final = (2**63 - 1, 0)
+"""A place that nobody has a better one than."""
+
+
+async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
+    """Ready tasks that a claim might take, in order."""
+    kind_request = look.kind_request
+    queues = sorted(look.queues) if look.queues is not None else None
+    found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
+    requirement_texts = [
+        text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)
+    ]
+    if not requirement_texts:
+        return []
+    after = look.after or BEFORE_ALL
+    passed_over = [queue for queue, _ in look.without], [text for _, text in look.without]
+    rows = await session.rows(
+        "first_in_ready_groups", kind_request.kind, requirement_texts, queues, *after, look.limit, *passed_over
+    )
+    records = [record_of(row) for row in rows]
+    return sorted(records, key=lambda record: (-record.priority, record.id))
+
+
+async def ahead(session: Session, task_id: int, limit: int) -> int | None:
+    """How many of its kind and state go before it, in its line if it is in one."""
+    row = await session.row("position_of", task_id)
+    if row is None:
+        return None
+    kind, state, priority, limit_key, after_group = row
+    if limit_key is None and state == State.READY:
+        found = await session.value("ahead_ready", kind, priority, task_id, limit)
+    elif limit_key is None or after_group is not None:
+        found = await session.value("ahead_after_groups", kind, limit_key, priority, task_id, limit)
+    else:
+        found = await session.value("ahead_in_key_queue", kind, limit_key, state, priority, task_id, limit)
+    count: int = found
+    return count
+
+
+async def next_start(session: Session, kind: str, limit_key: str) -> int | None:
+    """What the rate of a line remembers."""
+    row = await session.row("next_start", kind, limit_key)
+    return None if row is None else int(row["next_at"])

@@ -1,0 +1,85 @@
+"""The tasks of key queues, and their rates, in the PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from synergon.model.record import to_datetime
+from synergon.stores.postgres.lock_order import lock_key_queues
+from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.session import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
+
+
+class KeyQueueRows:
+    """`stores.session.KeyQueueRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Final = transaction
+
+    async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
+        """Lock the key queues of these kinds, and read their limits."""
+        await lock_key_queues(self._transaction, kinds)
+        return {kind: self._transaction.key_queue_limits[kind] for kind in kinds}
+
+    async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
+        """Count key queues."""
+        return await self._transaction.typed(KeyQueueCounts, "key_queue_counts", *_columns(names), few)
+
+    async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
+        """The first waiting tasks in claim order."""
+        return await self._transaction.ids("first_waiting", *name, limit)
+
+    async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
+        """The ready tasks that are not among the first `allowed`."""
+        return await self._transaction.ids("excess", *name, allowed)
+
+    async def promote(self, ids: Sequence[int]) -> Sequence[int]:
+        """`waiting` → `ready`."""
+        return await self._transaction.ids("promote", ids)
+
+    async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
+        """All waiting tasks → `ready`."""
+        return await self._transaction.typed(ChangedTask, "promote_all", *_columns(names))
+
+    async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
+        """`ready` → `waiting`, unless a claim is quicker."""
+        return await self._transaction.typed(ChangedTask, "demote", ids)
+
+    async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
+        """What is remembered of rates."""
+        return await self._transaction.typed(RateState, "key_queue_rates", *_columns(names))
+
+    async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
+        """Due tasks → `waiting`."""
+        return await self._transaction.typed(ChangedTask, "queue_due", *name, to_datetime(now))
+
+    async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
+        """`waiting` → `scheduled`."""
+        due = [to_datetime(moment) for moment in moments.values()]
+        return await self._transaction.typed(ChangedTask, "postpone", list(moments), due)
+
+    async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
+        """Replace what rates remember."""
+        await self._transaction.run("set_next_starts", *_columns(moments), list(moments.values()))
+
+    async def of_kind(self, kind: str) -> list[KeyQueueName]:
+        """The key queues of a kind."""
+        rows = await self._transaction.rows("key_queues_of_kind", kind)
+        return [(kind, row["limit_key"]) for row in rows]
+
+    async def of_queue(self, queue: str) -> list[KeyQueueName]:
+        """The key queues that have tasks in a queue."""
+        rows = await self._transaction.rows("key_queues_of_queue", queue)
+        return [(row["kind"], row["limit_key"]) for row in rows]
+
+    async def prune_rates(self, limit: int) -> None:
+        """Forget rates of the past."""
+        await self._transaction.run("prune_rates", limit)
+
+
+def _columns(names: Iterable[KeyQueueName]) -> tuple[list[str], list[str]]:
+    pairs = list(names)
+    return [kind for kind, _ in pairs], [key for _, key in pairs]

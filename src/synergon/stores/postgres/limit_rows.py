@@ -1,0 +1,48 @@
+"""Limits in the PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from synergon.model.limits import NewLimit
+from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+
+
+class LimitRows:
+    """`stores.session.LimitRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Final = transaction
+
+    async def declared(self, names: Iterable[str]) -> dict[str, str]:
+        """What was declared last."""
+        return dict(await self._transaction.rows("declared_limits", list(names)))
+
+    async def exclude_unlimited(self) -> None:
+        """Wait for transactions that saw no limit, and let others wait that look for one."""
+        await self._transaction.rows("make_limit")
+
+    async def declare(self, limit: NewLimit, declared: str) -> bool:
+        """Insert or replace a limit, unless exactly this was declared meanwhile."""
+        rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
+        return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
+
+    async def set_value(self, name: str, value: int | None) -> bool:
+        """Change the value."""
+        return await self._transaction.run("set_limit", name, value) == 1
+
+    async def all(self) -> list[LimitRow]:
+        """All limits."""
+        return await self._transaction.typed(LimitRow, "limits")
+
+    async def held(self) -> list[PermitCount]:
+        """The permits that running tasks hold."""
+        return await self._transaction.typed(PermitCount, "held_permits")
+
+    async def key_queue_totals(self) -> list[KeyQueueTotal]:
+        """Running and waiting tasks of key queues."""
+        return await self._transaction.typed(KeyQueueTotal, "key_queue_totals")

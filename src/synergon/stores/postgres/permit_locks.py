@@ -1,0 +1,78 @@
+"""The locks of a claim: the limits and servers that its tasks need permits of, in the lock order.
+
+Limits are locked before servers. A limit whose name is a prefix of a server's address covers that server, so the claim
+has to know which limits cover its servers before it locks the servers. It goes by what the last claim saw (`Covering`),
+and is repeated if that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from synergon.model.claims import KindRequest
+from synergon.options.addresses import covers
+from synergon.stores.contention import Contention
+from synergon.stores.postgres.lock_order import key_queue_limits
+from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rules.limits import KEY_QUEUES
+from synergon.stores.rules.server_health import capacity_of
+from synergon.stores.rules.shared_capacity import ServerCapacity
+from synergon.stores.session import KeyQueueLimit, LimitRow, SharedLimits
+
+Covering = dict[frozenset[str], frozenset[str]]
+"""The limits that cover the servers of each set of providers, as the last claim saw them."""
+
+
+class PoolRow(msgspec.Struct, frozen=True):
+    """A server, what decides about its health, and the names of all limits that may cover servers."""
+
+    provider: str
+    address: str
+    capacity: int | None
+    failures: int
+    backs_off: bool
+    backoff_after: int | None
+    prefixes: list[str]
+
+    @property
+    def server(self) -> ServerCapacity:
+        """What its health lets it take."""
+        return capacity_of(
+            (self.provider, self.address),
+            self.capacity,
+            failures=self.failures,
+            backoff_after=self.backoff_after,
+            backs_off=self.backs_off,
+        )
+
+
+async def lock_limits(
+    transaction: Transaction, kinds: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
+) -> SharedLimits:
+    """Lock the limits and servers that these kinds need permits of, and the key queues of `keyed_kinds`."""
+    providers = frozenset(kind.provider for kind in kinds if kind.provider is not None)
+    names = {name for kind in kinds for name in kind.limits} | await _limits_above(transaction, providers, covering)
+    rated = {kind.kind for kind in kinds if kind.is_rated}
+    wanted = names | {KEY_QUEUES + kind for kind in (*rated, *keyed_kinds)}
+    rows = await transaction.typed(LimitRow, "lock_limits", sorted(wanted)) if wanted else []
+    transaction.key_queue_limits.update(dict.fromkeys(rated, KeyQueueLimit()) | key_queue_limits(rows))
+    pool = await transaction.typed(PoolRow, "lock_pools", sorted(providers)) if providers else []
+    covering[providers] = _above(pool[0].prefixes if pool else [], [row.address for row in pool])
+    if not covering[providers] <= names:
+        raise Contention("the servers or their limits have changed since the last claim")
+    values = {row.name: row.value for row in rows if row.name in names}
+    return SharedLimits(values, [row.server for row in pool])
+
+
+async def _limits_above(transaction: Transaction, providers: frozenset[str], covering: Covering) -> frozenset[str]:
+    if providers and providers not in covering:
+        prefixes = [row["name"] for row in await transaction.rows("prefixes")]
+        addresses = [row["address"] for row in await transaction.rows("addresses", sorted(providers))]
+        covering[providers] = _above(prefixes, addresses)
+    return covering.get(providers, frozenset())
+
+
+def _above(prefixes: Iterable[str], addresses: Sequence[str]) -> frozenset[str]:
+    return frozenset(prefix for prefix in prefixes if any(covers(prefix, address) for address in addresses))

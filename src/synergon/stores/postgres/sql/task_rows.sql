@@ -1,0 +1,138 @@
+-- name: running_tasks
+SELECT {LiveTask} FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
+
+-- name: live_tasks
+SELECT {LiveTask} FROM {schema}.task WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+
+-- name: final_tasks
+SELECT {FinalTask} FROM {schema}.history WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+
+-- name: finished_claims
+SELECT id, finished_no AS claim_no, state, kind FROM {schema}.history WHERE id = ANY ($1) AND finished_no IS NOT NULL
+UNION ALL
+SELECT id, finished_no, state, kind FROM {schema}.task WHERE id = ANY ($1) AND finished_no IS NOT NULL
+
+-- name: end
+-- Moves rows to the history. Which ids, and with what, are parallel arrays, in the order of ids.
+WITH ended AS (
+    DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
+)
+INSERT INTO {schema}.history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
+)
+SELECT
+    id, kind, queue, $3, $4, priority, run_at, payload, ($2::text[])[width_bucket(id, $1::bigint[])], attempts,
+    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key,
+    cancel_requested, overdue, enqueued_at, started_at, statement_timestamp(), expires_at, overrides, tags, meta,
+    progress, errors, limit_key, group_id, is_command, target, provider, requirements
+FROM ended
+
+-- name: tally
+INSERT INTO {schema}.tally (queue, kind, state, shard, count)
+SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
+    AS new (queue, kind, state, count)
+ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
+
+-- name: release
+-- It holds no permit any more; its server stays, as the last one.
+UPDATE {schema}.task
+SET state = CASE
+        WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'
+    END,
+    limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
+    run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
+    node_id = NULL, overdue = false, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
+    protected_until = CASE
+        WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', protected_until) ELSE protected_until
+    END
+WHERE id = $1 AND state || '' = 'running'
+RETURNING state
+
+-- name: charge
+UPDATE {schema}.task
+SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
+WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_errors
+UPDATE {schema}.task SET errors = $2 WHERE id = $1
+
+-- name: report
+UPDATE {schema}.task SET progress = coalesce($3, progress), overdue = overdue OR $4
+WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
+
+-- name: request_cancel
+UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
+
+-- name: delete_live
+DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'
+
+-- name: delete_final
+DELETE FROM {schema}.history WHERE id = $1
+
+-- name: revive
+INSERT INTO {schema}.task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
+    tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
+)
+SELECT
+    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
+    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
+    provider, requirements
+FROM {schema}.history WHERE id = $1
+ON CONFLICT DO NOTHING
+RETURNING state
+
+-- name: key_holder
+SELECT {KeyHolder} FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE
+
+-- name: key_holders
+SELECT {KeyHolder} FROM {schema}.task WHERE id = ANY (ARRAY(
+    SELECT holder.id FROM unnest($1::text[], $2::text[]) AS name (kind, key)
+    JOIN {schema}.task AS holder ON holder.kind = name.kind AND holder.key = name.key
+))
+ORDER BY id FOR UPDATE
+
+-- name: reschedule
+UPDATE {schema}.task
+SET run_at = due,
+    state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END,
+    reserved_by = NULL, reserved_until = NULL
+FROM (
+    SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
+    FROM (SELECT now() AS now) AS moment
+) AS clock
+WHERE id = $1 AND state IN ('scheduled', 'ready')
+RETURNING {ChangedTask}
+
+-- name: set_priority
+UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' AND NOT is_command
+RETURNING {ChangedTask}
+
+-- name: expired
+SELECT {LiveTask} FROM {schema}.task
+WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now()
+ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+
+-- name: make_due_ready
+UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
+WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
+    SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
+    ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
+))
+RETURNING {ChangedTask}
+
+-- name: next_due_in
+SELECT ceil(extract(epoch FROM least(
+    (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
+    (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running'),
+    (SELECT min(backs_off_until) FROM {schema}.server WHERE backs_off_until > now())
+) - now()) * 1000000)::bigint
+
+-- name: orphans
+SELECT {LiveTask} FROM {schema}.task
+WHERE state = 'running' AND (
+    node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
+)
+ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED

@@ -1,0 +1,191 @@
+"""Rows of live tasks and of the history: the primitives of `stores.session.TaskRows`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.record import Record, to_datetime
+from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.postgres import new_tasks
+from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.session import NO_RESULTS, ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+
+
+class _PrunedTask(msgspec.Struct, frozen=True):
+    queue: str
+    kind: str
+    ended_no: int
+    """Its place in the order of final events."""
+
+
+class TaskRows:
+    """Tasks of one transaction. What is read is locked, in the order of ids."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
+        """Those of these tasks that run."""
+        return {task.id: task for task in await self._transaction.typed(LiveTask, "running_tasks", list(ids))}
+
+    async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
+        """Those of these tasks that are live."""
+        return {task.id: task for task in await self._transaction.typed(LiveTask, "live_tasks", list(ids))}
+
+    async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
+        """Those of these tasks that are in the history."""
+        return {task.id: task for task in await self._transaction.typed(FinalTask, "final_tasks", list(ids))}
+
+    async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
+        """The last finished claims of these tasks, live or final."""
+        found = await self._transaction.typed(FinishedClaim, "finished_claims", list(ids))
+        return {claim.id: claim for claim in found}
+
+    async def end(
+        self,
+        tasks: Sequence[LiveTask],
+        state: State,
+        reason: Reason | None,
+        *,
+        results: Mapping[int, bytes | None] = NO_RESULTS,
+        by_owner: bool = False,
+    ) -> None:
+        """Move live tasks to the history, and count them when the transaction ends."""
+        transaction = self._transaction
+        ids = sorted(task.id for task in tasks)
+        texts = [_text(results.get(task_id)) for task_id in ids]
+        await transaction.run("end", ids, texts, state, reason, by_owner)
+        if not transaction.profile.changes_several_tables:
+            await transaction.run("remove_ended", ids)
+        for task in tasks:
+            transaction.count(task.queue, task.kind, state, 1)
+
+    async def release(
+        self,
+        task: LiveTask,
+        *,
+        delay: int | None = None,
+        limit_key: str | None = None,
+        protected_for: int = 0,
+        by_owner: bool = False,
+    ) -> State:
+        """Move a running task back among those that wait or are ready; its new state."""
+        return State(
+            await self._transaction.value("release", task.id, delay, by_owner, limit_key, max(protected_for, 0))
+        )
+
+    async def charge(
+        self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
+    ) -> None:
+        """Give attempts back to a running task, count crashes, and replace its list of errors."""
+        await self._transaction.run("charge", task_id, _json(errors), attempts, crashes)
+
+    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
+        """Replace the list of errors of a live task."""
+        await self._transaction.run("set_errors", task_id, _json(errors))
+
+    async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
+        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        return await self._transaction.run("report", task_id, claim_no, _json(progress), is_overdue) == 1
+
+    async def request_cancel(self, task_id: int) -> None:
+        """Mark a running task."""
+        await self._transaction.run("request_cancel", task_id)
+
+    async def delete(self, task_id: int) -> None:
+        """Delete a live task that is not running."""
+        await self._transaction.run("delete_live", task_id)
+
+    async def delete_final(self, task: FinalTask) -> None:
+        """Delete a row of the history, and count it no longer."""
+        await self._transaction.run("delete_final", task.id)
+        self._transaction.count(task.queue, task.kind, task.state, -1)
+
+    async def prune(self, state: State, age: int, limit: int) -> int:
+        """Delete old rows of the history. What others have locked is left for the next time."""
+        transaction = self._transaction
+        if state is State.SUCCEEDED:
+            pruned = await transaction.typed(_PrunedTask, "prune_succeeded", age, limit)
+        else:
+            pruned = await transaction.typed(_PrunedTask, "prune", state, age, limit)
+        last: dict[str, int] = {}
+        for task in pruned:
+            transaction.count(task.queue, task.kind, state, -1)
+            last[task.kind] = max(task.ended_no, last.get(task.kind, task.ended_no))
+        if last:
+            kinds = sorted(last)  # the order in which all transactions lock these rows
+            await transaction.run("note_pruned", state, kinds, [last[kind] for kind in kinds])
+        return len(pruned)
+
+    async def revive(self, task: FinalTask) -> State | None:
+        """Move a row of the history to the live tasks; its new state. None: a live task holds its key."""
+        state: str | None = await self._transaction.value("revive", task.id)
+        if state is None:
+            return None
+        await self.delete_final(task)
+        return State(state)
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert tasks without keys, in one statement."""
+        return await new_tasks.add(self._transaction, tasks)
+
+    async def add_keyed(self, task: NewTask) -> Insertion | None:
+        """Insert a task with a key. None: a live task holds the key."""
+        return await new_tasks.add_keyed(self._transaction, task)
+
+    async def replace(self, holder: KeyHolder, task: NewTask) -> State:
+        """Replace a live task that does not run by a new one; its state."""
+        return await new_tasks.replace(self._transaction, holder.id, task)
+
+    async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
+        """The live task that holds a key."""
+        found = await self._transaction.typed(KeyHolder, "key_holder", kind, key)
+        return found[0] if found else None
+
+    async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
+        """The live tasks that hold these keys."""
+        kinds, keys = zip(*names, strict=True) if names else ((), ())
+        found = await self._transaction.typed(KeyHolder, "key_holders", list(kinds), list(keys))
+        return {(holder.kind, holder.key): holder for holder in found}
+
+    async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
+        """Change when a scheduled or ready task is due."""
+        moment = None if run_at is None else to_datetime(run_at)
+        changed = await self._transaction.typed(ChangedTask, "reschedule", task_id, moment, delay)
+        return changed[0] if changed else None
+
+    async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
+        """Change the priority of a task that is live, not running and not a command."""
+        changed = await self._transaction.typed(ChangedTask, "set_priority", task_id, priority)
+        return changed[0] if changed else None
+
+    async def expired(self, limit: int) -> list[LiveTask]:
+        """Tasks whose time to start is over."""
+        return await self._transaction.typed(LiveTask, "expired", limit)
+
+    async def make_due_ready(self, limit: int) -> list[ChangedTask]:
+        """Move due tasks from `scheduled` to `waiting` (if they have a limit key) or `ready`."""
+        return await self._transaction.typed(ChangedTask, "make_due_ready", limit)
+
+    async def next_due_in(self) -> int | None:
+        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        next_in: int | None = await self._transaction.value("next_due_in")
+        return None if next_in is None else max(next_in, 0)
+
+    async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
+        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        return await self._transaction.typed(LiveTask, "orphans", list(dead), limit)
+
+
+def _text(result: bytes | None) -> str | None:
+    return None if result is None else result.decode()
+
+
+def _json(value: Record | Sequence[Record] | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

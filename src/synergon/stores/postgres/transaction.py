@@ -1,0 +1,114 @@
+"""One transaction: a connection, its profile with the statements of its schema, the shard of its tallies, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from synergon.model.lifecycle import State
+from synergon.stores.session import KeyQueueLimit, ServerHealth, ServerName, SharedLimits, Touched
+from synergon.stores.typed_rows import Row, field_names, row_reader
+
+if TYPE_CHECKING:
+    from synergon.stores.postgres.profile import Profile
+    from synergon.stores.postgres.ready_rows import ClaimState
+
+ReadyGroups = dict[tuple[str, str, str], int]
+"""How many ended tasks of which queue, kind and state came or went."""
+
+
+class Transaction:
+    """Runs named statements on one connection.
+
+    `key_queue_limits` are those of the kinds whose key queues are locked, `locked_groups` the groups.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_queues",
+        "_ready_groups",
+        "_sql",
+        "claim",
+        "is_callers",
+        "key_queue_limits",
+        "locked_groups",
+        "locked_limits",
+        "profile",
+        "server_health",
+        "shard",
+        "touched",
+    )
+
+    def __init__(
+        self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int, *, is_callers: bool = False
+    ) -> None:
+        self.profile = profile
+        self.is_callers = is_callers
+        """It is a caller's own transaction, which may be held for long: nothing may be locked that others need."""
+        self.touched = Touched()
+        self.key_queue_limits: dict[str, KeyQueueLimit] = {}
+        self.locked_groups: set[int] = set()
+        self.locked_limits: SharedLimits | None = None
+        """What an exchange has locked for its claim."""
+        self.claim: ClaimState | None = None
+        """What a claim remembers between its statements."""
+        self.server_health: dict[ServerName, ServerHealth | None] = {}
+        """The servers whose health was asked for; None: it is no news, and not locked."""
+        self._connection = connection
+        self._sql = sql
+        self.shard = shard
+        """Where it counts."""
+        self._ready_groups: ReadyGroups = {}
+        self._queues: set[str] = set()
+
+    async def rows(self, name: str, *parameters: Any) -> list[Any]:
+        """All rows of the named statement."""
+        rows: list[Any] = await self._connection.fetch(self._sql[name], *parameters)
+        return rows
+
+    async def typed(self, row_type: type[Row], name: str, *parameters: Any) -> list[Row]:
+        """All rows of the named statement as structs, whose fields are its columns."""
+        rows = await self.rows(name, *parameters)
+        if not rows:
+            return []
+        # Rows of a caller's driver have no names; those of our own connections are checked.
+        columns = field_names(row_type) if self.is_callers else tuple(rows[0].keys())
+        read = row_reader(row_type, columns)
+        return [read(row) for row in rows]
+
+    async def ids(self, name: str, *parameters: Any) -> list[int]:
+        """The only column of the named statement: ids."""
+        return [task_id for (task_id,) in await self.rows(name, *parameters)]
+
+    async def row(self, name: str, *parameters: Any) -> Any:
+        """The first row of the named statement, or None."""
+        return await self._connection.fetchrow(self._sql[name], *parameters)
+
+    async def value(self, name: str, *parameters: Any) -> Any:
+        """The first value of the named statement."""
+        return await self._connection.fetchval(self._sql[name], *parameters)
+
+    async def run(self, name: str, *parameters: Any) -> int:
+        """Run the named statement; how many rows it changed."""
+        status: str = await self._connection.execute(self._sql[name], *parameters)
+        return int(status.rpartition(" ")[2])
+
+    def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
+        """Note that ended tasks came or went."""
+        ready_group = (queue, kind, str(state))
+        self._ready_groups[ready_group] = self._ready_groups.get(ready_group, 0) + number
+
+    def note_queues(self, queues: Iterable[str]) -> None:
+        """Note queues that may be new."""
+        self._queues.update(queues)
+
+    async def flush(self) -> None:
+        """Write the notes; last, because others wait for these rows, and in one order, so that none wait in a ring."""
+        if self._queues:
+            await self.rows("add_queues", sorted(self._queues))
+            self._queues.clear()
+        ready_groups = sorted((ready_group, number) for ready_group, number in self._ready_groups.items() if number)
+        self._ready_groups.clear()
+        if ready_groups:
+            queues, kinds, states = zip(*(ready_group for ready_group, _ in ready_groups), strict=True)
+            await self.run("tally", queues, kinds, states, [number for _, number in ready_groups], self.shard)

@@ -1,0 +1,229 @@
+"""The claim where more than the slots of a node decides: requirements, limits, servers, rates, commands, reservations.
+
+The rule locks the limits and servers that the request needs, counts the permits that running tasks hold, reads no more
+ready tasks than the node could take, and plans with `claim_plan`. The permits of a task are written into its row when
+it is taken, and nowhere else: the usage of a limit is the number of running rows that name it.
+
+Where claims run beside each other, another one may have been quicker to take a planned task. The rule then plans again
+without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from synergon.errors import LeaseLost
+from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
+from synergon.stores.rules import key_queues, reservations
+from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
+from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
+from synergon.stores.rules.shared_capacity import SharedCapacity
+from synergon.stores.session import Session, SharedLimits
+
+PLANS: Final = 8
+"""How often a claim plans, if other claims were quicker each time."""
+
+READ_FOR_TARGETS: Final = 1000
+"""How many tasks of a group are read if some are for one server only, and how many commands for each server: behind a
+task that cannot run now there may be one that can."""
+
+
+async def claim(session: Session, request: ClaimRequest, groups: Collection[ReadyGroupName]) -> Claims:
+    """Take the first tasks in claim order that fit the node and get a permit of everything that they need.
+
+    `groups` are the ready groups of the requested kinds.
+    """
+    needed = without_idle_kinds(request, groups)
+    limits = await session.ready.lock_limits(needed.kinds)
+    started: dict[ReadyTask, Claim] = {}
+    claims, unfit = Claims(), set[str]()
+    for _ in range(PLANS):
+        plan = await _plan(session, _without_started(needed, started), groups, limits)
+        unfit |= plan.unfit
+        taken = {one.id: one for one in await session.ready.take(request.node_id, plan.taken)} if plan.taken else {}
+        started |= {entry.task: taken[entry.task.id] for entry in plan.taken if entry.task.id in taken}
+        is_complete = len(taken) == len(plan.taken)
+        if not is_complete and not started:
+            is_cordoned = await session.ready.is_cordoned(request.node_id)
+            if is_cordoned is not False:
+                return rejected(request.node_id, is_cordoned=is_cordoned)
+        if is_complete and plan.reserved is not None:
+            claims.reserved = await reservations.reserve(session, request, plan.reserved)
+            is_complete = claims.reserved is not None
+        if is_complete:
+            break
+    await _charge_rates(session, request, started.values())
+    if request.reserved_task is not None and all(task.id != request.reserved_task for task in started):
+        claims.reserved = await reservations.renew(session, request, plan)
+    claims.extend(started[task] for task in sorted(started, key=plan.order))
+    claims.unfit = frozenset(unfit)
+    return claims
+
+
+def rejected(node_id: str, *, is_cordoned: bool | None) -> Claims:
+    """The answer to a node that may not claim. Without a lease (None) it may be dead by the store's clock: that is an
+    error."""
+    if is_cordoned is None:
+        raise LeaseLost(f"node {node_id} has no live lease, so it may not claim; start it again as a new node")
+    claims = Claims()
+    claims.is_cordoned = True
+    return claims
+
+
+async def _charge_rates(session: Session, request: ClaimRequest, started: Iterable[Claim]) -> None:
+    rated = {kind.kind for kind in request.kinds if kind.is_rated}
+    starts = Counter((one.kind, one.limit_key) for one in started if one.kind in rated and one.limit_key is not None)
+    if starts:
+        await key_queues.charge_starts(session, starts)
+        await draw(session)
+
+
+# ---------------------------------------------------------------- the request
+
+
+def kinds_to_look_for(request: ClaimRequest) -> list[KindRequest]:
+    """The kinds of which something might be taken, and that of the reserved task, which is renewed although its kind
+    has no slot."""
+    least = 1 if request.reserved_task is None else 0
+    return [kind for kind in request.kinds if kind.count >= least]
+
+
+def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
+    """The request without kinds that have no ready task: nothing is locked for them. Commands of a provider whose
+    servers are locked anyway stay: a command that came after the groups were read goes before all tasks, too."""
+    kinds = kinds_to_look_for(request)
+    ready = {kind for kind, _, _ in groups}
+    locked = {kind.provider for kind in kinds if kind.kind in ready} - {None}
+    reserved = (kind for kind in kinds if kind.kind in ready or (kind.is_command and kind.provider in locked))
+    return replace(request, kinds=tuple(reserved))
+
+
+def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> ClaimRequest:
+    """What is left of the request when these tasks are taken."""
+    if not started:
+        return request
+    kinds = {kind.kind: kind for kind in request.kinds}
+    numbers = Counter(task.kind for task in started)
+    costs = [requirements_of(kinds[task.kind], task.requirements).cost for task in started]
+    free = dict(request.free)
+    for cost in costs:
+        for name, amount in cost.items():
+            free[name] = free.get(name, 0) - amount
+    return replace(
+        request,
+        kinds=tuple(replace(kind, count=kind.count - numbers[kind.kind]) for kind in request.kinds),
+        limit=request.limit - sum(numbers[kind.kind] for kind in request.kinds if not kind.is_command),
+        free=free,
+        shares=(*request.shares, *filter(None, costs)),
+        held={} if any(task.id == request.reserved_task for task in started) else request.held,
+    )
+
+
+# ---------------------------------------------------------------- candidates
+
+
+async def _plan(
+    session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName], limits: SharedLimits
+) -> ClaimPlan:
+    """Read candidates and decide about each. Where nodes share limits or servers, the held permits are read first."""
+    # What is held for the reserved task is free again when that is taken, so more tasks may follow it.
+    node = NodeCapacity(replace(request, held={}))
+    most = _most_by_node(request, node, groups)
+    if limits.values or limits.servers:
+        numbers = {group: min(number, session.ready.reads_ahead) for group, number in most.items()}
+        held, tasks = await session.ready.held_permits(request, numbers)
+    else:
+        numbers, held = dict(most), []
+        tasks = await session.ready.first(request, numbers) if numbers else []
+    plan = ClaimPlan(request, SharedCapacity(limits.values, limits.servers, held))
+    plan.node.unfit |= node.unfit
+    while again := _most_again(plan, most, numbers, tasks):
+        tasks = [task for task in tasks if task.group not in again]
+        tasks += await session.ready.first(request, again)
+        numbers |= again
+    tasks += await _commands(session, plan)
+    tasks += await _named(session, plan)
+    for task in sorted({task.id: task for task in tasks}.values(), key=plan.order):
+        plan.offer(task)
+    return plan
+
+
+def _most_by_node(
+    request: ClaimRequest, node: NodeCapacity, groups: Iterable[ReadyGroupName]
+) -> dict[ReadyGroupName, int]:
+    """How many tasks of each group to read, as far as the node goes: as many as it could take, and one that it might
+    reserve capacity for or wait for. Groups that do not fit now are read only if capacity may be reserved."""
+    kinds = {kind.kind: kind for kind in request.kinds if not kind.is_command and kind.only is None}
+    most: dict[ReadyGroupName, int] = {}
+    for group in groups:
+        kind = kinds.get(group[0])
+        number = 0 if kind is None else min(kind.count, node.slots(kind) + may_reserve(request))
+        if kind is None or number <= 0:
+            continue
+        requirements = requirements_of(kind, group[2])
+        if node.fit(kind, requirements) is Fit.NEVER:
+            continue
+        share = node.most(kind, requirements)
+        if not share:
+            node.unfit.add(kind.kind)
+        number = min(number, share + 1 if share else may_reserve(request))
+        if number > 0:
+            most[group] = number
+    return most
+
+
+def _most_again(
+    plan: ClaimPlan,
+    most: Mapping[ReadyGroupName, int],
+    numbers: Mapping[ReadyGroupName, int],
+    tasks: Sequence[ReadyTask],
+) -> dict[ReadyGroupName, int]:
+    """How many tasks of a group to read, if that is more than was read and the group has more."""
+    kinds = {kind.kind: kind for kind in plan.request.kinds}
+    counts = Counter(task.group for task in tasks)
+    targeted = {task.group for task in tasks if task.target is not None}
+    again: dict[ReadyGroupName, int] = {}
+    for group, by_node in most.items():
+        kind = kinds[group[0]]
+        number = min(by_node, plan.shared.most(kind))
+        if number <= 0 or counts[group] < numbers[group]:
+            continue
+        if group in targeted and counts[group] >= number and _may_pass_over(plan, kind, group):
+            number = READ_FOR_TARGETS
+        if number > numbers[group]:
+            again[group] = number
+    return again
+
+
+def _may_pass_over(plan: ClaimPlan, kind: KindRequest, group: ReadyGroupName) -> bool:
+    """Whether tasks behind one that does not get its server may be taken."""
+    return kind.provider is not None and plan.node.fit(kind, requirements_of(kind, group[2])) is Fit.NOW
+
+
+async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
+    """The first commands for each server. Those for servers without a permit are not read: however many they are, they
+    hide no other one."""
+    kinds = [kind for kind in plan.request.kinds if kind.is_command and kind.count > 0]
+    providers = sorted({kind.provider for kind in kinds if kind.provider is not None})
+    servers = {provider: plan.shared.open_servers(provider) for provider in providers}
+    kinds = [kind for kind in kinds if kind.provider is None or servers[kind.provider]]
+    return await session.ready.commands(plan.request, kinds, servers, READ_FOR_TARGETS) if kinds else []
+
+
+async def _named(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
+    """The tasks that the request names: the only ones of a kind, and the reserved one, whose permits are held."""
+    request = plan.request
+    only = {kind.kind: kind.only for kind in request.kinds}
+    ids = {task_id for named in only.values() for task_id in named or ()}
+    if request.reserved_task is not None:
+        ids.add(request.reserved_task)
+    tasks = [task for task in await session.ready.among(request, ids) if task.kind in only] if ids else []
+    for task in tasks:
+        if task.id == request.reserved_task and request.reserve_microseconds > 0:
+            plan.hold(task)
+    return [task for task in tasks if (named := only[task.kind]) is None or task.id in named]

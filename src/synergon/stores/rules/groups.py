@@ -1,0 +1,32 @@
+"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `follow_ups`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from synergon.model.groups import NewGroup, OpenedGroup
+from synergon.model.tasks import Moved
+from synergon.stores.rules import follow_ups, insert, operations
+from synergon.stores.session import Session
+
+
+async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
+    """Store a group and its tasks, all or nothing."""
+    followers = [] if new.then is None else [new.then]
+    tasks = [*new.tasks, *followers]
+    await session.locks.for_new_tasks(tasks)
+    holders = await insert.check_keys(session, tasks)
+    group_id = await session.groups.add(new.name)
+    members = [replace(task, group_id=group_id) for task in new.tasks]
+    then = [replace(task, after_group=group_id) for task in followers]
+    inserted = await insert.store(session, [*members, *then], holders)
+    if then:
+        await session.groups.set_then(group_id, inserted[-1].id)
+    session.touched.groups.add(group_id)  # a group without tasks ends at once
+    inserted = insert.with_new_states(inserted, await follow_ups.draw(session))
+    return OpenedGroup(id=group_id, insertions=tuple(inserted[: len(members)]), then=inserted[-1] if then else None)
+
+
+async def cancel_group(session: Session, group_id: int, why: str | None) -> list[Moved]:
+    """Cancel the tasks of a group that have not ended."""
+    return await operations.cancel(session, await session.groups.live_tasks(group_id), why)

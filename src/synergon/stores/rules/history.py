@@ -1,0 +1,27 @@
+"""The history: deletes what is older than the cutoffs."""
+
+from __future__ import annotations
+
+from synergon.model.lifecycle import State
+from synergon.model.tasks import Cutoffs
+from synergon.stores.session import Session
+
+
+async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
+    """Delete at most `limit` final tasks, rates, operator actions and groups each; how many tasks."""
+    ages = {
+        State.SUCCEEDED: cutoffs.succeeded,
+        State.FAILED: cutoffs.failed,
+        State.CANCELLED: cutoffs.cancelled,
+    }
+    pruned = 0
+    for state, age in ages.items():
+        if age is not None and pruned < limit:
+            pruned += await session.tasks.prune(state, age, limit - pruned)
+    await session.key_queues.prune_rates(limit)
+    if cutoffs.audit is not None:
+        await session.audit.prune(cutoffs.audit, limit)
+    known = [age for age in ages.values() if age is not None]
+    if len(known) == len(ages):  # a group is kept as long as its tasks, and some may be kept for ever
+        await session.groups.prune(max(known), limit)
+    return pruned

@@ -1,0 +1,187 @@
+"""Key queues: of the tasks of one kind and limit key, only as many are `ready` or `running` as the limit `key:<kind>`
+allows; the others are `waiting`.
+
+`balance` restores this order from the rows alone, whatever has happened to them, and changes nothing in a key queue
+that is in order. No store keeps counters of its own, so there is nothing to repair.
+
+The key queues are locked meanwhile. Only claims go on beside it, which turn ready into running: a claim may take a task
+that was to be demoted, so the tasks are counted again before others are promoted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from synergon.model.lifecycle import State
+from synergon.stores.rules import rates
+from synergon.stores.rules.shared_capacity import UNLIMITED
+from synergon.stores.session import (
+    KEY_QUEUES_AT_ONCE,
+    ChangedTask,
+    KeyQueueCounts,
+    KeyQueueLimit,
+    KeyQueueName,
+    KeyQueueRows,
+    Moves,
+    RateState,
+    Session,
+)
+
+FEW: Final = 8
+"""How many waiting tasks of each key queue are read together with the counts; more are read by key queue."""
+
+
+async def balance(session: Session, names: Collection[KeyQueueName]) -> Moves:
+    """Put key queues in order; the tasks that this has moved."""
+    rows, moves = session.key_queues, Moves()
+    limits = await rows.limits({kind for kind, _ in names})
+    for some in _parts([name for name in names if limits[name[0]].is_unlimited]):
+        # Tasks of paused queues too: an unlimited key queue has no place to keep for others.
+        _note(moves, await rows.promote_all(some))
+    for some in _parts([name for name in names if not limits[name[0]].is_unlimited]):
+        await _Balance(rows, limits, some, moves).restore()
+    return moves
+
+
+def _parts(names: Sequence[KeyQueueName]) -> Iterator[Sequence[KeyQueueName]]:
+    for start in range(0, len(names), KEY_QUEUES_AT_ONCE):
+        yield names[start : start + KEY_QUEUES_AT_ONCE]
+
+
+def _note(moves: Moves, changed: Iterable[ChangedTask]) -> None:
+    moves.update((task.id, (task.kind, task.state)) for task in changed)
+
+
+class _Allowance(NamedTuple):
+    """What the rate of a key queue allows."""
+
+    starts: int = UNLIMITED
+    """How many tasks may start now."""
+    next_start: int | None = None
+    """When the next task may start, unless a scheduled task of the key queue is due before that."""
+
+
+class _Balance:
+    """Puts key queues in order whose limits allow a certain number or rate."""
+
+    __slots__ = ("_allowances", "_few", "_limits", "_moves", "_names", "_rows")
+
+    def __init__(
+        self, rows: KeyQueueRows, limits: dict[str, KeyQueueLimit], names: Sequence[KeyQueueName], moves: Moves
+    ) -> None:
+        self._rows = rows
+        self._limits = limits
+        self._names = names
+        self._moves = moves
+        self._few = max(min(limits[kind].value or FEW, FEW) for kind, _ in names)
+        self._allowances: dict[KeyQueueName, _Allowance] = {}
+
+    async def restore(self) -> None:
+        """Demote, count again, promote; again, if another transaction has changed one of the tasks."""
+        await self._read_rates()
+        counts = await self._rows.counts(self._names, self._few)
+        if excess := await self._excess(counts):
+            _note(self._moves, await self._rows.demote(excess))
+            counts = await self._rows.counts(self._names, self._few)
+        while kinds := await self._next(counts):
+            promoted = await self._rows.promote(list(kinds))
+            self._moves.update((task_id, (kinds[task_id], State.READY)) for task_id in promoted)
+            if len(promoted) == len(kinds):
+                break
+            counts = await self._rows.counts(self._names, self._few)
+        if self._allowances:
+            await self._postpone(counts)
+
+    async def _read_rates(self) -> None:
+        rated = [name for name in self._names if self._limits[name[0]].rate is not None]
+        for state in await self._rows.rates(rated) if rated else ():
+            name = (state.kind, state.limit_key)
+            self._allowances[name] = self._allowance(state)
+            if state.is_due:
+                # It waits again from here on, woken or not: no task behind it may take its place.
+                _note(self._moves, await self._rows.queue_due(name, state.now))
+
+    def _allowance(self, state: RateState) -> _Allowance:
+        rate = self._limits[state.kind].rate
+        assert rate is not None, "only rates that exist are read"
+        starts = rates.allowed(rate, state.next_at, state.now)
+        if starts > 0:
+            return _Allowance(starts)
+        next_start = rates.next_start(rate, state.next_at, state.now)
+        is_awaited = state.next_scheduled is not None and state.next_scheduled <= next_start
+        return _Allowance(0, None if is_awaited else next_start)
+
+    def _free(self, counts: KeyQueueCounts) -> int:
+        """How many tasks may be ready as far as the number goes."""
+        value = self._limits[counts.kind].value
+        return UNLIMITED if value is None else max(value - counts.running, 0)
+
+    def _allowed(self, counts: KeyQueueCounts) -> int:
+        """How many tasks may be ready."""
+        allowance = self._allowances.get(counts.name)
+        return self._free(counts) if allowance is None else min(self._free(counts), allowance.starts)
+
+    async def _excess(self, found: Iterable[KeyQueueCounts]) -> list[int]:
+        """The ready tasks that have no place."""
+        excess: list[int] = []
+        for counts in found:
+            allowed = self._allowed(counts)
+            if counts.ready > allowed or counts.ready_in_paused > 0 or _is_overtaken(counts):
+                excess += await self._rows.excess(counts.name, allowed)
+        return excess
+
+    async def _next(self, found: Iterable[KeyQueueCounts]) -> dict[int, str]:
+        """The waiting tasks that have a place, and their kinds."""
+        kinds: dict[int, str] = {}
+        for counts in found:
+            wanted = self._allowed(counts) - counts.ready
+            if wanted <= 0 or not counts.first_waiting:
+                continue
+            if wanted > len(counts.first_waiting) == self._few:
+                ids = await self._rows.first_waiting(counts.name, wanted)
+            else:
+                ids = [task_id for _, task_id in counts.first_waiting[:wanted]]
+            kinds.update(dict.fromkeys(ids, counts.kind))
+        return kinds
+
+    async def _postpone(self, found: Iterable[KeyQueueCounts]) -> None:
+        """Where only time holds a key queue back, its first task is due when it may start, and is balanced then."""
+        moments: dict[int, int] = {}
+        for counts in found:
+            next_start = self._allowances.get(counts.name, _Allowance()).next_start
+            if next_start is not None and counts.first_waiting and self._free(counts) > 0:
+                (_, task_id), *_ = counts.first_waiting
+                moments[task_id] = next_start
+        if moments:
+            _note(self._moves, await self._rows.postpone(moments))
+
+
+def _is_overtaken(counts: KeyQueueCounts) -> bool:
+    """Whether a waiting task comes before a ready one in claim order."""
+    return counts.last_ready is not None and bool(counts.first_waiting) and counts.first_waiting[0] < counts.last_ready
+
+
+async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> None:
+    """Charge the rates of key queues for tasks that have started: how many of each."""
+    limits = await session.key_queues.limits({kind for kind, _ in started})
+    moments: dict[KeyQueueName, int] = {}
+    for some in _parts([name for name in started if limits[name[0]].rate is not None]):
+        for state in await session.key_queues.rates(some):
+            name, rate = (state.kind, state.limit_key), limits[state.kind].rate
+            assert rate is not None, "only rates that exist are read"
+            moments[name] = rates.after(rate, state.next_at, state.now, started[name])
+            session.touched.add(*name)
+    if moments:
+        await session.key_queues.set_next_starts(moments)
+
+
+async def touch_kind(session: Session, kind: str) -> None:
+    """Note all key queues of a kind for `follow_ups.draw`."""
+    session.touched.key_queues.update(await session.key_queues.of_kind(kind))
+
+
+async def touch_queue(session: Session, queue: str) -> None:
+    """Note all key queues that have tasks in a queue for `follow_ups.draw`."""
+    session.touched.key_queues.update(await session.key_queues.of_queue(queue))

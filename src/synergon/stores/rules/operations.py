@@ -1,0 +1,170 @@
+"""What operators do to tasks and queues.
+
+A change that is not legal any more changes nothing and is reported. Of a task that is named twice in a list, the second
+entry finds what the first has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
+from synergon.stores.rules.finish import append_error
+from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.key_queues import touch_queue
+from synergon.stores.session import ChangedTask, FinalTask, LiveTask, Moves, Session
+
+
+async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:
+    """End tasks that do not run, and have the nodes cancel those that run."""
+    await session.locks.for_tasks(ids)
+    live, final = await _found(session, ids)
+    for task in live.values():
+        await _prepare_cancel(session, task, why)
+    not_running = {task.id: task for task in live.values() if task.state is not State.RUNNING}
+    if not_running:
+        await session.tasks.end(list(not_running.values()), State.CANCELLED, Reason.CANCELLED)
+    moved = [_cancelled(task_id, live.get(task_id), final.get(task_id), not_running) for task_id in ids]
+    await draw(session)
+    return moved
+
+
+async def _found(session: Session, ids: Sequence[int]) -> tuple[dict[int, LiveTask], dict[int, FinalTask]]:
+    live = await session.tasks.live(ids)
+    others = [task_id for task_id in ids if task_id not in live]
+    return live, await session.tasks.final(others) if others else {}
+
+
+async def _prepare_cancel(session: Session, task: LiveTask, why: str | None) -> None:
+    if why is not None and not task.cancel_requested:
+        await append_error(session, task, ErrorRecord(attempt=0, type="Cancel", message=why))
+    if task.state is State.RUNNING:
+        await session.tasks.request_cancel(task.id)
+    else:
+        session.touched.add(task.kind, task.limit_key, task.group_id)
+
+
+def _cancelled(task_id: int, live: LiveTask | None, final: FinalTask | None, ended: dict[int, LiveTask]) -> Moved:
+    if live is None:
+        return _unchanged(task_id, final)
+    if live.state is State.RUNNING:
+        return Moved(id=task_id, done=True, state=State.RUNNING, kind=live.kind, node_id=live.node_id)
+    is_first = ended.pop(task_id, None) is not None
+    group_id = live.group_id if is_first else None
+    return Moved(id=task_id, done=is_first, state=State.CANCELLED, kind=live.kind, group_id=group_id)
+
+
+def _unchanged(task_id: int, task: LiveTask | FinalTask | None) -> Moved:
+    """Nothing was done to this task, if there is one."""
+    if task is None:
+        return Moved(id=task_id, done=False, state=None)
+    return Moved(id=task_id, done=False, state=task.state, kind=task.kind)
+
+
+async def _rejected(session: Session, task_id: int) -> Moved:
+    """Nothing was done to this task; it is read again."""
+    live, final = await _found(session, [task_id])
+    return _unchanged(task_id, live.get(task_id) or final.get(task_id))
+
+
+async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
+    """Bring tasks of the history back to the live tasks."""
+    await session.locks.for_tasks(ids)
+    final = await session.tasks.final(ids)
+    moved = [await _retry(session, task_id, final.pop(task_id, None)) for task_id in ids]
+    return _with_new_states(moved, await draw(session))
+
+
+async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Moved:
+    if task is None:
+        return await _rejected(session, task_id)
+    state = await session.tasks.revive(task)
+    if state is None:
+        assert task.key is not None, "only a key is in the way"
+        holder = await session.tasks.key_holder(task.kind, task.key)
+        key_holder = None if holder is None else holder.id
+        return Moved(id=task_id, done=False, state=task.state, kind=task.kind, key_holder=key_holder)
+    session.touched.add(task.kind, task.limit_key)
+    return Moved(id=task_id, done=True, state=state, kind=task.kind)
+
+
+def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
+    """A task that joined its key queue may be ready at once."""
+    return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
+
+
+async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
+    """Remove tasks that do not run, live or final."""
+    await session.locks.for_tasks(ids)
+    live, final = await _found(session, ids)
+    moved = [await _delete(session, task_id, live, final) for task_id in ids]
+    await draw(session)
+    return moved
+
+
+async def _delete(session: Session, task_id: int, live: dict[int, LiveTask], final: dict[int, FinalTask]) -> Moved:
+    task = live.get(task_id)
+    if task is not None and task.state is State.RUNNING:
+        return Moved(id=task_id, done=False, state=State.RUNNING, kind=task.kind, node_id=task.node_id)
+    if task is not None:
+        del live[task_id]
+        await session.tasks.delete(task_id)
+        session.touched.add(task.kind, task.limit_key, task.group_id)
+        return Moved(id=task_id, done=True, state=None, kind=task.kind, group_id=task.group_id)
+    if task_id not in final:
+        return Moved(id=task_id, done=False, state=None)
+    ended = final.pop(task_id)
+    await session.tasks.delete_final(ended)
+    return Moved(id=task_id, done=True, state=None, kind=ended.kind)
+
+
+async def reschedule(session: Session, changes: Sequence[Rescheduling]) -> list[Moved]:
+    """Change when tasks are due that are scheduled or ready."""
+    await session.locks.for_tasks([change.id for change in changes])
+    moved = [
+        await _moved(session, change.id, await session.tasks.reschedule(change.id, change.run_at, change.delay))
+        for change in changes
+    ]
+    return _with_new_states(moved, await draw(session))
+
+
+async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> list[Moved]:
+    """Change the priority of tasks that are live, not running and not commands."""
+    await session.locks.for_tasks([change.id for change in changes])
+    moved = [
+        await _moved(session, change.id, await session.tasks.set_priority(change.id, change.priority))
+        for change in changes
+    ]
+    return _with_new_states(moved, await draw(session))
+
+
+async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Moved:
+    if task is None:
+        return await _rejected(session, task_id)
+    session.touched.add(task.kind, task.limit_key)
+    return Moved(id=task_id, done=True, state=task.state, kind=task.kind)
+
+
+async def pause(session: Session, queues: Sequence[str]) -> list[bool]:
+    """Close queues to claims; one that has had no task yet is closed in advance. False: it was closed."""
+    await session.locks.all_key_queues()  # a transaction that balances a key queue knows which queues are paused
+    return await _changed(session, queues, [await session.queues.pause(queue) for queue in queues])
+
+
+async def resume(session: Session, queues: Sequence[str]) -> list[bool]:
+    """Open queues to claims again. False: it was open."""
+    await session.locks.all_key_queues()
+    return await _changed(session, queues, [await session.queues.resume(queue) for queue in queues])
+
+
+async def _changed(session: Session, queues: Sequence[str], done: list[bool]) -> list[bool]:
+    """Tasks of paused queues have no place in their key queues."""
+    for queue, is_changed in zip(queues, done, strict=True):
+        if is_changed:
+            await touch_queue(session, queue)
+    await draw(session)
+    return done

@@ -1,0 +1,70 @@
+"""Operator actions: carries them out, and writes them into the audit with what came of them.
+
+`stores.rules.action_texts` reads their values and words their outcomes.
+"""
+
+from __future__ import annotations
+
+from synergon.model.operator_actions import AuditRecord, NewAction
+from synergon.stores.rules import action_texts, limits, operations, servers
+from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, Rejected
+from synergon.stores.session import Session
+
+
+async def act(session: Session, action: NewAction) -> AuditRecord:
+    """Carry out an action and record it; one that is rejected changes nothing and is recorded, too."""
+    outcome: str | None
+    try:
+        outcome = await _carry_out(session, action)
+    except Rejected as rejection:
+        outcome = rejection.outcome
+    return await session.audit.add(action, outcome)
+
+
+async def _carry_out(session: Session, action: NewAction) -> str | None:
+    """The outcome; None: the node will report it. Raises `Rejected` before anything is changed."""
+    action_texts.check(action)
+    subject = action.subject
+    match action.verb:
+        case "pause":
+            (done,) = await operations.pause(session, [subject])
+            return action_texts.pause_outcome(done=done)
+        case "resume":
+            (done,) = await operations.resume(session, [subject])
+            return action_texts.resume_outcome(done=done)
+        case "set_limit":
+            value = action_texts.limit_value(action)
+            done = await limits.set_limit(session, subject, value)
+            return action_texts.limit_outcome(subject, value, done=done)
+        case "set_servers":
+            pool = action_texts.servers(action)
+            done = await servers.set_servers(session, subject, pool)
+            return action_texts.servers_outcome(subject, pool, done=done)
+        case "cancel":
+            (moved,) = await operations.cancel(session, [action_texts.task_id(action)], action_texts.why(action))
+            return action_texts.cancel_outcome(moved)
+        case _:
+            await _instruct_node(session, action)
+            return None
+
+
+async def _instruct_node(session: Session, action: NewAction) -> None:
+    """Mark the node's row: from the commit on its claims obey, before the node has read the action."""
+    node_id = action.subject
+    has_lease = await session.nodes.lock_lease(node_id)
+    if not has_lease:
+        raise Rejected(NO_NODE if has_lease is None else DEAD_NODE)
+    if action.verb in CORDONING:
+        await session.nodes.cordon(node_id)
+    elif action.verb == "uncordon":
+        await session.nodes.uncordon(node_id)
+
+
+async def action_done(session: Session, action_id: int, outcome: str) -> bool:
+    """Record what a node reports; False: it has been reported."""
+    return await session.audit.set_outcome(action_id, outcome)
+
+
+async def audit(session: Session, limit: int, node_id: str | None) -> list[AuditRecord]:
+    """The latest actions; with `node_id` those that this node has yet to report."""
+    return await (session.audit.latest(limit) if node_id is None else session.audit.open(node_id, limit))

@@ -1,0 +1,29 @@
+"""Reservations: capacity that a node keeps for a task that does not fit yet.
+
+The row of the task says which node has reserved capacity for it, and until when; one node at a time does so. The node
+renews its reservation with each claim, and loses it when the task could not start anyway, for want of a permit.
+"""
+
+from __future__ import annotations
+
+from synergon.model.claims import ClaimRequest, ReservedTask
+from synergon.stores.rules.claim_plan import ClaimPlan, ReadyTask
+from synergon.stores.rules.node_capacity import requirements_of
+from synergon.stores.session import Session
+
+
+async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> ReservedTask | None:
+    """Reserve capacity of the node for a task, or go on to; None: the task is gone, or another node has."""
+    if not await session.ready.reserve(request, task):
+        return None
+    kind = next(kind for kind in request.kinds if kind.kind == task.kind)
+    return ReservedTask(id=task.id, kind=task.kind, requirements=requirements_of(kind, task.requirements))
+
+
+async def renew(session: Session, request: ClaimRequest, plan: ClaimPlan) -> ReservedTask | None:
+    """Renew the reservation that the request names after a claim that did not take the task, or release it."""
+    assert request.reserved_task is not None, "only a request with a reservation renews it"
+    reserved = await reserve(session, request, plan.held_for) if plan.held_for and plan.leaves_permits() else None
+    if reserved is None:
+        await session.ready.release_reservation(request.reserved_task, request.node_id)
+    return reserved

@@ -1,0 +1,62 @@
+"""The health of servers: a server that fails several tasks in a row backs off, and is then tried with one task at a
+time until one succeeds.
+
+Each back-off without a success since the last one is twice as long, up to the cap that the provider declares. Tasks
+that ran when a back-off began do not lengthen it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from synergon.model.outcomes import FencedOutcome
+from synergon.stores.rules.rates import LAST_MOMENT
+from synergon.stores.rules.shared_capacity import ServerCapacity
+from synergon.stores.session import ServerHealth, ServerName, Session
+
+LONGEST_DOUBLING: Final = 62
+"""Doubled this often, any back-off is longer than any cap; and the number stays small."""
+
+
+class _Condition(NamedTuple):
+    failures: int = 0
+    backoffs: int = 0
+    backs_off_until: int | None = None
+
+
+async def note(session: Session, outcomes: Iterable[FencedOutcome]) -> None:
+    """Count outcomes for the servers that their attempts ran on, in this order. Servers that left are ignored."""
+    attempts: dict[ServerName, list[bool]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.server is not None:
+            attempts[outcome.server].append(outcome.is_server_well)
+    if not attempts:
+        return
+    failed = [server for server, successes in attempts.items() if not all(successes)]
+    for server, health in (await session.servers.lock_health(attempts, failed)).items():
+        before = after = _Condition(health.failures, health.backoffs, health.backs_off_until)
+        for is_success in attempts[server]:
+            after = _Condition() if is_success else _failed(after, health)
+        if after != before:
+            await session.servers.set_health(server, *after)
+
+
+def _failed(condition: _Condition, health: ServerHealth) -> _Condition:
+    failures, backoffs, backs_off_until = condition
+    if backs_off_until is not None and backs_off_until > health.now:
+        return condition
+    failures += 1
+    if health.backoff_after is None or failures < health.backoff_after:
+        return _Condition(failures, backoffs, backs_off_until)
+    length = min(health.backoff_first * 2 ** min(backoffs, LONGEST_DOUBLING), health.backoff_cap)
+    return _Condition(failures, backoffs + 1, min(health.now + length, LAST_MOMENT))
+
+
+def capacity_of(
+    server: ServerName, capacity: int | None, *, failures: int, backoff_after: int | None, backs_off: bool
+) -> ServerCapacity:
+    """What the health of a server lets it take: nothing while it backs off, one task at a time after that."""
+    is_suspect = backoff_after is not None and failures >= backoff_after
+    return ServerCapacity(*server, capacity, is_backed_off=backs_off, is_on_trial=is_suspect and not backs_off)

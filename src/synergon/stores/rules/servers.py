@@ -1,0 +1,78 @@
+"""Providers and their servers: what the code declares, and what operators set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import NewProvider, NewServer, ServerRecord
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.record import to_datetime
+from synergon.stores.rules.finish import append_error
+from synergon.stores.rules.follow_ups import draw
+from synergon.stores.session import Session
+
+
+async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
+    """Take over what the code declares, where it differs from its last declaration. The caller draws follow-ups."""
+    declared = {provider.name: _as_json(provider) for provider in providers}
+    known = await session.servers.declared(declared) if declared else {}
+    for provider in sorted(providers, key=lambda provider: provider.name):
+        name = provider.name
+        if known.get(name) != declared[name] and await session.servers.declare(provider, declared[name]):
+            await _replace(session, name, provider.servers)
+
+
+def _as_json(provider: NewProvider) -> str:
+    """The declaration, whatever order its servers are in."""
+    servers = tuple(sorted(provider.servers, key=lambda server: server.address))
+    return msgspec.json.encode(msgspec.structs.replace(provider, servers=servers)).decode()
+
+
+async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]) -> bool:
+    """Change the pool of a provider; False: it is not declared."""
+    if not await session.servers.lock_provider(provider):
+        return False
+    await _replace(session, provider, pool)
+    await draw(session)
+    return True
+
+
+async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -> None:
+    """Change the pool, and end the commands that wait for a server which has left it."""
+    capacities = {server.address: server.capacity for server in pool}
+    await session.servers.replace(provider, capacities)
+    targets = await session.servers.stranded(provider, capacities)
+    if not targets:
+        return
+    commands = await session.tasks.live(targets)
+    stranded = [command for command in commands.values() if command.state is not State.RUNNING]
+    for command in stranded:
+        message = f"{targets[command.id]} is no server of {provider} any more, so the command was not given to it"
+        await append_error(session, command, ErrorRecord(attempt=0, type="ServerRemoved", message=message))
+        session.touched.add(command.kind, command.limit_key, command.group_id)
+    if stranded:
+        await session.tasks.end(stranded, State.FAILED, Reason.ERROR)
+
+
+async def servers(session: Session) -> list[ServerRecord]:
+    """All servers, by provider and address, and removed ones that tasks still run on."""
+    used = {(server.provider, server.address): server.count for server in await session.servers.used()}
+    records = [
+        ServerRecord(
+            provider=row.provider,
+            address=row.address,
+            capacity=row.capacity,
+            in_use=used.pop((row.provider, row.address), 0),
+            failures=row.failures,
+            backs_off_until=None if row.backs_off_until is None else to_datetime(row.backs_off_until),
+        )
+        for row in await session.servers.all()
+    ]
+    records += [
+        ServerRecord(provider=provider, address=address, capacity=0, in_use=count, is_removed=True)
+        for (provider, address), count in used.items()
+    ]
+    return sorted(records, key=lambda record: (record.provider, record.address))

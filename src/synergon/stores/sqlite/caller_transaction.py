@@ -1,0 +1,53 @@
+"""Tasks come in by way of a caller's own transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from synergon.errors import OptionError
+from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.rules.insert import insert
+from synergon.stores.session import drive
+from synergon.stores.sqlite.session import Session
+
+
+def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
+    """Insert inside the caller's own transaction."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
+    text_factory, connection.text_factory = connection.text_factory, str  # what we read is ours, and the rest is theirs
+    try:
+        return _insert_on(connection, path, tasks)
+    finally:
+        connection.text_factory = text_factory
+
+
+def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
+    _check_same_file(connection, path)
+    is_ours = not connection.in_transaction
+    if is_ours:
+        if connection.isolation_level is None or getattr(connection, "autocommit", False) is True:
+            raise OptionError("conn has no transaction open; execute BEGIN on it first, then enqueue, then commit")
+        connection.execute("BEGIN IMMEDIATE")
+    try:
+        transaction = Session(connection)
+        inserted = drive(insert(transaction, tasks))
+        transaction.flush()
+    except BaseException:
+        if is_ours:  # the caller has opened none, and would not know of it
+            connection.rollback()
+        raise
+    return inserted
+
+
+def _check_same_file(connection: sqlite3.Connection, path: Path) -> None:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    files = [Path(row[2]) for row in cursor.execute("PRAGMA database_list") if row[1] == "main" and row[2]]
+    if not files or not path.exists() or not files[0].samefile(path):
+        found = files[0] if files else "a database in memory"
+        raise OptionError(
+            f"conn is a connection to {found}, but the engine's database is {path}; they must be the same"
+        )

@@ -1,0 +1,47 @@
+"""Groups in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from synergon.stores.session import ChangedTask
+from synergon.stores.sqlite.transaction import Transaction, as_json
+
+
+class GroupRows:
+    """The primitives of `stores.session.GroupRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def add(self, name: str) -> int:
+        """Insert a group; its id."""
+        group_id = self._transaction.next_id()
+        self._transaction.run("add_group", group_id, name, self._transaction.now)
+        return group_id
+
+    async def set_then(self, group_id: int, task_id: int) -> None:
+        """Remember the task that follows the group."""
+        self._transaction.run("set_then", task_id, group_id)
+
+    async def open(self, ids: Iterable[int]) -> set[int]:
+        """Those that have not ended."""
+        return set(self._transaction.ids("open_groups", as_json(ids)))
+
+    async def end_empty(self, ids: Iterable[int]) -> list[int]:
+        """End those that have no live task."""
+        return self._transaction.ids("end_empty_groups", self._transaction.now, as_json(ids))
+
+    async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
+        """Release the tasks that waited for these groups."""
+        return self._transaction.typed(ChangedTask, "release_followers", self._transaction.now, as_json(ids))
+
+    async def live_tasks(self, group_id: int) -> list[int]:
+        """The live tasks of a group."""
+        return self._transaction.ids("live_tasks_of_group", group_id)
+
+    async def prune(self, age: int, limit: int) -> None:
+        """Delete old groups that have no task left."""
+        self._transaction.run("prune_groups", self._transaction.now - age, limit)

@@ -1,0 +1,123 @@
+"""The tasks of key queues, and their rates, in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from synergon.model.limits import NewRate
+from synergon.stores.session import (
+    KEY_QUEUES_AT_ONCE,
+    ChangedTask,
+    KeyQueueCounts,
+    KeyQueueLimit,
+    KeyQueueName,
+    RateState,
+)
+from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
+from synergon.stores.typed_rows import Row
+
+SIZES: Final = (1, 4, 16, 64, 256, KEY_QUEUES_AT_ONCE)
+"""A list of key queues is filled up with NULLs to one of these, so that few statements have to be prepared. The names
+are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
+
+_TEXTS: Final = {
+    (name, size): SQL[name].replace("{names}", ", ".join(["(?, ?)"] * size))
+    for name in ("key_queue_counts", "key_queue_rates", "promote_all")
+    for size in SIZES
+}
+
+
+class _LimitRow(msgspec.Struct, frozen=True):
+    """Without a rate, both of its columns are NULL."""
+
+    value: int | None
+    every: int | None
+    burst: int
+
+
+class _NameRow(msgspec.Struct, frozen=True):
+    kind: str
+    limit_key: str
+
+
+class KeyQueueRows:
+    """The primitives of `stores.session.KeyQueueRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
+        """What the limits of these kinds allow."""
+        return {kind: self._limit(kind) for kind in kinds}
+
+    def _limit(self, kind: str) -> KeyQueueLimit:
+        for row in self._transaction.typed(_LimitRow, "key_queue_limit", kind):
+            return KeyQueueLimit(row.value, None if row.every is None else NewRate(every=row.every, burst=row.burst))
+        return KeyQueueLimit()
+
+    async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
+        """Count key queues."""
+        return self._of_names(KeyQueueCounts, "key_queue_counts", names, few)
+
+    def _of_names(self, row_type: type[Row], statement: str, names: Sequence[KeyQueueName], *more: int) -> list[Row]:
+        """The rows of a statement that takes a list of names, and perhaps more."""
+        size = next(size for size in SIZES if size >= len(names))
+        padding: list[Any] = [None] * (2 * (size - len(names)))
+        parameters = [*chain.from_iterable(names), *padding, *more]
+        return self._transaction.typed_select(row_type, _TEXTS[statement, size], parameters)
+
+    async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
+        """The first waiting tasks in claim order."""
+        return self._transaction.ids("first_waiting", *name, limit)
+
+    async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
+        """The ready tasks that are not among the first `allowed`."""
+        kind, limit_key = name
+        return self._transaction.ids("excess", kind=kind, limit_key=limit_key, allowed=allowed)
+
+    async def promote(self, ids: Sequence[int]) -> Sequence[int]:
+        """`waiting` → `ready`. RETURNING would take twice as long as the change, and nothing changes beside it."""
+        self._transaction.run("promote", as_json(ids))
+        return ids
+
+    async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
+        """All waiting tasks → `ready`."""
+        return self._of_names(ChangedTask, "promote_all", names)
+
+    async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
+        """`ready` → `waiting`."""
+        return self._transaction.typed(ChangedTask, "demote", as_json(ids))
+
+    async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
+        """What is remembered of rates."""
+        return self._of_names(RateState, "key_queue_rates", names, self._transaction.now)
+
+    async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
+        """Due tasks → `waiting`."""
+        return self._transaction.typed(ChangedTask, "queue_due", *name, now)
+
+    async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
+        """`waiting` → `scheduled`."""
+        return self._transaction.typed(ChangedTask, "postpone", as_json(moments.items()))
+
+    async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
+        """Replace what rates remember."""
+        self._transaction.run_each("set_next_start", [(*name, moment) for name, moment in moments.items()])
+
+    async def of_kind(self, kind: str) -> list[KeyQueueName]:
+        """The key queues of a kind."""
+        return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_kind", kind=kind)]
+
+    async def of_queue(self, queue: str) -> list[KeyQueueName]:
+        """The key queues that have tasks in a queue."""
+        return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_queue", queue)]
+
+    async def prune_rates(self, limit: int) -> None:
+        """Forget rates of the past."""
+        self._transaction.run("prune_rates", self._transaction.now, limit)

@@ -1,0 +1,47 @@
+"""Limits in the SQLite store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from synergon.model.limits import NewLimit
+from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+from synergon.stores.sqlite.transaction import Transaction
+
+
+class LimitRows:
+    """`stores.session.LimitRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Final = transaction
+
+    async def declared(self, names: Iterable[str]) -> dict[str, str]:
+        """What was declared last."""
+        return self._transaction.declared("declared_limit", names)
+
+    async def exclude_unlimited(self) -> None:
+        """There is no other transaction."""
+
+    async def declare(self, limit: NewLimit, declared: str) -> bool:
+        """Insert or replace a limit."""
+        rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
+        return self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
+
+    async def set_value(self, name: str, value: int | None) -> bool:
+        """Change the value."""
+        return self._transaction.run("set_limit", value, name) == 1
+
+    async def all(self) -> list[LimitRow]:
+        """All limits."""
+        return self._transaction.typed(LimitRow, "limits")
+
+    async def held(self) -> list[PermitCount]:
+        """The permits that running tasks hold."""
+        return self._transaction.typed(PermitCount, "held_permits")
+
+    async def key_queue_totals(self) -> list[KeyQueueTotal]:
+        """Running and waiting tasks of key queues."""
+        return self._transaction.typed(KeyQueueTotal, "key_queue_totals")

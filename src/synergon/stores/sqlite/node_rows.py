@@ -1,0 +1,72 @@
+"""Nodes and their leases in the SQLite store.
+
+A lease is measured by the host's monotonic clock, which every process of one boot shares: the wall clock may step
+either way without ending one, and a lease from before a reboot is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from synergon.model.process_identity import BOOT_ID
+from synergon.stores.session import DeadNode
+from synergon.stores.sqlite.transaction import Transaction, as_json, steady_now
+
+OVER: Final = -1
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The lease of a node."""
+
+    id: str
+    is_stopping: bool
+    leased_until: int
+    lease: int
+    boot_id: str
+
+    @property
+    def left(self) -> int:
+        """Microseconds until it is over; not positive: it is."""
+        return lease_remaining(self.leased_until, self.lease, self.boot_id)
+
+
+def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
+    """Microseconds until a lease is over; not positive: it is."""
+    left = leased_until - steady_now()
+    # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
+    return left if boot_id == BOOT_ID and left <= lease else OVER
+
+
+class NodeRows:
+    """`stores.session.NodeRows`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Final = transaction
+
+    async def lock_lease(self, node_id: str) -> bool | None:
+        """Whether the lease is live."""
+        found = self._transaction.typed(Lease, "lease", node_id)
+        return found[0].left > 0 if found else None
+
+    async def cordon(self, node_id: str) -> None:
+        """The node may claim nothing."""
+        self._transaction.run("cordon", self._transaction.now, node_id)
+
+    async def uncordon(self, node_id: str) -> None:
+        """The node may claim again."""
+        self._transaction.run("uncordon", node_id)
+
+    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
+        """Nodes whose lease is over, and those of `gone`."""
+        leases = self._transaction.typed(Lease, "leases")
+        return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
+
+    async def delete_idle(self, dead: Collection[str]) -> None:
+        """Delete dead nodes that hold no running task."""
+        if dead:
+            self._transaction.run("delete_idle_nodes", as_json(dead))

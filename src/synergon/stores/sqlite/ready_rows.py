@@ -1,0 +1,222 @@
+"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`).
+
+A ready group is one range of an index, in claim order. Groups that were not requested, or that the node cannot run, are
+never read. The write lock is held, so what is read here stays true until the commit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.stores.rules.claim import kinds_to_look_for
+from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
+from synergon.stores.rules.node_capacity import may_reserve
+from synergon.stores.rules.server_health import capacity_of
+from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity
+from synergon.stores.session import ClaimableGroups, Names, SharedLimits
+from synergon.stores.sqlite.node_rows import lease_remaining
+from synergon.stores.sqlite.transaction import Transaction, as_json
+
+
+class ReadyRow(msgspec.Struct, frozen=True):
+    """A ready task, as far as a claim needs it."""
+
+    id: int
+    priority: int
+    kind: str
+    queue: str
+    requirements: str
+    target: str | None
+    server: str | None
+    attempts: int
+    run_at: int
+    reserved_by: str | None
+    reserved_until: int | None
+
+
+class PermitRow(msgspec.Struct, frozen=True):
+    """What a running task holds."""
+
+    limits: Names
+    provider: str | None
+    server: str | None
+    slot: int | None
+
+
+class PoolRow(msgspec.Struct, frozen=True):
+    """A server, and what decides about its health."""
+
+    provider: str
+    address: str
+    capacity: int | None
+    failures: int
+    backs_off_until: int | None
+    backoff_after: int | None
+
+    def capacity_at(self, now: int) -> ServerCapacity:
+        """What its health lets it take."""
+        return capacity_of(
+            (self.provider, self.address),
+            self.capacity,
+            failures=self.failures,
+            backoff_after=self.backoff_after,
+            backs_off=self.backs_off_until is not None and self.backs_off_until > now,
+        )
+
+
+class LeaseRow(msgspec.Struct, frozen=True):
+    """The lease of a node, and since when it is cordoned."""
+
+    leased_until: int
+    lease: int
+    boot_id: str
+    cordoned_at: int | None
+
+    @property
+    def is_cordoned(self) -> bool | None:
+        """None: the lease is over."""
+        is_live = lease_remaining(self.leased_until, self.lease, self.boot_id) > 0
+        return self.cordoned_at is not None if is_live else None
+
+
+class ReadyRows:
+    """The primitives over statements."""
+
+    __slots__ = ("_transaction",)
+
+    reads_ahead: Final = 0
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def groups(self, request: ClaimRequest) -> ClaimableGroups:
+        """The lease of the node, and the ready groups of the requested kinds."""
+        is_cordoned = await self.is_cordoned(request.node_id)
+        if is_cordoned is not False:
+            return ClaimableGroups(is_cordoned, [])
+        return ClaimableGroups(False, ready_groups(self._transaction, kinds_to_look_for(request), request.queues))
+
+    async def is_cordoned(self, node_id: str) -> bool | None:
+        """Whether the node is cordoned; None: it has no live lease."""
+        return self._is_cordoned(node_id)
+
+    async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
+        """Read all limits, and the servers of these kinds; nothing if the kinds need no permits."""
+        providers = {kind.provider for kind in kinds if kind.provider is not None}
+        if not providers and not any(kind.limits for kind in kinds):
+            return SharedLimits({}, [])
+        servers = self._transaction.typed(PoolRow, "servers_of", as_json(providers))
+        return SharedLimits(
+            dict(self._transaction.rows("limit_values")),
+            [server.capacity_at(self._transaction.now) for server in servers],
+        )
+
+    async def held_permits(
+        self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
+    ) -> tuple[list[HeldPermits], list[ReadyTask]]:
+        """The permits that running tasks hold, and what `first` finds."""
+        rows = self._transaction.typed(PermitRow, "running_permits")
+        held = [HeldPermits(row.limits, row.provider, row.server, row.slot) for row in rows]
+        return held, await self.first(request, numbers)
+
+    async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
+        """The first tasks of each ready group, by one statement for each."""
+        found: list[ReadyTask] = []
+        for group, number in numbers.items():
+            if number > 0:
+                found += self._tasks(request, "first_ready", *group, self._transaction.now, number)
+        return found
+
+    async def commands(
+        self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
+    ) -> list[ReadyTask]:
+        """The first commands for any server and for these servers."""
+        found: list[ReadyTask] = []
+        for kind in kinds:
+            wanted = {None, *servers.get(kind.provider or "", ())}
+            for (target,) in self._transaction.rows("wanted_servers", kind=kind.kind):
+                if target in wanted:
+                    found += self._tasks(request, "ready_commands", kind.kind, target, self._transaction.now, limit)
+        return found
+
+    async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
+        """Those of these tasks that are ready, in open queues of the request."""
+        found = self._tasks(request, "ready_among", as_json(ids), self._transaction.now)
+        return [task for task in found if request.queues is None or task.queue in request.queues]
+
+    async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
+        """All of these tasks → `running`."""
+        entries = as_json((task.id, grant.holds, grant.provider, grant.server, grant.slot) for task, grant in taken)
+        return self._transaction.typed(Claim, "take", node_id=node_id, now=self._transaction.now, taken=entries)
+
+    async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
+        """Reserve capacity of the node for a task that was read in this transaction."""
+        reservation = self._transaction.row("reservation", task.id)
+        if self._is_reserved_elsewhere(request, *reservation):
+            return False
+        until = self._transaction.now + request.reserve_microseconds
+        self._transaction.run("reserve", request.node_id, until, task.id)
+        return True
+
+    async def release_reservation(self, task_id: int, node_id: str) -> None:
+        """The node reserves no capacity for the task from here on."""
+        self._transaction.run("release_reservation", task_id, node_id)
+
+    def _tasks(self, request: ClaimRequest, statement: str, *parameters: Any) -> list[ReadyTask]:
+        return [self._task(request, row) for row in self._transaction.typed(ReadyRow, statement, *parameters)]
+
+    def _task(self, request: ClaimRequest, row: ReadyRow) -> ReadyTask:
+        avoid = server_to_avoid(row.server, row.attempts)
+        is_reservable = (
+            may_reserve(request)
+            and row.run_at <= self._transaction.now - (request.patience or 0)
+            and not self._is_reserved_elsewhere(request, row.reserved_by, row.reserved_until)
+        )
+        return ReadyTask(row.id, row.priority, row.kind, row.queue, row.requirements, row.target, avoid, is_reservable)
+
+    def _is_reserved_elsewhere(
+        self, request: ClaimRequest, reserved_by: str | None, reserved_until: int | None
+    ) -> bool:
+        """Whether a node other than this one, which is alive and not cordoned, has reserved capacity for a task."""
+        if reserved_by is None or reserved_by == request.node_id:
+            return False
+        if reserved_until is None or reserved_until <= self._transaction.now:
+            return False
+        return self._is_cordoned(reserved_by) is False
+
+    def _is_cordoned(self, node_id: str) -> bool | None:
+        found = self._transaction.typed(LeaseRow, "lease_and_cordon", node_id)
+        return found[0].is_cordoned if found else None
+
+
+def ready_groups(
+    transaction: Transaction, kinds: Sequence[KindRequest], queues: frozenset[str] | None
+) -> list[ReadyGroupName]:
+    """All ready groups of these kinds in queues that were asked for and are not paused; those of commands in every
+    queue."""
+    paused = {name for (name,) in transaction.rows("paused_queues")}
+    asked = kinds if len(kinds) == 1 else _with_tasks(transaction, {kind.kind: kind for kind in kinds})
+    return [
+        (kind.kind, queue, requirements)
+        for kind in asked
+        for queue, requirements in transaction.rows("groups_of_kind", kind=kind.kind)
+        if kind.is_command or (queue not in paused and (queues is None or queue in queues))
+    ]
+
+
+def _with_tasks(transaction: Transaction, kinds: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
+    """From each kind that has ready tasks to the next one that is asked for: kinds without tasks cost nothing."""
+    names, number = sorted(kinds), 0
+    while number < len(names):
+        (found,) = transaction.row("next_kind", names[number])
+        if found is None:
+            return
+        number = bisect_left(names, found, number)
+        if number < len(names) and names[number] == found:
+            yield kinds[found]
+            number += 1

@@ -1,0 +1,130 @@
+-- name: running_tasks
+SELECT {LiveTask} FROM synergon_task WHERE id IN (SELECT value FROM json_each(?)) AND state = 'running'
+
+-- name: live_tasks
+SELECT {LiveTask} FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: final_tasks
+SELECT {FinalTask} FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: finished_claims
+SELECT id, finished_no AS claim_no, state, kind FROM synergon_history
+WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_no IS NOT NULL
+UNION ALL
+SELECT id, finished_no, state, kind FROM synergon_task
+WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_no IS NOT NULL
+
+-- name: end
+-- One statement for a whole batch of pairs [id, result].
+INSERT INTO synergon_history (
+    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
+    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
+    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
+)
+SELECT
+    task.id, kind, queue, ?, ?, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
+    max_attempts, crashes, claim_no, CASE WHEN ? THEN claim_no ELSE finished_no END, node_id, server, task.key,
+    cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags, meta, progress, errors,
+    limit_key, group_id, is_command, target, provider, requirements
+FROM json_each(?) AS ended CROSS JOIN synergon_task AS task
+WHERE task.id = json_extract(ended.value, '$[0]')
+
+-- name: delete_live
+DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: delete_final
+DELETE FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: tally
+INSERT INTO synergon_tally (queue, kind, state, count) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
+
+-- name: untally
+UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
+
+-- name: release
+-- It holds no permit any more; its server stays, as the last one.
+UPDATE synergon_task
+SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
+    overdue = 0, holds = NULL, slot = NULL, finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,
+    protected_until = CASE
+        WHEN :protected_until IS NULL THEN protected_until ELSE max(coalesce(protected_until, 0), :protected_until)
+    END
+WHERE id = :id AND state = 'running'
+
+-- name: charge
+UPDATE synergon_task
+SET attempts = max(attempts - ?, 0), crashes = crashes + ?, errors = coalesce(?, errors)
+WHERE id = ? AND state = 'running'
+
+-- name: set_errors
+UPDATE synergon_task SET errors = ? WHERE id = ?
+
+-- name: report
+UPDATE synergon_task SET progress = coalesce(?, progress), overdue = overdue OR ?
+WHERE id = ? AND claim_no = ? AND state = 'running'
+
+-- name: request_cancel
+UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
+
+-- name: revive
+INSERT INTO synergon_task (
+    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
+    tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
+)
+SELECT
+    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts,
+    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
+    provider, requirements
+FROM synergon_history WHERE id = ?
+ON CONFLICT DO NOTHING
+RETURNING {ChangedTask}
+
+-- name: key_holder
+SELECT {KeyHolder} FROM synergon_task WHERE kind = ? AND key = ?
+
+-- name: key_holders
+-- Of pairs [kind, key].
+SELECT {KeyHolder} FROM synergon_task WHERE id IN (
+    SELECT task.id FROM json_each(?) AS name CROSS JOIN synergon_task AS task
+    WHERE task.kind = json_extract(name.value, '$[0]') AND task.key = json_extract(name.value, '$[1]')
+)
+
+-- name: reschedule
+UPDATE synergon_task
+SET run_at = :due, reserved_by = NULL, reserved_until = NULL,
+    state = CASE WHEN :due > :now THEN 'scheduled' WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
+WHERE id = :id AND state IN ('scheduled', 'ready')
+RETURNING {ChangedTask}
+
+-- name: set_priority
+UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
+RETURNING {ChangedTask}
+
+-- name: expired
+SELECT {LiveTask} FROM synergon_task
+WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- name: make_due_ready
+UPDATE synergon_task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
+WHERE state = 'scheduled' AND id IN (
+    SELECT id FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
+)
+RETURNING {ChangedTask}
+
+-- name: next_due
+SELECT min(moment) FROM (
+    SELECT min(run_at) AS moment FROM synergon_task WHERE state = 'scheduled'
+    UNION ALL
+    SELECT min(expires_at) FROM synergon_task WHERE expires_at IS NOT NULL AND state <> 'running'
+    UNION ALL
+    SELECT min(backs_off_until) FROM synergon_server WHERE backs_off_until > ?
+)
+
+-- name: orphans
+SELECT {LiveTask} FROM synergon_task
+WHERE state = 'running' AND (
+    node_id IN (SELECT value FROM json_each(?))
+    OR NOT EXISTS (SELECT 1 FROM synergon_node WHERE synergon_node.id = synergon_task.node_id)
+)
+ORDER BY id LIMIT ?

@@ -1,0 +1,200 @@
+"""Rows of live tasks and of the history: the primitives of `stores.session.TaskRows`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.session import NO_RESULTS, ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.sqlite.new_tasks import add, replace
+from synergon.stores.sqlite.transaction import Transaction, as_json
+
+_encode: Final = msgspec.json.encode
+
+
+class _OldTask(msgspec.Struct, frozen=True):
+    id: int
+    queue: str
+    kind: str
+    finished_at: int
+
+
+class TaskRows:
+    """Tasks of one transaction, which nobody else changes meanwhile: SQLite has one writer at a time."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
+        """Those of these tasks that run."""
+        return {task.id: task for task in self._transaction.typed(LiveTask, "running_tasks", as_json(ids))}
+
+    async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
+        """Those of these tasks that are live."""
+        return {task.id: task for task in self._transaction.typed(LiveTask, "live_tasks", as_json(ids))}
+
+    async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
+        """Those of these tasks that are in the history."""
+        return {task.id: task for task in self._transaction.typed(FinalTask, "final_tasks", as_json(ids))}
+
+    async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
+        """The last finished claims of these tasks, live or final."""
+        found = self._transaction.typed(FinishedClaim, "finished_claims", ids=as_json(ids))
+        return {claim.id: claim for claim in found}
+
+    async def end(
+        self,
+        tasks: Sequence[LiveTask],
+        state: State,
+        reason: Reason | None,
+        *,
+        results: Mapping[int, bytes | None] = NO_RESULTS,
+        by_owner: bool = False,
+    ) -> None:
+        """Move live tasks to the history, and count them: two statements for all of them, and one for each queue and
+        kind, because to start a statement costs more than its rows do."""
+        transaction = self._transaction
+        ended = [(task.id, _text(results.get(task.id))) for task in tasks]
+        transaction.run("end", state.value, reason, by_owner, transaction.now, as_json(ended))
+        transaction.run("delete_live", as_json(task.id for task in tasks))
+        for (queue, kind), count in Counter((task.queue, task.kind) for task in tasks).items():
+            transaction.run("tally", queue, kind, state.value, count)
+
+    async def release(
+        self,
+        task: LiveTask,
+        *,
+        delay: int | None = None,
+        limit_key: str | None = None,
+        protected_for: int = 0,
+        by_owner: bool = False,
+    ) -> State:
+        """Move a running task back among those that wait or are ready; its new state."""
+        now = self._transaction.now
+        if delay is not None and delay > 0:
+            state = State.SCHEDULED
+        else:
+            state = State.READY if limit_key is None and task.limit_key is None else State.WAITING
+        self._transaction.run(
+            "release",
+            id=task.id,
+            state=state.value,
+            run_at=None if delay is None else now + delay,
+            limit_key=limit_key,
+            protected_until=now + protected_for if protected_for > 0 else None,
+            by_owner=by_owner,
+        )
+        return state
+
+    async def charge(
+        self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
+    ) -> None:
+        """Give attempts back to a running task, count crashes, and replace its list of errors."""
+        self._transaction.run("charge", attempts, crashes, None if errors is None else _encode(errors), task_id)
+
+    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
+        """Replace the list of errors of a live task."""
+        self._transaction.run("set_errors", _encode(errors), task_id)
+
+    async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
+        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        encoded = None if progress is None else _encode(progress)
+        return self._transaction.run("report", encoded, is_overdue, task_id, claim_no) == 1
+
+    async def request_cancel(self, task_id: int) -> None:
+        """Mark a running task."""
+        self._transaction.run("request_cancel", task_id)
+
+    async def delete(self, task_id: int) -> None:
+        """Delete a live task that is not running."""
+        self._transaction.run("delete_live", as_json([task_id]))
+
+    async def delete_final(self, task: FinalTask) -> None:
+        """Delete a row of the history, and count it no longer."""
+        self._transaction.run("delete_final", as_json([task.id]))
+        self._transaction.run("untally", 1, task.queue, task.kind, task.state.value)
+
+    async def prune(self, state: State, age: int, limit: int) -> int:
+        """Delete old rows of the history."""
+        transaction = self._transaction
+        old = transaction.typed(_OldTask, "old_tasks", state.value, transaction.now - age, limit)
+        for kind, moment in {task.kind: task.finished_at for task in old}.items():  # the last of each
+            transaction.run("note_pruned", state.value, kind, moment)
+        transaction.run("delete_final", as_json(task.id for task in old))
+        for (queue, kind), count in Counter((task.queue, task.kind) for task in old).items():
+            transaction.run("untally", count, queue, kind, state.value)
+        return len(old)
+
+    async def revive(self, task: FinalTask) -> State | None:
+        """Move a row of the history to the live tasks; its new state. None: a live task holds its key."""
+        revived = self._transaction.typed(ChangedTask, "revive", self._transaction.now, task.id)
+        if not revived:
+            return None
+        await self.delete_final(task)
+        return revived[0].state
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Insert tasks without keys, at the latest when the transaction ends."""
+        return [add(self._transaction, task) for task in tasks]
+
+    async def add_keyed(self, task: NewTask) -> Insertion | None:
+        """Insert a task with a key. None: a live task holds the key."""
+        if self._transaction.row("key_holder", task.kind, task.key) is not None:
+            return None
+        return add(self._transaction, task)
+
+    async def replace(self, holder: KeyHolder, task: NewTask) -> State:
+        """Replace a live task that does not run by a new one; its state."""
+        return replace(self._transaction, holder.id, task)
+
+    async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
+        """The live task that holds a key."""
+        found = self._transaction.typed(KeyHolder, "key_holder", kind, key)
+        return found[0] if found else None
+
+    async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
+        """The live tasks that hold these keys."""
+        found = self._transaction.typed(KeyHolder, "key_holders", as_json(names))
+        return {(holder.kind, holder.key): holder for holder in found}
+
+    async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
+        """Change when a scheduled or ready task is due."""
+        now = self._transaction.now
+        due = run_at if run_at is not None else now + (delay or 0)
+        changed = self._transaction.typed(ChangedTask, "reschedule", due=due, now=now, id=task_id)
+        return changed[0] if changed else None
+
+    async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
+        """Change the priority of a task that is live, not running and not a command."""
+        changed = self._transaction.typed(ChangedTask, "set_priority", priority, task_id)
+        return changed[0] if changed else None
+
+    async def expired(self, limit: int) -> list[LiveTask]:
+        """Tasks whose time to start is over."""
+        return self._transaction.typed(LiveTask, "expired", self._transaction.now, limit)
+
+    async def make_due_ready(self, limit: int) -> list[ChangedTask]:
+        """Move due tasks from `scheduled` to `waiting` (if they have a limit key) or `ready`."""
+        return self._transaction.typed(ChangedTask, "make_due_ready", self._transaction.now, limit)
+
+    async def next_due_in(self) -> int | None:
+        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        now = self._transaction.now
+        (moment,) = self._transaction.row("next_due", now)
+        return None if moment is None else max(moment - now, 0)
+
+    async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
+        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        return self._transaction.typed(LiveTask, "orphans", as_json(dead), limit)
+
+
+def _text(result: bytes | None) -> str | None:
+    return None if result is None else result.decode()

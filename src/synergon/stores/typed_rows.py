@@ -1,0 +1,104 @@
+"""Typed rows: a row of a statement becomes a struct whose fields are the statement's columns, by name and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from synergon.model.lifecycle import State
+from synergon.model.outcomes import ErrorRecord
+from synergon.model.record import Record, from_datetime, to_datetime
+from synergon.stores.session import Moment, Names, Position
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+_ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
+_PAIR: Final = msgspec.json.Decoder(tuple[int, int])
+_PAIRS: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
+_TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
+
+
+def decode_errors(stored: str | bytes | None) -> tuple[ErrorRecord, ...]:
+    """The list of errors from its column."""
+    return _ERRORS.decode(stored) if stored else ()
+
+
+def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Tags from their column: JSON, or an array."""
+    if not stored:
+        return ()
+    return _TAGS.decode(stored) if isinstance(stored, str) else tuple(stored)
+
+
+def split_names(column: str) -> tuple[str, ...]:
+    """The names in a column that has one in each line."""
+    return tuple(column.split("\n")) if column else ()
+
+
+def _moment(column: int | datetime | None) -> int | None:
+    return from_datetime(column) if isinstance(column, datetime) else column
+
+
+def _datetime(column: int | datetime | None) -> datetime | None:
+    return to_datetime(column) if isinstance(column, int) else column
+
+
+def _position(column: str | bytes | None) -> Position | None:
+    return None if column is None else _from_pair(_PAIR.decode(column))
+
+
+def _positions(column: str | bytes | None) -> tuple[Position, ...]:
+    return tuple(sorted(map(_from_pair, _PAIRS.decode(column)))) if column else ()
+
+
+def _from_pair(pair: tuple[int, int]) -> Position:
+    priority, task_id = pair  # negated here, because the smallest number of a database has no negative
+    return -priority, task_id
+
+
+_DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    State: {str(state): state for state in State}.__getitem__,
+    bool: bool,
+    tuple[ErrorRecord, ...]: decode_errors,
+    tuple[str, ...]: decode_tags,
+    Moment: _moment,
+    Moment | None: _moment,
+    datetime: _datetime,
+    datetime | None: _datetime,
+    Names: split_names,
+    Any: msgspec.json.decode,
+    Position | None: _position,
+    tuple[Position, ...]: _positions,
+}
+"""How a column becomes a field of this type; other types are those of the column. `Any` is JSON."""
+
+
+def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The columns that such a row is read from."""
+    return tuple(field.name for field in msgspec.structs.fields(row_type))
+
+
+@cache
+def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
+    """What makes a `row_type` of a row with these columns. Fails if they are not the fields of the struct."""
+    fields, names = msgspec.structs.fields(row_type), field_names(row_type)
+    assert columns == names, f"a statement returns {columns}, but {row_type.__name__} has the fields {names}"
+    decoders = [(number, _DECODERS[field.type]) for number, field in enumerate(fields) if field.type in _DECODERS]
+
+    def read_record(row: Sequence[Any]) -> Row:
+        values = dict(zip(names, row, strict=True))
+        for number, decode in decoders:
+            values[names[number]] = decode(values[names[number]])
+        return row_type(**values)
+
+    def read(row: Sequence[Any]) -> Row:
+        values = list(row)
+        for number, decode in decoders:
+            values[number] = decode(values[number])
+        return row_type(*values)
+
+    return read_record if issubclass(row_type, Record) else read  # the fields of a record have no positions
