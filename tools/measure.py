@@ -106,7 +106,7 @@ async def walk_of_a_task(folder: Path) -> Walk:
             for _ in range(WALKS):
                 tracer.begin()
                 handle = await greet.enqueue("Ada")
-                await handle.result(timeout=30)
+                await handle.result()
                 walks.append(tracer.end())
     finally:
         tracer.remove()

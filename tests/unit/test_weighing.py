@@ -27,8 +27,6 @@ from synergon.stores.rules.node_capacity import (
     Fit,
     NodeCapacity,
     claim_order,
-    most_without_requirements,
-    needs_only_slots,
     requirements_of,
 )
 
@@ -168,13 +166,13 @@ def test_child_processes_are_weighed_only_if_several_kinds_share_some(kinds: str
     of_kinds = [KindRequest(kind=kind, count=9, requirements=ONE_PROCESS) for kind in kinds]
     plain = KindRequest(kind="plain", count=9)
     request = request_of(free=free)
-    assert needs_only_slots(request, [*of_kinds, plain]) is expected
-    assert not needs_only_slots(request, [*of_kinds, plain, KindRequest(kind="urgent", count=9, is_urgent=True)])
-    assert not needs_only_slots(request_of(free=free, reserved_task=1), [*of_kinds, plain])
-    assert [most_without_requirements(request, kind_request) for kind_request in of_kinds] == [max(free, 0)] * len(
+    assert request.needs_only_slots([*of_kinds, plain]) is expected
+    assert not request.needs_only_slots([*of_kinds, plain, KindRequest(kind="urgent", count=9, is_urgent=True)])
+    assert not request_of(free=free, reserved_task=1).needs_only_slots([*of_kinds, plain])
+    assert [request.most_without_requirements(kind_request) for kind_request in of_kinds] == [max(free, 0)] * len(
         of_kinds
     )
-    assert most_without_requirements(request, plain) == 9
+    assert request.most_without_requirements(plain) == 9
 
 
 def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from synergon.errors import ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
 from synergon.model.clock import Clock
-from synergon.model.lifecycle import State
+from synergon.model.lifecycle import FINAL, State
 from synergon.model.task_records import TaskRecord
 from synergon.options.durations import Duration, seconds
 
@@ -121,7 +121,7 @@ class Waiters:
     async def _look(self, ids: Sequence[int]) -> None:
         records = dict(zip(ids, await self._store.get(ids), strict=True))
         self._resolve(records)
-        live = {task_id for task_id, record in records.items() if record is not None and not record.state.is_final}
+        live = {task_id for task_id, record in records.items() if record is not None and record.state not in FINAL}
         if unasked := live & self._unasked:
             self._unasked -= unasked
             if self.peers is not None:
@@ -134,7 +134,7 @@ class Waiters:
                     continue
                 if record is None:
                     future.set_exception(TaskDeleted.of(task_id))
-                elif record.state.is_final:
+                elif record.state in FINAL:
                     future.set_result(record)
 
     def _forget(self, task_id: int, future: asyncio.Future[TaskRecord]) -> None:

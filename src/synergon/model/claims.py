@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from synergon.model.record import Record
-from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, ONE_PROCESS, PROCESS, Requirements
+from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, ONE_PROCESS, PROCESS, UNIT, Requirements
 
 
 class KindRequest(Record, frozen=True, kw_only=True):
@@ -84,6 +86,36 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Microseconds from now for which it is kept; 0: no longer."""
     shares: tuple[dict[str, int], ...] = ()
     """What single running tasks use of the resources; of those that use the same, one."""
+
+    @property
+    def free_processes(self) -> int:
+        """How many child processes of the node are free."""
+        return max(self.free.get(PROCESS, 0), 0) // UNIT
+
+    @property
+    def open_kinds(self) -> list[KindRequest]:
+        """The kinds of which a task may be claimed. The kind of the reserved task is among them even if it has no slot:
+        the reservation is renewed."""
+        least = 1 if self.reserved_task is None else 0
+        return [kind_request for kind_request in self.kinds if kind_request.count >= least]
+
+    def needs_only_slots(self, kind_requests: Iterable[KindRequest]) -> bool:
+        """Whether counts alone decide which tasks of these kinds are claimed, if their rows have no requirements. Child
+        processes need a plan only if several kinds share them."""
+        if self.reserved_task is not None:
+            return False
+        in_processes: set[str] = set()
+        for kind_request in kind_requests:
+            if not kind_request.is_free:
+                return False
+            if kind_request.is_process:
+                in_processes.add(kind_request.kind)
+        return len(in_processes) <= 1 or self.free_processes <= 0
+
+    def most_without_requirements(self, kind_request: KindRequest) -> int:
+        """How many tasks of the kind could be claimed, if their rows have no requirements and no other kind takes a
+        child process."""
+        return min(kind_request.count, self.free_processes) if kind_request.is_process else kind_request.count
 
 
 class ReservedTask(Record, frozen=True, kw_only=True):

@@ -272,6 +272,9 @@ class Touched:
         self.released: list[str] = []
         """The kinds of tasks that waited for a group which the last `draw` has ended."""
 
+    def __bool__(self) -> bool:
+        return bool(self.key_queues or self.groups)
+
     def add(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
         """Note a task of this key queue and this group."""
         if limit_key is not None:

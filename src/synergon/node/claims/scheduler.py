@@ -27,7 +27,6 @@ from synergon.node.claims.admission import Admission
 from synergon.node.claims.shared_permits import SharedPermits
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
-from synergon.stores.rules.node_capacity import most_without_requirements
 
 ROUND_SECONDS: Final = 0.02
 """How long a node steps back from a contested limit: several times what a hint and a claim take."""
@@ -337,5 +336,5 @@ class Scheduler:
             kind_request.kind
             for kind_request in request.kinds
             if kind_request.kind in self._process_kinds
-            and taken[kind_request.kind] >= most_without_requirements(request, kind_request)
+            and taken[kind_request.kind] >= request.most_without_requirements(kind_request)
         }

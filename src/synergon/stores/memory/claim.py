@@ -15,7 +15,6 @@ from synergon.stores.memory.row import Row
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules import claim as rule
-from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 
 
 async def claim(session: Session, request: ClaimRequest) -> Claims:
@@ -31,14 +30,14 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 def _is_plain(tables: Tables, request: ClaimRequest) -> bool:
     """Whether nothing but numbers decides."""
-    return needs_only_slots(request, request.kinds) and not any(
+    return request.needs_only_slots(request.kinds) and not any(
         tables.ready.has_requirements(kind.kind) for kind in request.kinds
     )
 
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
     """Merge the ready groups. The caller starts each row before it asks for the next."""
-    left_of = {kind.kind: most_without_requirements(request, kind) for kind in request.kinds}
+    left_of = {kind.kind: request.most_without_requirements(kind) for kind in request.kinds}
     heads = _heads(tables, request, now)
     left = request.limit
     while heads and left > 0:

@@ -11,7 +11,6 @@ from synergon.stores.memory.entries import Provider, Server
 from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
-from synergon.stores.rules.claim import kinds_to_look_for
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import Grant, HeldPermits, ServerCapacity
@@ -37,7 +36,7 @@ class ReadyRows:
         is_cordoned = await self.is_cordoned(request.node_id)
         groups = [
             (kind.kind, group.queue, group.requirements)
-            for kind in kinds_to_look_for(request)
+            for kind in request.open_kinds
             for group in self._groups(kind, request.queues)
             if group.count
         ]

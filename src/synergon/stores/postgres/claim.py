@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -12,9 +12,9 @@ from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.postgres.claim_fast import AtOnce, Run
 from synergon.stores.postgres.claim_limited import claim_limited
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
+from synergon.stores.postgres.profile import Profile
 from synergon.stores.postgres.session import Session
 from synergon.stores.rules.claim import rejected, without_idle_kinds
-from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.session import ClaimableGroups
 
 REMEMBERED_SECONDS: Final = 10.0
@@ -32,15 +32,8 @@ class Claimer:
     just come, and for as long as there are more tasks than are asked for.
     """
 
-    def __init__(
-        self,
-        at_once: Callable[[Run, ClaimRequest], Awaitable[AtOnce]],
-        shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None,
-        write: Run,
-        statement: Run,
-    ) -> None:
-        self._at_once = at_once
-        self._shortly = shortly
+    def __init__(self, profile: Profile, write: Run, statement: Run) -> None:
+        self._profile = profile
         self._has_left_some = False
         """The last claim took as many as it asked for."""
         self._write = write
@@ -66,7 +59,7 @@ class Claimer:
         return await self._claim(request, run, run)
 
     async def _claim(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
-        if needs_only_slots(request, request.kinds) and not self._is_remembered(request):
+        if request.needs_only_slots(request.kinds) and not self._is_remembered(request):
             found = await self._claim_in_numbers(_in_numbers(request), statement)
             if not found.demanding:
                 return found.claims
@@ -76,10 +69,10 @@ class Claimer:
     async def _claim_in_numbers(self, request: ClaimRequest, statement: Run) -> AtOnce:
         found = AtOnce(Claims())
         is_short = len(request.kinds) == 1 or (self._has_left_some and _is_for_many(request))
-        if self._shortly is not None and is_short:
-            found = AtOnce(await self._shortly(statement, request))
+        if self._profile.claim_shortly is not None and is_short:
+            found = AtOnce(await self._profile.claim_shortly(statement, request))
         if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
-            found = await self._at_once(statement, request)
+            found = await self._profile.claim(statement, request)
         self._has_left_some = len(found.claims) >= request.limit
         return found
 
@@ -92,7 +85,7 @@ class Claimer:
         rest = without_idle_kinds(request, found.groups)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if needs_only_slots(rest, rest.kinds) and not demanding:
+        if rest.needs_only_slots(rest.kinds) and not demanding:
             plain = await self._claim_in_numbers(_in_numbers(rest), statement)
             if not plain.demanding:
                 return plain.claims
@@ -128,7 +121,7 @@ def _in_numbers(request: ClaimRequest) -> ClaimRequest:
     return replace(
         request,
         kinds=tuple(
-            replace(kind_request, count=most_without_requirements(request, kind_request))
+            replace(kind_request, count=request.most_without_requirements(kind_request))
             for kind_request in request.kinds
         ),
     )

@@ -65,7 +65,7 @@ class PostgresStore(BaseStore):
         self._bound_inserts = InsertBatcher(self._insert_bound, cancel_seconds=seconds)
         self._identity: schema.Identity | None = None
         self._known_queues: set[str] = set()
-        self._claimer = Claimer(self._profile.claim, self._profile.claim_shortly, self._write, self._statement)
+        self._claimer = Claimer(self._profile, self._write, self._statement)
 
     # ------------------------------------------------------------ life
 

@@ -86,17 +86,10 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
 # ---------------------------------------------------------------- the request
 
 
-def kinds_to_look_for(request: ClaimRequest) -> list[KindRequest]:
-    """The kinds of which something might be taken, and that of the reserved task, which is renewed although its kind
-    has no slot."""
-    least = 1 if request.reserved_task is None else 0
-    return [kind for kind in request.kinds if kind.count >= least]
-
-
 def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
     """The request without kinds that have no ready task: nothing is locked for them. Commands of a provider whose
     servers are locked anyway stay: a command that came after the groups were read goes before all tasks, too."""
-    kinds = kinds_to_look_for(request)
+    kinds = request.open_kinds
     ready = {kind for kind, _, _ in groups}
     locked = {kind.provider for kind in kinds if kind.kind in ready} - {None}
     reserved = (kind for kind in kinds if kind.kind in ready or (kind.is_command and kind.provider in locked))

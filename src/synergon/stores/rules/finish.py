@@ -47,8 +47,9 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     finished = await _finished(session, others)
     applied = [(entry, task) for entry, task in zip(outcomes, tasks, strict=True) if task is not None]
     verdicts = await _apply_all(session, applied)
-    await server_health.note(session, [entry for entry, _ in applied])
-    moves = await follow_ups.draw(session)
+    if any(entry.server is not None for entry, _ in applied):
+        await server_health.note(session, [entry for entry, _ in applied])
+    moves = await follow_ups.draw(session) if session.touched else {}
     # One that was not known before may repeat an outcome of this very call.
     finished |= await _finished(session, [entry for entry in others if (entry.id, entry.claim_no) not in finished])
     told = [

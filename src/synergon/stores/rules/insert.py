@@ -21,7 +21,7 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, or raise `KeyConflict` and store none."""
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
-    return with_new_states(inserted, await follow_ups.draw(session))
+    return with_new_states(inserted, await follow_ups.draw(session)) if session.touched else inserted
 
 
 def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertion]:

@@ -5,7 +5,6 @@ Only the node itself uses its capacity, so no row holds it. What all nodes share
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final
 
@@ -13,7 +12,6 @@ from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
     PROCESS,
     SLOT,
-    UNIT,
     Requirements,
     is_suitable,
     parse_requirements,
@@ -133,29 +131,6 @@ class NodeCapacity:
 def may_reserve(request: ClaimRequest) -> bool:
     """Whether the node may choose a task that does not fit, to keep room for it."""
     return request.patience is not None and request.reserved_task is None
-
-
-def needs_only_slots(request: ClaimRequest, kind_requests: Iterable[KindRequest]) -> bool:
-    """Whether nothing but numbers decides who of these kinds is taken, as long as their rows say nothing. Child
-    processes have to be weighed only where several kinds share some."""
-    if request.reserved_task is not None:
-        return False
-    in_processes: set[str] = set()
-    for kind_request in kind_requests:
-        if not kind_request.is_free:
-            return False
-        if kind_request.is_process:
-            in_processes.add(kind_request.kind)
-    return len(in_processes) <= 1 or _free_processes(request) <= 0
-
-
-def most_without_requirements(request: ClaimRequest, kind_request: KindRequest) -> int:
-    """How many of the kind could be taken whose rows say nothing, where nobody else takes a child process."""
-    return min(kind_request.count, _free_processes(request)) if kind_request.is_process else kind_request.count
-
-
-def _free_processes(request: ClaimRequest) -> int:
-    return max(request.free.get(PROCESS, 0), 0) // UNIT
 
 
 def requirements_of(kind_request: KindRequest, text: str) -> Requirements:

@@ -16,7 +16,6 @@ from typing import Any, Final
 from synergon.model.claims import Claim, ClaimRequest, Claims
 from synergon.stores.rules import claim as rule
 from synergon.stores.rules.claim_plan import ReadyGroupName
-from synergon.stores.rules.node_capacity import most_without_requirements, needs_only_slots
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
 
@@ -41,7 +40,7 @@ def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
     if any(requirements for _, _, requirements in groups):
         return False
     kinds = {kind for kind, _, _ in groups}
-    return needs_only_slots(request, (kind for kind in request.kinds if kind.kind in kinds))
+    return request.needs_only_slots(kind for kind in request.kinds if kind.kind in kinds)
 
 
 def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> list[Any]:
@@ -51,7 +50,7 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequenc
     order = _order({name: kind.rank for name, kind in kinds.items()})
     by_kind: list[list[Any]] = []
     for name, its_groups in groupby(groups, itemgetter(0)):
-        most = min(most_without_requirements(request, kinds[name]), request.limit)
+        most = min(request.most_without_requirements(kinds[name]), request.limit)
         if most > 0:
             rows = [transaction.rows("ready", *group, transaction.now, most) for group in its_groups]
             by_kind.append(_merged(rows, most, order))

@@ -11,11 +11,8 @@ from typing import Final
 
 import msgspec
 
-from synergon.model.process_identity import BOOT_ID
 from synergon.stores.session import DeadNode
-from synergon.stores.sqlite.transaction import Transaction, as_json, steady_now
-
-OVER: Final = -1
+from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -31,13 +28,6 @@ class Lease(msgspec.Struct, frozen=True):
     def left(self) -> int:
         """Microseconds until it is over; not positive: it is."""
         return lease_remaining(self.leased_until, self.lease, self.boot_id)
-
-
-def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
-    """Microseconds until a lease is over; not positive: it is."""
-    left = leased_until - steady_now()
-    # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
-    return left if boot_id == BOOT_ID and left <= lease else OVER
 
 
 class NodeRows:

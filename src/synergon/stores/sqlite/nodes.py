@@ -8,8 +8,7 @@ import msgspec
 
 from synergon.model.nodes import NewNode, NodeRecord, ProcessIdentity
 from synergon.model.record import to_datetime
-from synergon.stores.sqlite.node_rows import lease_remaining
-from synergon.stores.sqlite.transaction import Transaction, steady_now
+from synergon.stores.sqlite.transaction import Transaction, lease_remaining, steady_now
 
 
 def register(transaction: Transaction, node: NewNode) -> None:

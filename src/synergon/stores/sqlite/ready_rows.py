@@ -13,14 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
-from synergon.stores.rules.claim import kinds_to_look_for
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.node_capacity import may_reserve
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity
 from synergon.stores.session import ClaimableGroups, Names, SharedLimits
-from synergon.stores.sqlite.node_rows import lease_remaining
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
 class ReadyRow(msgspec.Struct, frozen=True):
@@ -99,7 +97,7 @@ class ReadyRows:
         is_cordoned = await self.is_cordoned(request.node_id)
         if is_cordoned is not False:
             return ClaimableGroups(is_cordoned, [])
-        return ClaimableGroups(False, ready_groups(self._transaction, kinds_to_look_for(request), request.queues))
+        return ClaimableGroups(False, ready_groups(self._transaction, request.open_kinds, request.queues))
 
     async def is_cordoned(self, node_id: str) -> bool | None:
         """Whether the node is cordoned; None: it has no live lease."""

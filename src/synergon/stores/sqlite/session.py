@@ -17,8 +17,6 @@ from synergon.stores.sqlite.server_rows import ServerRows
 from synergon.stores.sqlite.task_rows import TaskRows
 from synergon.stores.sqlite.transaction import Transaction
 
-NO_LOCKS: Final = NoLocks()
-
 
 class Session(Transaction):
     """A transaction with the primitives of `stores.session.Session`."""
@@ -35,10 +33,8 @@ class Session(Transaction):
     servers = Part[port.ServerRows](ServerRows)
     ready = Part[port.ReadyRows](ReadyRows)
 
-    @property
-    def locks(self) -> NoLocks:
-        """Nothing to lock: SQLite has one writer at a time."""
-        return NO_LOCKS
+    locks: Final = NoLocks()
+    """Nothing to lock: SQLite has one writer at a time."""
 
     async def read_clock(self) -> int:
         """The store's clock."""

@@ -213,7 +213,10 @@ class Writer(DatabaseThread):
         SQLite's own waits grow to a tenth of a second at once, in which busy neighbours take the lock a hundred times
         and leave this process next to nothing. These grow with what has been waited.
         """
-        retry_while_locked(lambda: self.connection.execute("BEGIN IMMEDIATE"), LOCK_WAIT_SECONDS)
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            retry_while_locked(lambda: self.connection.execute("BEGIN IMMEDIATE"), LOCK_WAIT_SECONDS)
 
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:

@@ -19,6 +19,9 @@ SQL = statements("sqlite")
 ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
 """Starting a statement costs more than a row of it does, and only statements that were seen before need no parsing."""
 
+OVER: Final = -1
+"""The remaining time of a lease that has ended."""
+
 OWN_COLUMNS: Final = 5
 """Of a new task's row: id, payload, priority, due and meta, in which tasks of one kind often differ."""
 
@@ -179,6 +182,13 @@ class Transaction:
 def steady_now() -> int:
     """Microseconds of the host's clock that never steps, which every process of one boot shares."""
     return time.monotonic_ns() // 1000
+
+
+def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
+    """Microseconds until a lease is over; not positive: it is."""
+    left = leased_until - steady_now()
+    # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
+    return left if boot_id == BOOT_ID and left <= lease else OVER
 
 
 def as_json(values: Iterable[Any]) -> str:
