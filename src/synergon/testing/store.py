@@ -16,6 +16,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 
 
@@ -49,6 +50,7 @@ class TestStore(MemoryStore):
         self._on_change = on_change
         self._on_cancel = on_cancel
         self._tables = UndemandingTables()
+        self._session = Session(self._tables)
 
     async def open(self) -> None:
         """It is there from the start."""
