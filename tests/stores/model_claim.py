@@ -44,8 +44,7 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
         (
             task
             for task in tasks
-            if (task.task.queue, task.task.requirements) not in look.without
-            and suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals)
+            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals)
         ),
         key=lambda task: position(look.kind_request, task),
     )

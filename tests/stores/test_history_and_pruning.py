@@ -19,6 +19,7 @@ from tests.stores.actions import (
     state_of,
 )
 
+from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.base import Store
@@ -159,3 +160,48 @@ async def test_a_pruned_task_cannot_be_retried(store: Store) -> None:
     await store.prune(EVERYTHING, 10)
     (moved,) = await store.retry([task_id])
     assert (moved.done, moved.state) == (False, None)
+
+
+# ---------------------------------------------------------------- groups
+
+
+async def _open_group(store: Store, number: int, then: NewTask | None = None) -> tuple[int, list[int]]:
+    group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind=KIND),) * number, then=then))
+    return group.id, [insertion.id for insertion in group.insertions]
+
+
+@pytest.mark.parametrize("way", ["pruned", "deleted", "never there"])
+async def test_an_ended_group_goes_when_no_task_of_it_is_left(store: Store, way: str) -> None:
+    group_id, ids = await _open_group(store, 0 if way == "never there" else 2)
+    if way == "deleted":
+        await store.delete(ids)
+    else:
+        await store.cancel(ids)
+    await _age(store)
+    await store.prune(EVERYTHING, 10)
+    assert await store.groups([group_id]) == [None]
+
+
+async def test_a_group_stays_as_long_as_one_of_its_tasks_or_its_follower(store: Store) -> None:
+    group_id, ids = await _open_group(store, 2, then=NewTask(kind=KIND))
+    await store.cancel(ids)
+    await _age(store)
+    await store.prune(EVERYTHING, 1)
+    (group,) = await store.groups([group_id])
+    assert group is not None
+    assert group.counts == {State.CANCELLED: 1}
+    await store.prune(EVERYTHING, 10)
+    assert await store.groups([group_id]) != [None]
+    assert group.then_id is not None
+    await store.delete([group.then_id])
+    await store.prune(EVERYTHING, 10)
+    assert await store.groups([group_id]) == [None]
+
+
+@pytest.mark.parametrize("cutoffs", [Cutoffs(succeeded=0, cancelled=0), Cutoffs(succeeded=0, failed=HOUR, cancelled=0)])
+async def test_a_group_is_kept_as_long_as_the_tasks_that_are_kept_longest(store: Store, cutoffs: Cutoffs) -> None:
+    group_id, ids = await _open_group(store, 1)
+    await store.cancel(ids)
+    await _age(store)
+    assert await store.prune(cutoffs, 10) == 1
+    assert await store.groups([group_id]) != [None]

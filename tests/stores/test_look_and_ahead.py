@@ -55,15 +55,6 @@ async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
     assert seen == [record.id for record in everything]
 
 
-async def test_a_look_passes_over_lanes_that_it_is_not_to_see(store: Store) -> None:
-    one, two = demands(cpu=1), demands(cpu=2)
-    ids = {(queue, text): await add(store, queue=queue, requirements=text) for queue in "xy" for text in ("", one, two)}
-    everything = frozenset(ids)
-    for passed in (frozenset({("x", "")}), frozenset({("x", one), ("y", two)}), everything - {("y", one)}, everything):
-        expected = [task_id for ready_group, task_id in ids.items() if ready_group not in passed]
-        assert await look(store, totals=amounts(cpu=2), without=passed) == expected
-
-
 async def test_a_look_leaves_out_what_could_never_run_there(store: Store) -> None:
     await add_many(store, 1100, requirements=demands("elsewhere"), priority=1)
     await add(store, requirements=demands(cpu=9))

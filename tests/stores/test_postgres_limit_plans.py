@@ -67,8 +67,8 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     ),
     "requirement_texts": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_ready_groups": (
-        "text, text[], text[], bigint, bigint, integer, text[], text[]",
-        ("'lined'", DEMANDS, "NULL", "1", "7", "100", TEXTS, TEXTS),
+        "text, text[], text[], bigint, bigint, integer",
+        ("'lined'", DEMANDS, "NULL", "1", "7", "100"),
         {"task_ready", "task_pkey"},
     ),
     "position_of": ("bigint", ("7",), {"task_pkey"}),

@@ -185,7 +185,7 @@ class _View:
         is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
         if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
             return outlook
-        found = await dry_run(self._store, node, self._task, self._shared)
+        found = await dry_run(self._store, node, self._task)
         if is_short:
             return replace(outlook, will_reserve=found.reserved == self._task.id)
         if found.is_taken:

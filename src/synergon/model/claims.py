@@ -138,6 +138,14 @@ class Claims(list["Claim"]):
     worth another look then."""
 
 
+class DryRun(Record, frozen=True, kw_only=True):
+    """What a claim would do with a task."""
+
+    is_taken: bool
+    reserved: int | None = None
+    """The claim would end at this task, which does not fit: it would reserve capacity for it."""
+
+
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """A task that a node has taken. `(id, claim_no)` is the fence for everything the attempt writes."""
 
@@ -175,6 +183,4 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     """Tasks that could never run on a node with these are left out."""
     after: tuple[int, int] | None = None
     """Only those behind the one with this priority and id."""
-    without: frozenset[tuple[str, str]] = frozenset()
-    """Lanes that are passed over, by their queue and what the rows say of their requirements."""
     limit: int = 100

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, DryRun
 from synergon.model.events import Event
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
@@ -206,6 +206,9 @@ class Store(Protocol):
         `reserve_microseconds` is 0, the reservation is dropped. A reserved task goes before all but commands and urgent
         tasks. A cordoned node gets nothing.
         """
+
+    async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
+        """What this claim would do with a task, if the node may claim; nothing is changed."""
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks that a claim might take, without taking them; in order, not from paused queues, not expired."""

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from synergon.model.claims import ClaimRequest, DryRun
 from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
 from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 from synergon.stores.rules import (
+    claim,
     due_tasks,
     finish,
     groups,
@@ -42,6 +44,12 @@ class BaseStore(ABC):
     async def _query_once(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         """Run a rule that only reads, with one primitive."""
         return await self._query(rule, *arguments)
+
+    # ------------------------------------------------------------ claims
+
+    async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
+        """What a claim would do with a task; nothing is changed."""
+        return await self._query(claim.dry_run, request, task_id)
 
     # ------------------------------------------------------------ tasks come in, run and end
 

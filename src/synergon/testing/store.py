@@ -19,6 +19,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class TestStore(MemoryStore):
         super().__init__(clock=clock)
         self._tester = tester
         self._tables = UndemandingTables()
+        self._session = Session(self._tables)
 
     async def open(self) -> None:
         """It is there from the start."""

@@ -74,8 +74,7 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
     suitable = (
         ready_group.rows(after)
         for ready_group in open_groups(tables, look.kind_request.kind, look.queues)
-        if (ready_group.queue, ready_group.requirements) not in look.without
-        and is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
+        if is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
     )
     fresh = (row for row in merge(*suitable, key=_position) if row.expires_at is None or row.expires_at > now)
     return [record_of(row) for row in islice(fresh, look.limit)]

@@ -27,10 +27,7 @@ async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
     if not requirement_texts:
         return []
     after = look.after or BEFORE_ALL
-    passed_over = [queue for queue, _ in look.without], [text for _, text in look.without]
-    rows = await session.rows(
-        "first_in_ready_groups", kind_request.kind, requirement_texts, queues, *after, look.limit, *passed_over
-    )
+    rows = await session.rows("first_in_ready_groups", kind_request.kind, requirement_texts, queues, *after, look.limit)
     records = [record_of(row) for row in rows]
     return sorted(records, key=lambda record: (-record.priority, record.id))
 

@@ -91,6 +91,11 @@ class ReadyRows:
         assert state is not None, "claim_limited sets it"
         return state
 
+    @property
+    def _passed_over(self) -> list[int]:
+        """The tasks that are not to be read; a dry run passes over none."""
+        return [] if self._transaction.claim is None else sorted(self._transaction.claim.passed_over)
+
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
         """The lease of the node, and the ready groups of the requested kinds; one statement."""
         rows = await self._transaction.typed(
@@ -142,7 +147,7 @@ class ReadyRows:
                     [queue for _, queue, _ in groups],
                     [requirements for _, _, requirements in groups],
                     list(groups.values()),
-                    sorted(self._state.passed_over),
+                    self._passed_over,
                     request.patience,
                     request.node_id,
                     max(groups.values(), default=0),
@@ -163,7 +168,7 @@ class ReadyRows:
             limit,
             [provider for provider, _ in targets],
             [address for _, address in targets],
-            sorted(self._state.passed_over),
+            self._passed_over,
             request.patience,
             request.node_id,
         )
@@ -174,7 +179,7 @@ class ReadyRows:
             "ready_among",
             sorted(ids),
             queues_of(request),
-            sorted(self._state.passed_over),
+            self._passed_over,
             request.patience,
             request.node_id,
         )

@@ -17,11 +17,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
-from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
+from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindRequest
 from synergon.stores.rules import key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
 from synergon.stores.rules.follow_ups import draw
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
+from synergon.stores.rules.server_health import capacity_at
 from synergon.stores.rules.shared_capacity import SharedCapacity
 from synergon.stores.session import Session, SharedLimits
 
@@ -43,7 +44,9 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
     started: dict[ReadyTask, Claim] = {}
     claims, unfit = Claims(), set[str]()
     for _ in range(PLANS):
-        plan = await _plan(session, _without_started(needed, started), groups, limits)
+        plan, candidates = await _gather(session, _without_started(needed, started), groups, limits)
+        for task in candidates:
+            plan.offer(task)
         unfit |= plan.unfit
         taken = {one.id: one for one in await session.ready.take(request.node_id, plan.taken)} if plan.taken else {}
         started |= {entry.task: taken[entry.task.id] for entry in plan.taken if entry.task.id in taken}
@@ -63,6 +66,22 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
     claims.extend(started[task] for task in sorted(started, key=plan.order))
     claims.unfit = frozenset(unfit)
     return claims
+
+
+async def dry_run(session: Session, request: ClaimRequest, task_id: int) -> DryRun:
+    """What `claim` would do with a task. It reads and plans as a claim does, and neither locks nor changes anything."""
+    _, groups = await session.ready.groups(request)
+    now = await session.read_clock()
+    limits = SharedLimits(
+        {limit.name: limit.value for limit in await session.limits.all()},
+        [capacity_at(server, now) for server in await session.servers.all()],
+    )
+    plan, candidates = await _gather(session, without_idle_kinds(request, groups), groups, limits)
+    for task in candidates:
+        grant = plan.offer(task)
+        if task.id == task_id or plan.reserved is not None:
+            return DryRun(is_taken=grant is not None, reserved=plan.reserved.id if plan.reserved is not None else None)
+    return DryRun(is_taken=False)
 
 
 def rejected(node_id: str, *, is_cordoned: bool | None) -> Claims:
@@ -120,10 +139,11 @@ def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> C
 # ---------------------------------------------------------------- candidates
 
 
-async def _plan(
+async def _gather(
     session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName], limits: SharedLimits
-) -> ClaimPlan:
-    """Read candidates and decide about each. Where nodes share limits or servers, the held permits are read first."""
+) -> tuple[ClaimPlan, list[ReadyTask]]:
+    """Begin a plan, and read the tasks that are to be offered to it, in claim order. Where nodes share limits or
+    servers, the held permits are read first."""
     # What is held for the reserved task is free again when that is taken, so more tasks may follow it.
     node = NodeCapacity(replace(request, held={}))
     most = _most_by_node(request, node, groups)
@@ -141,9 +161,7 @@ async def _plan(
         numbers |= again
     tasks += await _commands(session, plan)
     tasks += await _named(session, plan)
-    for task in sorted({task.id: task for task in tasks}.values(), key=plan.order):
-        plan.offer(task)
-    return plan
+    return plan, sorted({task.id: task for task in tasks}.values(), key=plan.order)
 
 
 def _most_by_node(

@@ -95,7 +95,7 @@ class ClaimPlan:
     def offer(self, task: ReadyTask) -> Grant | None:
         """Take the task, or reserve capacity for it, or pass it over (None). Tasks are offered in claim order."""
         kind_request = self._kinds[task.kind]
-        if not self.may_take_more(task):
+        if not self._may_take_more(task):
             return None
         requirements = requirements_of(kind_request, task.requirements)
         fit = self.node.fit(kind_request, requirements, task.id)
@@ -117,7 +117,7 @@ class ClaimPlan:
         self.taken.append(Taken(task, grant))
         return grant
 
-    def may_take_more(self, task: ReadyTask) -> bool:
+    def _may_take_more(self, task: ReadyTask) -> bool:
         """Whether this task, and tasks behind it in its group, may be taken or reserved for.
 
         A task that does not fit may have capacity reserved although all slots are taken: slots come back one by one,
@@ -128,14 +128,6 @@ class ClaimPlan:
         if self.node.slots(self._kinds[task.kind]) <= 0 and not self.node.may_reserve:
             return False
         return task.group not in self._closed or task.id == self.request.reserved_task
-
-    def remaining(self, kind: str) -> int:
-        """How many more tasks of the kind may be taken, as far as its request goes."""
-        return self._remaining[kind]
-
-    def closed_groups(self, kind: str) -> frozenset[tuple[str, str]]:
-        """The queue and requirements of the ready groups of a kind of which nothing more is taken."""
-        return frozenset((queue, requirements) for of_kind, queue, requirements in self._closed if of_kind == kind)
 
     def _is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task: ReadyTask) -> bool:
         """Not if the task could not start anyway, for want of a permit."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from synergon.model.outcomes import FencedOutcome
 from synergon.stores.rules.rates import LAST_MOMENT
 from synergon.stores.rules.shared_capacity import ServerCapacity
-from synergon.stores.session import ServerHealth, ServerName, Session
+from synergon.stores.session import ServerHealth, ServerName, ServerRow, Session
 
 LONGEST_DOUBLING: Final = 62
 """Doubled this often, any back-off is longer than any cap; and the number stays small."""
@@ -60,3 +60,11 @@ def capacity_of(
     """What the health of a server lets it take: nothing while it backs off, one task at a time after that."""
     is_suspect = backoff_after is not None and failures >= backoff_after
     return ServerCapacity(*server, capacity, is_backed_off=backs_off, is_on_trial=is_suspect and not backs_off)
+
+
+def capacity_at(server: ServerRow, now: int) -> ServerCapacity:
+    """`capacity_of` for a server whose provider was not read: a success ends the trial after a back-off, and clears
+    the back-off as well."""
+    is_backing_off = server.backs_off_until is not None and server.backs_off_until > now
+    is_on_trial = server.backs_off_until is not None and not is_backing_off
+    return ServerCapacity(server.provider, server.address, server.capacity, is_backing_off, is_on_trial)

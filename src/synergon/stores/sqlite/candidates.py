@@ -32,8 +32,7 @@ def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
     lists = [
         _behind(transaction, group, look)
         for group in ready_groups(transaction, [look.kind_request], look.queues)
-        if group[1:] not in look.without
-        and is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
+        if is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
     ]
     return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
 

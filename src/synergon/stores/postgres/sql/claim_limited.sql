@@ -183,9 +183,8 @@ WITH RECURSIVE ready_group (queue, requirements) AS (
 SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: first_in_ready_groups
--- The first ready tasks of a kind and some demands behind the one with priority $4 and id $5, in open queues; without
--- those that stand in the queues $7 and requirements $8. Two questions, because the index is in order of the one down and of
--- the other up.
+-- The first ready tasks of a kind and some requirements behind the one with priority $4 and id $5, in open queues. Two
+-- selects, because the index is in descending order of priority and in ascending order of id.
 SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
     CASE WHEN reserved_until > now() THEN reserved_by END AS keeper
 FROM {schema}.task
@@ -209,10 +208,6 @@ WHERE id = ANY (ARRAY(
         )
     ) AS found
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest($7::text[], $8::text[]) AS passed (queue, requirements)
-            WHERE passed.queue = queue.name AND passed.requirements = ready_group.requirements
-        )
     ORDER BY found.priority DESC, found.id LIMIT $6
 ))
 

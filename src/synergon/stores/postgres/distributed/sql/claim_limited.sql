@@ -153,10 +153,6 @@ WHERE id = ANY (ARRAY(
         )
     ) AS found
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
-        AND NOT EXISTS (
-            SELECT 1 FROM unnest($7::text[], $8::text[]) AS passed (queue, requirements)
-            WHERE passed.queue = queue.name AND passed.requirements = ready_group.requirements
-        )
     ORDER BY found.priority DESC, found.id LIMIT $6
 ))
 
