@@ -79,8 +79,9 @@ async def test_only_what_was_asked_for(engine: Engine) -> None:
     async def other() -> None: ...
 
     async with engine, engine.worker():
-        for handle in [await work.enqueue(1), await other.enqueue(), await work.enqueue(-1)]:
-            await ended(handle)
+        await ended(await work.enqueue(1))  # one by one: outcomes of one batch end at one moment
+        await ended(await other.enqueue())
+        await ended(await work.enqueue(-1))
         now = engine.events("now")
         waiting = asyncio.ensure_future(anext(now))
         await until(lambda: bool(engine.waiters.followers))
