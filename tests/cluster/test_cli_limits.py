@@ -20,7 +20,7 @@ engine = Engine("sqlite:///app.db")
 engine.limit("license", 2)
 gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": 1})
 bare = engine.provider("bare")
-weak = engine.provider("weak", health=Health(failures=1, rest=900, cap=900), timeout=7)
+weak = engine.provider("weak", health=Health(failures=1, backoff=900, cap=900), timeout=7)
 
 
 @engine.task(limits=["license"])

@@ -83,12 +83,12 @@ def test_a_draining_worker_is_listed_as_such_and_exits_with_code_0(tmp_path: Pat
         worker.until_says("hold has begun")
         assert quickly(shell, "nodes", "cordon", "kim", "--app", "app").code == 0
         (node,) = nodes_here(shell)
-        assert (node["is_cordoned"], node["leaving"], node["free"], node["running"]) == (True, None, 0, 1)
+        assert (node["is_cordoned"], node["departure"], node["free"], node["running"]) == (True, None, 0, 1)
         assert " cordoned " in quickly(shell, "nodes", "--app", "app").out
         told = quickly(shell, "nodes", "drain", "kim", "--app", "app")
         assert told.out == f"requested: drain of node {node['id']}; `synergon audit` shows the outcome\n"
         worker.until_says("operator action: drain")
-        until_so(lambda: nodes_here(shell)[0]["leaving"] == "drain")
+        until_so(lambda: nodes_here(shell)[0]["departure"] == "drain")
         (node,) = nodes_here(shell)
         assert (node["state"]["is_cordoned"], node["state"]["running"]) == (True, {"hold": 1})
         assert " draining " in quickly(shell, "nodes", "--app", "app").out

@@ -183,7 +183,7 @@ async def test_the_last_place_in_its_limit_is_left_to_the_task(new_engine: NewEn
         heavy = await half.begin(big)
         late = await light.enqueue()
         await half.claims()
-        assert "others go first" in (await late.explain()).sentence
+        assert "other tasks go first" in (await late.explain()).sentence
         half.gate.open()
         await heavy.result(timeout=WITHIN_A_LEASE)
         await late.result(timeout=WITHIN_A_LEASE)

@@ -390,7 +390,7 @@ async def test_a_body_that_goes_on_after_a_failed_statement_is_told(store: Postg
     body = await store.begin(10.0)
     with pytest.raises(asyncpg.PostgresError):
         await body.connection.execute("SELECT 1 / 0")
-    with pytest.raises(StoreError, match="failed and the body went on"):
+    with pytest.raises(StoreError, match="failed and the task function went on"):
         await body.finish(settlement_of(claim, SUCCEEDED))
     body = await store.begin(10.0)
     async with body.connection.transaction():

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from synergon.explain.node_view import NodeView
-from synergon.model.claims import DryRun
+from synergon.model.claims import ClaimRequest, DryRun
 from synergon.model.lifecycle import State
 from synergon.model.task_records import TaskRecord
 from synergon.stores.base import Store
@@ -23,7 +25,15 @@ async def dry_run(store: Store, node: NodeView, task: TaskRecord) -> DryRun:
     request = node.request(_wanted(node, task, await store.counts()))
     if all(kind.kind != task.kind for kind in request.kinds):
         return DryRun(is_taken=False)
-    return await store.dry_run(request, task.id)
+    return await store.dry_run(_with_reserved_kind(node, request), task.id)
+
+
+def _with_reserved_kind(node: NodeView, request: ClaimRequest) -> ClaimRequest:
+    """The request, with the kind of the reserved task: the claim holds the permits of that task."""
+    reserved_kind = node.state.reserved_kind
+    if reserved_kind is None or any(kind.kind == reserved_kind for kind in request.kinds):
+        return request
+    return replace(request, kinds=(*request.kinds, replace(node.kind_request(reserved_kind), count=0)))
 
 
 def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:

@@ -13,9 +13,9 @@ from synergon.stores.session import Session
 async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
     """Store a group and its tasks, all or nothing."""
     followers = [] if new.then is None else [new.then]
-    tasks = [*new.tasks, *followers]
-    await session.locks.for_new_tasks(tasks)
-    holders = await insert.check_keys(session, tasks)
+    await session.locks.for_new_tasks([*new.tasks, *followers])
+    # The group has no id yet; a task that follows any group cannot be answered with another one.
+    holders = await insert.check_keys(session, [*new.tasks, *(replace(task, after_group=0) for task in followers)])
     group_id = await session.groups.add(new.name)
     members = [replace(task, group_id=group_id) for task in new.tasks]
     then = [replace(task, after_group=group_id) for task in followers]
