@@ -214,7 +214,8 @@ async def test_nothing_is_said_that_such_databases_lack(said: set[str]) -> None:
     await do_everything_with_demands(store)
     await store.close()
     statements = DISTRIBUTED.statements("said")
-    assert {name for name, text in statements.items() if text not in said} == set()
+    unsaid = {name for name, text in statements.items() if not any(one.startswith(text) for one in said)}
+    assert unsaid == set()  # lists are followed by conditions
     assert {text for text in said if LACKING.search(re.sub("--.*", "", text))} == set()
     administer("DROP SCHEMA said CASCADE")
 

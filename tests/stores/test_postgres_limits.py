@@ -274,7 +274,7 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     transaction = mine.transaction()
     await transaction.start()
     await mine.fetch(store._sql["find_no_limit"])
-    await mine.fetch(store._sql["insert_bound"], *_lined_columns("fresh"), "ready")
+    await mine.fetch(store._sql["insert_bound"], *_lined_columns("fresh"))
     declaring = asyncio.create_task(declare_limit(store, "key:fresh", 1))
     await until(somebody_waits)
     assert not declaring.done()
@@ -285,9 +285,9 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     assert counts == {State.READY: 1, State.WAITING: 2}
 
 
-def _lined_columns(kind: str) -> list[list[Any]]:
+def _lined_columns(kind: str) -> list[Any]:
     tasks = [NewTask(kind=kind, limit_key="ada") for _ in range(3)]
-    return [*rows_of_new_tasks._columns(tasks), *rows_of_new_tasks._joined(tasks)]
+    return [*rows_of_new_tasks._computed_from(tasks), "ready", *rows_of_new_tasks.BOUND.arrays(tasks)]
 
 
 async def somebody_waits() -> bool:

@@ -164,11 +164,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     origin: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
+    requirements: str = KIND_DEFAULT
     server: str | None = None
     """The server that it was given, if its kind has a provider."""
     slot: int | None = None
     """Which of that server's places: no two running tasks of a server have the same."""
-    requirements: str = KIND_DEFAULT
     protected_for: int = 0
     """Microseconds for which it may not be asked to yield again."""
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
+from synergon.stores.columns import fill
 from synergon.stores.session import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask
 from synergon.stores.typed_rows import field_names
 
@@ -26,6 +27,10 @@ _COLUMNS: Final = {
 def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
     """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked,
     `{succeed.moved}` by the part `moved` of the statement `succeed`, and `{LiveTask}` by the columns of that struct.
+    The columns of a task stand in `stores.columns`: `{carried}` are those that go to the history, `{kept}` those that
+    come back from it; `{claim}`, `{event}`, `{live_record}` and `{final_record}` are what these are read from;
+    `{bare}`, `{plain}` and `{bound}` are what the inserts are given. `{bare.values from $3}` are parameters for these,
+    `{plain.arrays from $5}` arrays of them, and `{replaced.assigned from $7}` sets the columns of a replaced task.
 
     Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
     """
@@ -51,7 +56,7 @@ def _read(folder: str, schema: str) -> dict[str, str]:
     for file in sorted(files("synergon.stores").joinpath(folder, "sql").iterdir(), key=lambda entry: entry.name):
         for name, text in _split(file.read_text(encoding="utf-8")):
             assert name not in found, f"statement {name} stands twice"
-            found[name] = _with_columns(text.replace("{schema}", schema))
+            found[name] = fill(_with_columns(text.replace("{schema}", schema)))
     return found
 
 

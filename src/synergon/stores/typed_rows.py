@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from synergon.model.lifecycle import State
-from synergon.model.outcomes import ErrorRecord
+from synergon.model.events import EventName
+from synergon.model.lifecycle import Reason, State
+from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import Record, from_datetime, to_datetime
 from synergon.stores.session import Moment, Names, Position
 
@@ -22,9 +23,11 @@ _PAIRS: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
 
 
-def decode_errors(stored: str | bytes | None) -> tuple[ErrorRecord, ...]:
+def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple[ErrorRecord, ...]:
     """The list of errors from its column."""
-    return _ERRORS.decode(stored) if stored else ()
+    if not stored:
+        return ()
+    return stored if isinstance(stored, tuple) else _ERRORS.decode(stored)
 
 
 def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -60,9 +63,33 @@ def _from_pair(pair: tuple[int, int]) -> Position:
     return -priority, task_id
 
 
+def _progress(column: str | bytes | Progress | None) -> Progress | None:
+    return msgspec.json.decode(column, type=Progress) if isinstance(column, str | bytes) else column
+
+
+def _bytes(column: str | bytes | None) -> bytes | None:
+    return column.encode() if isinstance(column, str) else column
+
+
+def _raw(column: str | bytes | None) -> msgspec.Raw | None:
+    return None if column is None else msgspec.Raw(column.encode() if isinstance(column, str) else column)
+
+
+def _object(column: str | bytes | None) -> dict[str, Any]:
+    return msgspec.json.decode(column) if column else {}
+
+
 _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     State: {str(state): state for state in State}.__getitem__,
+    Reason | None: {str(reason): reason for reason in Reason}.get,
+    EventName: str,
     bool: bool,
+    bytes: _bytes,
+    bytes | None: _bytes,
+    msgspec.Raw: _raw,
+    msgspec.Raw | None: _raw,
+    Progress | None: _progress,
+    dict[str, Any]: _object,
     tuple[ErrorRecord, ...]: decode_errors,
     tuple[str, ...]: decode_tags,
     Moment: _moment,
@@ -78,21 +105,27 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
 
 
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The columns that such a row is read from."""
-    return tuple(field.name for field in msgspec.structs.fields(row_type))
+    """The columns that such a row is read from: the fields, by the names that they have in JSON."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(row_type))
 
 
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a `row_type` of a row with these columns. Fails if they are not the fields of the struct."""
+    """What makes a `row_type` of a row with these columns. Fails if they are not the fields of the struct; those of a
+    record may come in any order."""
     fields, names = msgspec.structs.fields(row_type), field_names(row_type)
-    assert columns == names, f"a statement returns {columns}, but {row_type.__name__} has the fields {names}"
+    is_record = issubclass(row_type, Record)
+    is_right = sorted(columns) == sorted(names) if is_record else columns == names
+    assert is_right, f"a statement returns {columns}, but {row_type.__name__} has the fields {names}"
     decoders = [(number, _DECODERS[field.type]) for number, field in enumerate(fields) if field.type in _DECODERS]
+    by_column = dict(zip(names, fields, strict=True))
+    given_names = [by_column[column].name for column in columns]
+    named_decoders = [(fields[number].name, decode) for number, decode in decoders]
 
     def read_record(row: Sequence[Any]) -> Row:
-        values = dict(zip(names, row, strict=True))
-        for number, decode in decoders:
-            values[names[number]] = decode(values[names[number]])
+        values = dict(zip(given_names, row, strict=True))
+        for name, decode in named_decoders:
+            values[name] = decode(values[name])
         return row_type(**values)
 
     def read(row: Sequence[Any]) -> Row:
@@ -101,4 +134,9 @@ def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Seque
             values[number] = decode(values[number])
         return row_type(*values)
 
-    return read_record if issubclass(row_type, Record) else read  # the fields of a record have no positions
+    return read_record if is_record else read  # the fields of a record have no positions
+
+
+def read_rows(row_type: type[Row], rows: Sequence[Any]) -> list[Row]:
+    """Rows that know the names of their columns as structs."""
+    return list(map(row_reader(row_type, tuple(rows[0].keys())), rows)) if rows else []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any, Final
 
 from synergon.model.events import Event
 from synergon.model.lifecycle import State
-from synergon.model.record import to_datetime
+from synergon.stores.columns import EVENT_COLUMNS
 from synergon.stores.final_events import Position, first
-from synergon.stores.memory.row import Row
+from synergon.stores.memory.row import Row, values_of
 from synergon.stores.memory.tables import Tables
+from synergon.stores.typed_rows import field_names, row_reader
 
 Found = tuple[int, list[tuple[Position, Event]]]
 
@@ -39,16 +41,9 @@ def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:
     return (ended[each] for each in range(number + 1, last + 1) if each in ended)
 
 
+_values: Final = values_of(EVENT_COLUMNS)
+_read: Final[Callable[[Sequence[Any]], Event]] = row_reader(Event, field_names(Event))
+
+
 def _event(row: Row) -> Event:
-    return Event(
-        name=row.state.value,  # type: ignore[arg-type]  # a final state is a name
-        task_id=row.id,
-        kind=row.task.kind,
-        queue=row.task.queue,
-        state=row.state,
-        reason=row.reason,
-        attempt=row.attempts,
-        node_id=row.node_id,
-        at=to_datetime(row.finished_at or 0),
-        tags=row.task.tags,
-    )
+    return _read((*_values(row), None))

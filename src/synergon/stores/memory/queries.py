@@ -12,6 +12,7 @@ from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.stores.columns import matches
 from synergon.stores.memory.key_queues import key_queue_name
 from synergon.stores.memory.ready_groups import Position
 from synergon.stores.memory.ready_rows import open_groups
@@ -40,9 +41,7 @@ def _matches(row: Row, query: TaskQuery) -> bool:
     task = row.task
     return (
         (query.states is None or row.state in query.states)
-        and (query.kind is None or task.kind == query.kind)
-        and (query.queue is None or task.queue == query.queue)
-        and (query.key is None or task.key == query.key)
+        and matches(task, query)
         and (query.tag is None or query.tag in task.tags)
     )
 

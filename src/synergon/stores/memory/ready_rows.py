@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.lifecycle import State
+from synergon.stores.columns import CLAIM_COLUMNS
 from synergon.stores.memory.entries import Provider, Server
 from synergon.stores.memory.ready_groups import ReadyGroup
-from synergon.stores.memory.row import Row
+from synergon.stores.memory.row import Row, values_of
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.server_health import capacity_of
@@ -170,24 +171,9 @@ def start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None 
     tables.start(row, node_id, now)
     if grant is not None:
         tables.take_permits(row, grant)
-    task = row.task
-    return Claim(
-        row.id,
-        row.claim_no,
-        task.kind,
-        task.queue,
-        task.payload,
-        row.attempts,
-        task.max_attempts,
-        row.crashes,
-        task.overrides,
-        task.tags,
-        task.meta,
-        task.origin,
-        row.limit_key,
-        task.group_id,
-        None if grant is None else grant.server,
-        row.slot,
-        task.requirements,
-        row.protected_until - now if row.protected_until > now else 0,
-    )
+    server = None if grant is None else grant.server
+    protected_for = row.protected_until - now if row.protected_until > now else 0
+    return Claim(*(*_claim_values(row), server, row.slot, protected_for))
+
+
+_claim_values: Final = values_of(CLAIM_COLUMNS)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
-from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import NewTask
+from synergon.stores.typed_rows import field_names, row_reader
 
 Tally = dict[State, int]
 """How many tasks of one queue and kind are in each state."""
@@ -71,42 +75,16 @@ class Row(msgspec.Struct, gc=False):
         self.reserved_until = 0
 
 
+def values_of(columns: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
+    """What reads these columns from a row: what may have changed stands in the row itself, the rest in its task."""
+    own = {field.name for field in msgspec.structs.fields(Row)}
+    return attrgetter(*(column if column in own else f"task.{column}" for column in columns))
+
+
+_record_values: Final = values_of(field_names(TaskRecord))
+_read_record: Final[Callable[[Sequence[Any]], TaskRecord]] = row_reader(TaskRecord, field_names(TaskRecord))
+
+
 def record_of(row: Row) -> TaskRecord:
     """The row as users see it; shares nothing with it that could change."""
-    task = row.task
-    return TaskRecord(
-        id=row.id,
-        kind=task.kind,
-        queue=task.queue,
-        state=row.state,
-        reason=row.reason,
-        priority=row.priority,
-        run_at=to_datetime(row.run_at),
-        attempts=row.attempts,
-        max_attempts=task.max_attempts,
-        crashes=row.crashes,
-        claim_no=row.claim_no,
-        node_id=row.node_id,
-        server=row.server,
-        enqueued_at=to_datetime(row.enqueued_at),
-        started_at=None if row.started_at is None else to_datetime(row.started_at),
-        finished_at=None if row.finished_at is None else to_datetime(row.finished_at),
-        expires_at=None if row.expires_at is None else to_datetime(row.expires_at),
-        cancel_requested=row.cancel_requested,
-        overdue=row.overdue,
-        payload=msgspec.Raw(task.payload),
-        overrides=None if task.overrides is None else msgspec.Raw(task.overrides),
-        result_json=None if row.result is None else msgspec.Raw(row.result),
-        errors=row.errors,
-        progress=row.progress,
-        key=task.key,
-        limit_key=row.limit_key,
-        group_id=task.group_id,
-        after_group=row.after_group,
-        is_command=task.is_command,
-        target=task.target,
-        requirements=task.requirements,
-        reserved_by=row.reserved_by,
-        tags=task.tags,
-        meta=msgspec.json.decode(task.meta) if task.meta else {},
-    )
+    return _read_record(_record_values(row))

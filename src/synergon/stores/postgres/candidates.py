@@ -8,7 +8,6 @@ from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
-from synergon.stores.postgres.queries import record_of
 from synergon.stores.postgres.session import Session
 from synergon.stores.rules.node_capacity import requirements_of
 
@@ -27,8 +26,8 @@ async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
     if not requirement_texts:
         return []
     after = look.after or BEFORE_ALL
-    rows = await session.rows("first_in_ready_groups", kind_request.kind, requirement_texts, queues, *after, look.limit)
-    records = [record_of(row) for row in rows]
+    asked = (kind_request.kind, requirement_texts, queues, *after, look.limit)
+    records = await session.typed(TaskRecord, "first_in_ready_groups", *asked)
     return sorted(records, key=lambda record: (-record.priority, record.id))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
 from synergon.stores.postgres.transaction import Transaction
 from synergon.stores.rules.claim import rejected
+from synergon.stores.typed_rows import field_names, row_reader
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a piece of work, which is given a session and the further arguments, as a transaction of its own."""
@@ -84,28 +85,9 @@ def in_order(kinds: Iterable[KindRequest], taken: Iterable[Any]) -> Claims:
 
 
 def claim_of(row: Any) -> Claim:
-    """The claim that a row of a statement stands for, which has taken it."""
-    (
-        _, _, task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, server, slot, requirements, protected_for, _,
-    ) = row  # fmt: skip
-    return Claim(
-        task_id,
-        claim_no,
-        kind,
-        queue,
-        payload.encode(),
-        attempts,
-        max_attempts,
-        crashes,
-        overrides.encode() if overrides is not None else None,
-        tuple(tags) if tags else (),
-        meta.encode() if meta is not None else None,
-        origin,
-        limit_key,
-        group_id,
-        server if slot is not None else None,
-        slot,
-        requirements,
-        protected_for,
-    )
+    """The claim that a row of a statement stands for, which has taken it. Before the columns of the claim stands what
+    the statement found of the node and of the kinds, behind them the priority."""
+    return _read_claim(row[2:-1])
+
+
+_read_claim: Final[Callable[[Sequence[Any]], Claim]] = row_reader(Claim, field_names(Claim))

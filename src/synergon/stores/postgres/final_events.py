@@ -12,14 +12,17 @@ number below that may have ended tasks which are gone: then something may be los
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from synergon.errors import OptionError
 from synergon.model.events import Event
-from synergon.model.lifecycle import Reason, State
+from synergon.model.lifecycle import State
 from synergon.stores.final_events import BEGINNING, GREATEST, NOW, NUMBER, Floor, Position, numbers_of, unreadable
 from synergon.stores.postgres.session import Session
+from synergon.stores.typed_rows import field_names, row_reader
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -134,7 +137,7 @@ class SnapshotFinalEvents:
         )
         self._floor.check(gone, self._read_up_to(until))
         if rows:
-            self._position = (rows[-1]["number"], rows[-1]["id"])
+            self._position = (rows[-1]["number"], rows[-1]["task_id"])
         return list(rows)
 
     def _read_up_to(self, until: Snapshot) -> int:
@@ -147,24 +150,16 @@ class SnapshotFinalEvents:
         # Whoever resumes comes to those, too, that are still under way in the later snapshot.
         late = (under_way - 1 for under_way in (*self._seen.open, *until.open))
         floor = self._floor.suffix(min([max(self._seen.end, number), *late]))
-        return event_of(row, f"{self._seen}/{self._until}/{number}-{row['id']}{floor}")
+        return event_of(row, f"{self._seen}/{self._until}/{number}-{row['task_id']}{floor}")
+
+
+_EVENT_COLUMNS: Final = field_names(Event)
+_read_event: Final[Callable[[Sequence[Any]], Event]] = row_reader(Event, _EVENT_COLUMNS)
 
 
 def event_of(row: Any, cursor: str) -> Event:
     """A row of the history as an event."""
-    return Event(
-        name=row["state"],
-        task_id=row["id"],
-        kind=row["kind"],
-        queue=row["queue"],
-        state=State(row["state"]),
-        reason=Reason(row["reason"]) if row["reason"] else None,
-        attempt=row["attempts"],
-        node_id=row["node_id"],
-        at=row["finished_at"],
-        tags=tuple(row["tags"] or ()),
-        cursor=cursor,
-    )
+    return replace(_read_event(row[: len(_EVENT_COLUMNS)]), cursor=cursor)
 
 
 async def _snapshot(session: Session) -> Snapshot:

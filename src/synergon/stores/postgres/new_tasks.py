@@ -1,7 +1,8 @@
 """Rows of new tasks: how tasks are inserted, and how one takes the place of another.
 
-A statement inserts many tasks from parallel arrays. Three forms of it exist, because what a task has not got costs
-time, too: for a single bare task (`insert_bare`), for tasks that join nothing (`insert`), and for all others.
+A statement inserts many tasks from parallel arrays. Three forms of it exist (`columns.Form`), because what a task has
+not got costs time, too: for a single bare task (`insert_bare`), for tasks that join nothing (`insert_plain`), and for
+all others.
 """
 
 from __future__ import annotations
@@ -16,47 +17,27 @@ import msgspec
 from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.columns import GIVEN, REPLACED, Form, is_bound
 from synergon.stores.postgres.transaction import Transaction
+
+BARE, PLAIN, BOUND = (GIVEN[form] for form in Form)
 
 TASKS_AT_ONCE: Final = 1000
 """How many tasks one statement inserts at the most."""
 
 
-def joins_anything(task: NewTask) -> bool:
-    """Whether the task joins a key queue or a group, waits for one, is a command or is for a certain server."""
-    return (
-        task.limit_key is not None
-        or task.group_id is not None
-        or task.after_group is not None
-        or task.target is not None
-        or task.is_command
-    )
-
-
-def is_bare(task: NewTask) -> bool:
-    """Whether a task that joins nothing is due now and has none of the rarer options."""
-    return (
-        task.run_at is None
-        and task.delay is None
-        and task.expires_in is None
-        and task.overrides is None
-        and task.meta is None
-        and not task.tags
-    )
-
-
 async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Insert tasks without keys, and their queues when the transaction ends."""
     transaction.note_queues(task.queue for task in tasks)
-    if not any(map(joins_anything, tasks)):
+    if not any(map(is_bound, tasks)):
         return await insert_plain(transaction, tasks)
-    rows = await transaction.rows("insert_bound", *_columns(tasks), *_joined(tasks), _first_state(transaction))
+    rows = await transaction.rows("insert_bound", *_bound_arrays(transaction, tasks))
     return _insertions(rows)
 
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
     """Insert a task with a key. None: a live task holds the key."""
-    row = await transaction.row("insert_keyed", *_columns([task]), *_joined([task]), _first_state(transaction))
+    row = await transaction.row("insert_keyed", *_bound_arrays(transaction, [task]))
     if row is None:
         return None
     transaction.note_queues([task.queue])
@@ -65,22 +46,13 @@ async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None
 
 async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Insert tasks that have no key and join nothing, in queues that are known."""
-    return _insertions(await transaction.rows("insert", *_columns(tasks)))
+    return _insertions(await transaction.rows("insert_plain", *_computed_from(tasks), *PLAIN.arrays(tasks)))
 
 
 async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion]:
     """Insert one bare task in a queue that is known. That is how most come, one by one, and a client waits for the
     start of each."""
-    task_id = await transaction.value(
-        "insert_bare",
-        task.kind,
-        task.queue,
-        task.priority,
-        task.payload.decode(),
-        task.max_attempts,
-        task.origin,
-        task.requirements,
-    )
+    task_id = await transaction.value("insert_bare", *BARE.texts(task))
     return [Insertion(task_id, True, State.READY)]
 
 
@@ -98,24 +70,13 @@ async def replace(transaction: Transaction, task_id: int, task: NewTask) -> Stat
     state: str = await transaction.value(
         "replace",
         task_id,
-        task.queue,
-        task.priority,
         _moment(task.run_at),
         task.delay,
-        task.payload.decode(),
-        task.max_attempts,
         task.expires_in,
-        _text(task.overrides),
         list(task.tags) or None,
-        _text(task.meta),
-        task.origin,
-        task.limit_key,
-        task.after_group,
-        task.is_command,
-        task.target,
-        task.provider,
-        _first_state(transaction),
-        task.requirements,
+        task.after_group is not None,
+        State.READY.value if task.limit_key is None else _first_state(transaction),
+        *REPLACED.texts(task),
     )
     return State(state)
 
@@ -131,38 +92,18 @@ def _first_state(transaction: Transaction) -> str:
     return (State.SCHEDULED if transaction.is_callers else State.WAITING).value
 
 
-def _joined(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
-    return (
-        [task.limit_key for task in tasks],
-        [task.group_id for task in tasks],
-        [task.after_group for task in tasks],
-        [task.is_command for task in tasks],
-        [task.target for task in tasks],
-        [task.provider for task in tasks],
-    )
+def _bound_arrays(transaction: Transaction, tasks: Sequence[NewTask]) -> tuple[Any, ...]:
+    return *_computed_from(tasks), _first_state(transaction), *BOUND.arrays(tasks)
 
 
-def _columns(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
+def _computed_from(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
+    """What an insert computes columns from."""
     return (
-        [task.kind for task in tasks],
-        [task.queue for task in tasks],
-        [task.priority for task in tasks],
         [_moment(task.run_at) for task in tasks],
         [task.delay for task in tasks],
-        [task.payload.decode() for task in tasks],
-        [task.max_attempts for task in tasks],
-        [task.key for task in tasks],
         [task.expires_in for task in tasks],
-        [_text(task.overrides) for task in tasks],
         [msgspec.json.encode(task.tags).decode() if task.tags else None for task in tasks],
-        [_text(task.meta) for task in tasks],
-        [task.origin for task in tasks],
-        [task.requirements for task in tasks],
     )
-
-
-def _text(value: bytes | None) -> str | None:
-    return value.decode() if value is not None else None
 
 
 def _moment(microseconds: int | None) -> datetime | None:

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from synergon.model.lifecycle import FINAL, LIVE, Reason, State
+from synergon.model.lifecycle import FINAL, LIVE, State
 from synergon.model.nodes import NodeRecord, ProcessIdentity
-from synergon.model.outcomes import Progress
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.stores import columns
 from synergon.stores.postgres.session import Session
-from synergon.stores.typed_rows import decode_errors
-
-_KEEPER: Final = "CASE WHEN reserved_until > now() THEN reserved_by END AS keeper"
+from synergon.stores.typed_rows import read_rows
 
 
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
     """These tasks, wherever they are."""
-    rows = await session.rows("get_live", list(ids)) + await session.rows("get_ended", list(ids))
-    found = {row["id"]: record_of(row) for row in rows}
+    found = {
+        record.id: record
+        for name in ("get_live", "get_ended")
+        for record in await session.typed(TaskRecord, name, list(ids))
+    }
     return [found.get(task_id) for task_id in ids]
 
 
-async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage:
+async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
-    rows: list[Any] = []
-    live = (
-        f"SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*, {_KEEPER} FROM {schema}.task"
-    )
-    for table, its_states in ((live, LIVE), (f"SELECT * FROM {schema}.history", FINAL)):
+    records: list[TaskRecord] = []
+    for name, its_states in (("live_records", LIVE), ("final_records", FINAL)):
         wanted = states & its_states
         if wanted:
-            rows += await _newest(connection, table, query, wanted if wanted != its_states else None)
-    rows.sort(key=lambda row: -int(row["id"]))
-    page = rows[: query.limit]
-    return TaskPage(
-        tasks=tuple(record_of(row) for row in page), next=page[-1]["id"] if len(rows) > query.limit else None
-    )
+            is_narrowed = wanted != its_states
+            records += await _newest(connection, sql[name], query, wanted if is_narrowed else None)
+    records.sort(key=lambda record: -record.id)
+    page = records[: query.limit]
+    return TaskPage(tasks=tuple(page), next=page[-1].id if len(records) > query.limit else None)
 
 
-async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
+async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[TaskRecord]:
     """One more row than the page holds, so that the last page is known to be the last."""
     conditions: list[str] = []
     values: list[Any] = []
@@ -53,11 +50,10 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
 
     if states is not None:
         where("state = ANY ({})", sorted(states))
-        if State.SUCCEEDED not in states and "history" in table:
+        if State.SUCCEEDED not in states and states <= FINAL:
             conditions.append("state <> 'succeeded'")
-    for column, value in (("kind", query.kind), ("queue", query.queue), ("key", query.key)):
-        if value is not None:
-            where(f"{column} = {{}}", value)
+    for condition, value in columns.conditions(query):
+        where(condition, value)
     if query.tag is not None:
         where("tags @> ARRAY[{}]", query.tag)
     if query.before is not None:
@@ -65,7 +61,7 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
     text = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(query.limit + 1)
     rows: list[Any] = await connection.fetch(f"{table}{text} ORDER BY id DESC LIMIT ${len(values)}", *values)
-    return rows
+    return read_rows(TaskRecord, rows)
 
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:
@@ -106,43 +102,3 @@ async def nodes(session: Session) -> list[NodeRecord]:
         )
         for row in await session.rows("nodes")
     ]
-
-
-def record_of(row: Any) -> TaskRecord:
-    """A row of either table."""
-    return TaskRecord(
-        id=row["id"],
-        kind=row["kind"],
-        queue=row["queue"],
-        state=State(row["state"]),
-        reason=Reason(row["reason"]) if row["reason"] else None,
-        priority=row["priority"],
-        run_at=row["run_at"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        crashes=row["crashes"],
-        claim_no=row["claim_no"],
-        node_id=row["node_id"],
-        server=row["server"],
-        enqueued_at=row["enqueued_at"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
-        expires_at=row["expires_at"],
-        cancel_requested=row["cancel_requested"],
-        overdue=row["overdue"],
-        payload=msgspec.Raw(row["payload"].encode()),
-        overrides=msgspec.Raw(row["overrides"].encode()) if row["overrides"] else None,
-        result_json=msgspec.Raw(row["result"].encode()) if row["result"] is not None else None,
-        errors=decode_errors(row["errors"]),
-        progress=msgspec.json.decode(row["progress"], type=Progress) if row["progress"] else None,
-        key=row["key"],
-        limit_key=row["limit_key"],
-        group_id=row["group_id"],
-        after_group=row.get("after_group"),
-        is_command=row["is_command"],
-        target=row["target"],
-        requirements=row["requirements"],
-        reserved_by=row.get("keeper"),
-        tags=tuple(row["tags"] or ()),
-        meta=msgspec.json.decode(row["meta"]) if row["meta"] else {},
-    )

@@ -16,6 +16,7 @@ from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.record import from_datetime
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Insertion, NewTask, Reaped
+from synergon.stores import columns
 from synergon.stores.base import Capabilities, FinalEvents, SchemaVersions
 from synergon.stores.base_store import BaseStore
 from synergon.stores.contention import Contention
@@ -159,7 +160,7 @@ class PostgresStore(BaseStore):
         self._connections.check_open()
         if any(task.key is not None for task in tasks):
             return await super().insert(tasks)
-        is_bound = any(map(new_tasks.joins_anything, tasks))
+        is_bound = any(map(columns.is_bound, tasks))
         return await (self._bound_inserts if is_bound else self._plain_inserts).insert(tasks)
 
     async def _insert_plain(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -167,7 +168,7 @@ class PostgresStore(BaseStore):
             await self.announce_queues({task.queue for task in tasks})
         if len(tasks) > new_tasks.TASKS_AT_ONCE:
             return await self._write(new_tasks.insert_in_parts, tasks)
-        if len(tasks) == 1 and new_tasks.is_bare(tasks[0]):
+        if len(tasks) == 1 and columns.form_of(tasks[0]) is columns.Form.BARE:
             return await self._statement(new_tasks.insert_bare, tasks[0])
         return await self._statement(new_tasks.insert_plain, tasks)
 
@@ -300,7 +301,7 @@ class PostgresStore(BaseStore):
         """One page, newest first."""
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
-            return await queries.list_tasks(connection, self.address.schema, query)
+            return await queries.list_tasks(connection, self._sql, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
@@ -12,14 +12,12 @@ from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
 from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.rules.node_capacity import requirements_of
-from synergon.stores.sqlite.queries import LIVE_TASKS, record
+from synergon.stores.sqlite.queries import LIVE_RECORDS
 from synergon.stores.sqlite.ready_rows import ready_groups
 from synergon.stores.sqlite.transaction import Transaction
 
-_PRIORITY: Final = 5
-
 _OF_GROUP: Final = (
-    f"{LIVE_TASKS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
+    f"{LIVE_RECORDS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
     "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, id LIMIT ?"
 )
 _ALL: Final = _OF_GROUP.format(behind="")
@@ -34,21 +32,21 @@ def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
         for group in ready_groups(transaction, [look.kind_request], look.queues)
         if is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
     ]
-    return [record(row) for row in islice(merge(*lists, key=_order), look.limit)]
+    return list(islice(merge(*lists, key=_order), look.limit))
 
 
-def _order(row: tuple[Any, ...]) -> tuple[int, int]:
-    return -row[_PRIORITY], row[0]
+def _order(record: TaskRecord) -> tuple[int, int]:
+    return -record.priority, record.id
 
 
-def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuery) -> list[Any]:
+def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuery) -> list[TaskRecord]:
     """The rows of a ready group behind a position: the index skips those before it, however many they are."""
     where = (*group, transaction.now)
     if look.after is None:
-        return transaction.select(_ALL, (*where, look.limit))
+        return transaction.typed_select(TaskRecord, _ALL, (*where, look.limit))
     priority, task_id = look.after
-    rows = transaction.select(_SAME_PRIORITY, (*where, priority, task_id, look.limit))
-    return rows + transaction.select(_LOWER_PRIORITY, (*where, priority, look.limit - len(rows)))
+    same = transaction.typed_select(TaskRecord, _SAME_PRIORITY, (*where, priority, task_id, look.limit))
+    return same + transaction.typed_select(TaskRecord, _LOWER_PRIORITY, (*where, priority, look.limit - len(same)))
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:

@@ -14,13 +14,18 @@ from operator import itemgetter
 from typing import Any, Final
 
 from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.stores.columns import CLAIM_COLUMNS
 from synergon.stores.rules import claim as rule
 from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
+from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.typed_rows import decode_tags
 
-KIND: Final = 2
-PRIORITY: Final = 14
+CLAIM_NO: Final = CLAIM_COLUMNS.index("claim_no")
+KIND: Final = CLAIM_COLUMNS.index("kind")
+ATTEMPTS: Final = CLAIM_COLUMNS.index("attempts")
+TAGS: Final = CLAIM_COLUMNS.index("tags")
+PRIORITY: Final = -1
 
 Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
 
@@ -74,27 +79,10 @@ def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
 
 
 def _claim(row: tuple[Any, ...], now: int) -> Claim:
-    (
-        task_id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, _, requirements, protected_until,
-    ) = row  # fmt: skip
-    return Claim(
-        task_id,
-        claim_no + 1,
-        kind,
-        queue,
-        payload,
-        attempts + 1,
-        max_attempts,
-        crashes,
-        overrides,
-        decode_tags(tags) if tags else (),
-        meta,
-        origin,
-        limit_key,
-        group_id,
-        None,
-        None,
-        requirements,
-        0 if protected_until is None else max(protected_until - now, 0),
-    )
+    """The claim of a row that was read before it was marked."""
+    *values, protected_until, _ = row
+    values[CLAIM_NO] += 1
+    values[ATTEMPTS] += 1
+    values[TAGS] = decode_tags(values[TAGS])
+    protected_for = 0 if protected_until is None else max(protected_until - now, 0)
+    return Claim(*(*values, None, None, protected_for))

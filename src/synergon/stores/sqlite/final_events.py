@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from synergon.model.events import Event
-from synergon.model.lifecycle import Reason, State
-from synergon.model.record import to_datetime
+from synergon.model.lifecycle import State
+from synergon.model.record import from_datetime
 from synergon.stores.final_events import Position, first
-from synergon.stores.sqlite.transaction import Transaction, as_json, decode_tags
+from synergon.stores.sqlite.transaction import Transaction, as_json
 
 Found = tuple[int, list[tuple[Position, Event]]]
 
@@ -19,10 +18,12 @@ def look(
 ) -> Found:
     """What was pruned, and what follows the place."""
     (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
-    rows = [row for state in states for row in transaction.rows("endings_at", state, *position, limit)]
-    if len(rows) < limit:
-        rows += [row for state in states for row in transaction.rows("endings", state, position[0], limit)]
-    return pruned, first([_entry(row) for row in rows], limit)
+    events = [event for state in states for event in transaction.typed(Event, "endings_at", state, *position, limit)]
+    if len(events) < limit:
+        events += [
+            event for state in states for event in transaction.typed(Event, "endings", state, position[0], limit)
+        ]
+    return pruned, first([_entry(event) for event in events], limit)
 
 
 def last_moment(transaction: Transaction) -> int:
@@ -31,18 +32,5 @@ def last_moment(transaction: Transaction) -> int:
     return moment
 
 
-def _entry(row: Any) -> tuple[Position, Event]:
-    task_id, kind, queue, state, reason, attempts, node_id, finished_at, tags = row
-    event = Event(
-        name=state,
-        task_id=task_id,
-        kind=kind,
-        queue=queue,
-        state=State(state),
-        reason=Reason(reason) if reason else None,
-        attempt=attempts,
-        node_id=node_id,
-        at=to_datetime(finished_at),
-        tags=decode_tags(tags),
-    )
-    return (finished_at, task_id), event
+def _entry(event: Event) -> tuple[Position, Event]:
+    return (from_datetime(event.at), event.task_id), event

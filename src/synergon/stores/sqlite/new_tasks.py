@@ -7,11 +7,13 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.lifecycle import State
-from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
 from synergon.stores.sqlite.transaction import Transaction
 
 READY: Final = State.READY  # to look a member up takes longer than to compare it, and every task that comes does
+
+_VALUES: Final = tuple((GIVEN[form].shared.values, GIVEN[form].own.values) for form in Form)
 
 
 def add(transaction: Transaction, task: NewTask) -> Insertion:
@@ -19,10 +21,12 @@ def add(transaction: Transaction, task: NewTask) -> Insertion:
     task_id, now = transaction.next_id(), transaction.now
     due = _due(task, now)
     state = _first_state(task, due, now)
-    shared = _shared(task, state, now)
-    if _has_rare_columns(task):
-        shared += (task.limit_key, task.group_id, *_rare_columns(task))
-    transaction.add_task(shared, (task_id, *_own(task, due)), task.queue)
+    form = form_of(task)
+    shared, own = _VALUES[form]
+    computed: tuple[Any, ...] = (str(state), now)  # anything but plain text takes a detour into the database
+    if form is not Form.BARE:
+        computed += (_expires_at(task, now), _tags(task))
+    transaction.add_task(form, (*computed, *shared(task)), (task_id, due, *own(task)), task.queue)
     return Insertion(task_id, True, state)
 
 
@@ -31,31 +35,18 @@ def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
     now = transaction.now
     due = _due(task, now)
     state = _first_state(task, due, now)
-    _, queue, word, max_attempts, _, *rest = _shared(task, state, now)
-    transaction.run("add_queue", queue)
+    transaction.run("add_queue", task.queue)
     transaction.run(
         "replace",
-        *(queue, word, max_attempts, *rest),
-        *_own(task, due),
-        *(task.limit_key, *_rare_columns(task)),
-        task_id,
+        **dict(zip(REPLACED.names, REPLACED.values(task), strict=True)),
+        id=task_id,
+        state=str(state),
+        now=now,
+        due=due,
+        expires_at=_expires_at(task, now),
+        tags=_tags(task),
     )
     return state
-
-
-def _has_rare_columns(task: NewTask) -> bool:
-    return (
-        task.limit_key is not None
-        or task.group_id is not None
-        or task.after_group is not None
-        or task.target is not None
-        or task.is_command
-        or task.requirements != KIND_DEFAULT
-    )
-
-
-def _rare_columns(task: NewTask) -> tuple[Any, ...]:
-    return task.after_group, task.is_command, task.target, task.provider, task.requirements
 
 
 def _first_state(task: NewTask, due: int, now: int) -> State:
@@ -66,27 +57,15 @@ def _first_state(task: NewTask, due: int, now: int) -> State:
     return READY if task.limit_key is None else State.WAITING
 
 
-def _shared(task: NewTask, state: State, now: int) -> tuple[Any, ...]:
-    """What a row often has in common with others that are inserted with it."""
-    return (
-        task.kind,
-        task.queue,
-        str(state),  # anything but plain text takes a detour into the database
-        task.max_attempts,
-        task.key,
-        now,
-        now + task.expires_in if task.expires_in is not None else None,
-        task.overrides,
-        msgspec.json.encode(task.tags).decode() if task.tags else None,
-        task.origin,
-    )
-
-
-def _own(task: NewTask, due: int) -> tuple[Any, ...]:
-    return task.payload, task.priority, due, task.meta
-
-
 def _due(task: NewTask, now: int) -> int:
     if task.run_at is not None:
         return task.run_at
     return now + task.delay if task.delay is not None else now
+
+
+def _expires_at(task: NewTask, now: int) -> int | None:
+    return now + task.expires_in if task.expires_in is not None else None
+
+
+def _tags(task: NewTask) -> str | None:
+    return msgspec.json.encode(task.tags).decode() if task.tags else None

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.process_identity import BOOT_ID
+from synergon.stores.columns import Form
 from synergon.stores.session import Touched
 from synergon.stores.statements import statements
 from synergon.stores.typed_rows import Row, row_reader
@@ -22,24 +23,24 @@ ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
 OVER: Final = -1
 """The remaining time of a lease that has ended."""
 
-OWN_COLUMNS: Final = 5
-"""Of a new task's row: id, payload, priority, due and meta, in which tasks of one kind often differ."""
 
-
-def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
-    """The statements for numbers of rows that have the first columns in common, which are handed over once: most of
-    what an insert costs is to hand over its values. For a single row the plain form is the fastest."""
-    common, own = ", ".join("?" * shared), ", ".join("?" * OWN_COLUMNS)
-    return tuple(
-        (count, f"{SQL[name]} SELECT {common}, * FROM (VALUES {', '.join([f'({own})'] * count)})")
+def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
+    """How many columns are a row's own, and the statements for numbers of rows that have the other columns in common,
+    which are handed over once: most of what an insert costs is to hand over its values. For a single row the plain form
+    is the fastest."""
+    insert = SQL[f"insert_{form.name.lower()}"]
+    before, _, behind = insert.partition("\n    id, run_at")
+    own_columns = 2 + behind.count(",")
+    common, own = ", ".join("?" * before.count(",")), ", ".join("?" * own_columns)
+    return own_columns, tuple(
+        (count, f"{insert} SELECT {common}, * FROM (VALUES {', '.join([f'({own})'] * count)})")
         if count > 1
-        else (count, f"{SQL[name]} VALUES ({common}, {own})")
+        else (count, f"{insert} VALUES ({common}, {own})")
         for count in ROWS_PER_STATEMENT
     )
 
 
-_INSERTS: Final = {10: _inserts("insert", 10), 17: _inserts("insert_bound", 17)}
-"""By the number of columns that rows share."""
+_INSERTS: Final = tuple(map(_inserts, Form))
 
 _readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {}
 """What makes structs of rows, by type and statement: to ask a cursor for its columns takes longer than a row does."""
@@ -74,7 +75,7 @@ class Transaction:
         self._steady = 0
         self._last_id = 0
         self._new_tasks: dict[tuple[Any, ...], list[Any]] = {}
-        """What tasks have in common, and the rest of each, one after the other."""
+        """The form of the insert and what tasks have in common, and the rest of each, one after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
         self.touched = Touched()
@@ -99,10 +100,9 @@ class Transaction:
         self._last_id += 1
         return self._last_id
 
-    def add_task(self, shared: tuple[Any, ...], own: tuple[Any, ...], queue: str) -> None:
-        """Insert a task, at the latest when the transaction ends. What it shares with others has more columns if it
-        has a line, a group or a server to itself, or demands something of its node."""
-        self._new_tasks.setdefault(shared, []).extend(own)
+    def add_task(self, form: Form, shared: tuple[Any, ...], own: tuple[Any, ...], queue: str) -> None:
+        """Insert a task, at the latest when the transaction ends."""
+        self._new_tasks.setdefault((form, *shared), []).extend(own)
         self._new_queues.add(queue)
         self._pending += 1
 
@@ -118,13 +118,14 @@ class Transaction:
         self._pending = 0
         for queue in queues:
             self._cursor.execute(SQL["add_queue"], (queue,))
-        for shared, own in tasks.items():
-            self._insert_rows(shared, own)
+        for (form, *shared), own in tasks.items():
+            self._insert_rows(form, shared, own)
 
-    def _insert_rows(self, shared: tuple[Any, ...], own: list[Any]) -> None:
+    def _insert_rows(self, form: Form, shared: list[Any], own: list[Any]) -> None:
         start = 0
-        for count, statement in _INSERTS[len(shared)]:
-            values = count * OWN_COLUMNS
+        own_columns, inserts = _INSERTS[form]
+        for count, statement in inserts:
+            values = count * own_columns
             while start + values <= len(own):
                 self._cursor.execute(statement, [*shared, *own[start : start + values]])
                 start += values
@@ -194,11 +195,3 @@ def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
 def as_json(values: Iterable[Any]) -> str:
     """A list for `json_each`."""
     return msgspec.json.encode(list(values)).decode()
-
-
-_TAGS = msgspec.json.Decoder(tuple[str, ...])
-
-
-def decode_tags(tags: str | None) -> tuple[str, ...]:
-    """Tags from the row."""
-    return _TAGS.decode(tags) if tags else ()

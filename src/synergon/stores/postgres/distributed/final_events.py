@@ -73,9 +73,9 @@ class ClockFinalEvents:
         self._floor.check(gone, from_datetime(self._position[0]))
         late = await self._late(limit) if len(rows) < limit else []
         if rows:
-            self._position = (rows[-1]["finished_at"], rows[-1]["id"])
+            self._position = (rows[-1]["at"], rows[-1]["task_id"])
         self._remember(late)  # some of which, of the very moment of the place, may be in both
-        new = [row for row in rows if (row["id"], row["finished_at"]) not in self._given]
+        new = [row for row in rows if (row["task_id"], row["at"]) not in self._given]
         self._remember(new)
         return [event_of(row, self._cursor(row)) for row in late + new]
 
@@ -94,7 +94,7 @@ class ClockFinalEvents:
 
     def _remember(self, rows: list[Any]) -> None:
         for row in rows:
-            self._given[row["id"], row["finished_at"]] = None
+            self._given[row["task_id"], row["at"]] = None
         oldest = self._position[0] - 2 * self._stretch
         while self._given:
             key = next(iter(self._given))
@@ -103,7 +103,7 @@ class ClockFinalEvents:
             del self._given[key]
 
     def _cursor(self, row: Any) -> str:
-        moment = from_datetime(max(row["finished_at"], self._position[0]))
+        moment = from_datetime(max(row["at"], self._position[0]))
         return f"{moment}{self._floor.suffix(moment)}"
 
 

@@ -8,7 +8,7 @@ SELECT pg_current_snapshot()::text
 -- at once.
 SELECT * FROM (
     (
-        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint AS number
+        SELECT {event}, ended_in::text::bigint AS number
         FROM {schema}.history
         WHERE reason IS NULL AND ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
             AND ended_in <> ALL ($5::text[]::xid8[])
@@ -17,7 +17,7 @@ SELECT * FROM (
     )
     UNION ALL
     (
-        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        SELECT {event}, ended_in::text::bigint
         FROM {schema}.history
         WHERE reason IS NOT NULL AND ended_in = ANY ($1::text[]::xid8[]) AND (ended_in, id) > ($6::text::xid8, $7)
             AND ended_in <> ALL ($5::text[]::xid8[])
@@ -26,7 +26,7 @@ SELECT * FROM (
     )
     UNION ALL
     (
-        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        SELECT {event}, ended_in::text::bigint
         FROM {schema}.history
         WHERE reason IS NULL AND (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
             AND ended_in <> ALL ($5::text[]::xid8[])
@@ -35,7 +35,7 @@ SELECT * FROM (
     )
     UNION ALL
     (
-        SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags, ended_in::text::bigint
+        SELECT {event}, ended_in::text::bigint
         FROM {schema}.history
         WHERE reason IS NOT NULL AND (ended_in, id) > ($2::text::xid8, $3) AND ended_in < $4::text::xid8
             AND ended_in <> ALL ($5::text[]::xid8[])
@@ -43,7 +43,7 @@ SELECT * FROM (
         LIMIT $8
     )
 ) AS found
-ORDER BY number, id
+ORDER BY number, task_id
 LIMIT $8
 
 -- name: note_pruned

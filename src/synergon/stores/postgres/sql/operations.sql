@@ -64,10 +64,17 @@ SELECT queue, kind, state, count(*) FROM {schema}.task GROUP BY queue, kind, sta
 UNION ALL
 SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue, kind, state HAVING sum(count) <> 0
 
+-- name: live_records
+-- Followed by conditions.
+SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by FROM {schema}.task
+
+-- name: final_records
+-- Followed by conditions.
+SELECT {final_record} FROM {schema}.history
+
 -- name: get_live
-SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
-    CASE WHEN reserved_until > now() THEN reserved_by END AS keeper
+SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: get_ended
-SELECT * FROM {schema}.history WHERE id = ANY ($1)
+SELECT {final_record} FROM {schema}.history WHERE id = ANY ($1)

@@ -17,16 +17,10 @@ SELECT id, finished_no, state, kind FROM {schema}.task WHERE id = ANY ($1) AND f
 WITH ended AS (
     DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
 )
-INSERT INTO {schema}.history (
-    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
-)
+INSERT INTO {schema}.history ({carried}, state, reason, finished_no, finished_at, result)
 SELECT
-    id, kind, queue, $3, $4, priority, run_at, payload, ($2::text[])[width_bucket(id, $1::bigint[])], attempts,
-    max_attempts, crashes, claim_no, CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key,
-    cancel_requested, overdue, enqueued_at, started_at, statement_timestamp(), expires_at, overrides, tags, meta,
-    progress, errors, limit_key, group_id, is_command, target, provider, requirements
+    {carried}, $3, $4, CASE WHEN $5 THEN claim_no ELSE finished_no END, statement_timestamp(),
+    ($2::text[])[width_bucket(id, $1::bigint[])]
 FROM ended
 
 -- name: tally
@@ -72,14 +66,8 @@ DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'
 DELETE FROM {schema}.history WHERE id = $1
 
 -- name: revive
-INSERT INTO {schema}.task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, now(), payload, max_attempts,
-    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
-    provider, requirements
+INSERT INTO {schema}.task ({kept}, finished_no, state, run_at)
+SELECT {kept}, finished_no, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, now()
 FROM {schema}.history WHERE id = $1
 ON CONFLICT DO NOTHING
 RETURNING state

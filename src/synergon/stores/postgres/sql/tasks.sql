@@ -26,25 +26,18 @@ RELEASE SAVEPOINT synergon_call
 -- name: notify
 SELECT pg_notify($1, $2)
 
--- name: insert
+-- name: insert_plain
 -- Ids are given in the order of the arrays. The moment is the statement's: the transaction may be a caller's own, and
 -- may have begun long ago.
-INSERT INTO {schema}.task (
-    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, requirements
-)
+INSERT INTO {schema}.task ({plain}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
-    kind, queue, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, priority, due, payload, max_attempts, key,
-    clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, requirements
+    {plain}, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, due, clock.now,
+    clock.now + expires_in * interval '1 microsecond',
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
-    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]
-) WITH ORDINALITY AS new (
-    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    requirements, position
-)
+    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {plain.arrays from $5}
+) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {plain}, position)
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
 ) AS moment
@@ -53,37 +46,28 @@ RETURNING id, state
 
 -- name: insert_bare
 -- The same for a single task that is due now and has no options: what it has not got costs time, too.
-INSERT INTO {schema}.task (kind, queue, state, priority, run_at, payload, max_attempts, enqueued_at, origin, requirements)
-VALUES ($1, $2, 'ready', $3, statement_timestamp(), $4, $5, statement_timestamp(), $6, $7)
+INSERT INTO {schema}.task ({bare}, state, run_at, enqueued_at)
+VALUES ({bare.values from $1}, 'ready', statement_timestamp(), statement_timestamp())
 RETURNING id
 
 -- name: insert_bound
--- The same for tasks that stand in a line ($21: where they begin there), belong to a group, wait for one, or are for a
+-- The same for tasks that stand in a line ($5: where they begin there), belong to a group, wait for one, or are for a
 -- certain server.
-INSERT INTO {schema}.task (
-    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, requirements, limit_key, group_id, after_group, is_command, target, provider
-)
+INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
-    kind, queue,
+    {bound},
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $21
+        WHEN limit_key IS NOT NULL THEN $5
         ELSE 'ready'
     END,
-    priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, requirements,
-    limit_key, group_id, after_group, is_command, target, provider
+    due, clock.now, clock.now + expires_in * interval '1 microsecond',
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
-    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
-    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
-) WITH ORDINALITY AS new (
-    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    requirements, limit_key, group_id, after_group, is_command, target, provider, position
-)
+    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {bound.arrays from $6}
+) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {bound}, position)
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
 ) AS moment
@@ -91,30 +75,21 @@ ORDER BY position
 RETURNING id, state
 
 -- name: insert_keyed
-INSERT INTO {schema}.task (
-    kind, queue, state, priority, run_at, payload, max_attempts, key, enqueued_at, expires_at, overrides, tags, meta,
-    origin, requirements, limit_key, group_id, after_group, is_command, target, provider
-)
+INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
-    kind, queue,
+    {bound},
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $21
+        WHEN limit_key IS NOT NULL THEN $5
         ELSE 'ready'
     END,
-    priority, due, payload, max_attempts, key, clock.now, clock.now + expires_in * interval '1 microsecond', overrides,
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END, meta, origin, requirements,
-    limit_key, group_id, after_group, is_command, target, provider
+    due, clock.now, clock.now + expires_in * interval '1 microsecond',
+    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN unnest(
-    $1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[], $7::integer[], $8::text[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[],
-    $17::bigint[], $18::boolean[], $19::text[], $20::text[]
-) WITH ORDINALITY AS new (
-    kind, queue, priority, run_at, delay, payload, max_attempts, key, expires_in, overrides, tags, meta, origin,
-    requirements, limit_key, group_id, after_group, is_command, target, provider, position
-)
+    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {bound.arrays from $6}
+) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {bound}, position)
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
 ) AS moment
@@ -129,20 +104,15 @@ INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT
 SELECT name FROM {schema}.lock_row WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
+-- $6: it waits for a group; $7: its state if it does not, and is due.
 UPDATE {schema}.task
-SET queue = $2, priority = $3, payload = $6, max_attempts = $7, enqueued_at = clock.now, run_at = clock.due,
-    state = CASE
-        WHEN $14::bigint IS NOT NULL THEN 'waiting'
-        WHEN clock.due > clock.now THEN 'scheduled'
-        WHEN $13::text IS NOT NULL THEN $18
-        ELSE 'ready'
-    END,
-    expires_at = clock.now + $8::bigint * interval '1 microsecond', overrides = $9, tags = $10, meta = $11,
-    origin = $12, limit_key = $13, after_group = $14, is_command = $15, target = $16, provider = $17,
-    requirements = $19, reserved_by = NULL, reserved_until = NULL, protected_until = NULL,
+SET {replaced.assigned from $8}, enqueued_at = clock.now, run_at = clock.due,
+    state = CASE WHEN $6 THEN 'waiting' WHEN clock.due > clock.now THEN 'scheduled' ELSE $7 END,
+    expires_at = clock.now + $4::bigint * interval '1 microsecond', tags = $5,
+    reserved_by = NULL, reserved_until = NULL, protected_until = NULL,
     attempts = 0, crashes = 0, errors = NULL, progress = NULL, server = NULL
 FROM (
-    SELECT now, coalesce($4::timestamptz, now + $5::bigint * interval '1 microsecond', now) AS due
+    SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT statement_timestamp() AS now) AS moment
 ) AS clock
 WHERE id = $1 AND state <> 'running'
@@ -197,8 +167,7 @@ claimed AS (
         started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
         AND EXISTS (SELECT 1 FROM lease WHERE is_open)
-    RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-        limit_key, group_id, server, slot, requirements,
+    RETURNING {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
         greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 )
 SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
@@ -235,8 +204,7 @@ AND NOT EXISTS (
     ) AS demanding
     WHERE queue.paused_at IS NULL AND ($4 IS NULL OR queue.name = ANY ($4))
 )
-RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
-    overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
+RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
         AS protected_for, priority
 
@@ -273,8 +241,7 @@ AND NOT EXISTS (
     ) AS demanding
     WHERE queue.paused_at IS NULL AND ($5 IS NULL OR queue.name = ANY ($5))
 )
-RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
-    overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
+RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
         AS protected_for, priority
 
@@ -294,22 +261,13 @@ WITH ended AS (
             SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
                 AND (failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL)
         ))
-    RETURNING id, kind, queue, priority, run_at, payload, attempts, max_attempts, crashes, claim_no, node_id, server, key,
-        cancel_requested, overdue, enqueued_at, started_at, expires_at, overrides, tags, meta, progress, errors,
-        limit_key, is_command, target, provider, requirements
+    RETURNING {carried}
 ),
 moved AS (
-    INSERT INTO {schema}.history (
-        id, kind, queue, state, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-        finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-        overrides, tags, meta, progress, errors, limit_key, is_command, target, provider, requirements
-    )
+    INSERT INTO {schema}.history ({carried}, state, finished_no, finished_at, result)
     SELECT
-        id, kind, queue, 'succeeded', priority, run_at, payload,
-        ($3::text[])[CASE WHEN cardinality($3) = 1 THEN 1 ELSE width_bucket(id, $1) END], attempts, max_attempts,
-        crashes, claim_no, claim_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at,
-        statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, is_command, target,
-        provider, requirements
+        {carried}, 'succeeded', claim_no, statement_timestamp(),
+        ($3::text[])[CASE WHEN cardinality($3) = 1 THEN 1 ELSE width_bucket(id, $1) END]
     FROM ended
     RETURNING id, queue, kind
 ),

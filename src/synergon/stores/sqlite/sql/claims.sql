@@ -26,9 +26,7 @@ SELECT queue, requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: ready
 -- For the fast path: the columns of a claim.
-SELECT id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin,
-    limit_key, group_id, priority, requirements, protected_until
-FROM synergon_task
+SELECT {claim}, protected_until, priority FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id
 LIMIT ?
@@ -101,8 +99,7 @@ FROM (
     FROM json_each(:taken)
 ) AS taken
 WHERE synergon_task.id = taken.id AND synergon_task.state = 'ready'
-RETURNING id, claim_no, kind, queue, payload, attempts, max_attempts, crashes, overrides, tags, meta, origin, limit_key,
-    group_id, iif(slot IS NULL, NULL, server) AS server, slot, requirements,
+RETURNING {claim}, iif(slot IS NULL, NULL, server) AS server, slot,
     max(coalesce(protected_until, 0) - :now, 0) AS protected_for
 
 -- name: reservation

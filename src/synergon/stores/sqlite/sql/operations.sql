@@ -1,3 +1,11 @@
+-- name: live_records
+-- Followed by conditions.
+SELECT {live_record}, reserved_by FROM synergon_task
+
+-- name: final_records
+-- Followed by conditions.
+SELECT {final_record} FROM synergon_history
+
 -- name: old_tasks
 SELECT id, queue, kind, finished_at FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
 

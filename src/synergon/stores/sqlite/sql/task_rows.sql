@@ -16,18 +16,12 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_no IS NOT NULL
 
 -- name: end
 -- One statement for a whole batch of pairs [id, result].
-INSERT INTO synergon_history (
-    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    task.id, kind, queue, ?, ?, priority, run_at, payload, CAST(json_extract(ended.value, '$[1]') AS BLOB), attempts,
-    max_attempts, crashes, claim_no, CASE WHEN ? THEN claim_no ELSE finished_no END, node_id, server, task.key,
-    cancel_requested, overdue, enqueued_at, started_at, ?, expires_at, overrides, tags, meta, progress, errors,
-    limit_key, group_id, is_command, target, provider, requirements
-FROM json_each(?) AS ended CROSS JOIN synergon_task AS task
-WHERE task.id = json_extract(ended.value, '$[0]')
+INSERT INTO synergon_history ({carried}, state, reason, finished_no, finished_at, result)
+SELECT {carried}, ?, ?, CASE WHEN ? THEN claim_no ELSE finished_no END, ?, CAST(ended_result AS BLOB)
+FROM (
+    SELECT json_extract(value, '$[0]') AS ended_id, json_extract(value, '$[1]') AS ended_result FROM json_each(?)
+) CROSS JOIN synergon_task
+WHERE id = ended_id
 
 -- name: delete_live
 DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
@@ -68,14 +62,8 @@ WHERE id = ? AND claim_no = ? AND state = 'running'
 UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
 
 -- name: revive
-INSERT INTO synergon_task (
-    id, kind, queue, state, priority, run_at, payload, max_attempts, claim_no, finished_no, key, enqueued_at, overrides,
-    tags, meta, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    id, kind, queue, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, priority, ?, payload, max_attempts,
-    claim_no, finished_no, key, enqueued_at, overrides, tags, meta, errors, limit_key, group_id, is_command, target,
-    provider, requirements
+INSERT INTO synergon_task ({kept}, finished_no, state, run_at)
+SELECT {kept}, finished_no, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, ?
 FROM synergon_history WHERE id = ?
 ON CONFLICT DO NOTHING
 RETURNING {ChangedTask}

@@ -13,28 +13,31 @@ FROM synergon_sequence
 -- name: advance
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
--- name: insert
--- Followed by rows of values. The last columns are those in which tasks often differ.
+-- name: insert_bare
+-- Followed by rows of values. The columns of the second line are those in which tasks often differ.
 INSERT INTO synergon_task (
-    kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
-    id, payload, priority, run_at, meta
+    state, enqueued_at, {bare.shared},
+    id, run_at, {bare.own}
+)
+
+-- name: insert_plain
+INSERT INTO synergon_task (
+    state, enqueued_at, expires_at, tags, {plain.shared},
+    id, run_at, {plain.own}
 )
 
 -- name: insert_bound
--- The same for tasks that stand in a line, belong to a group, wait for one, are commands, or requirements something.
 INSERT INTO synergon_task (
-    kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
-    limit_key, group_id, after_group, is_command, target, provider, requirements,
-    id, payload, priority, run_at, meta
+    state, enqueued_at, expires_at, tags, {bound.shared},
+    id, run_at, {bound.own}
 )
 
 -- name: replace
 UPDATE synergon_task
-SET queue = ?, state = ?, max_attempts = ?, enqueued_at = ?, expires_at = ?, overrides = ?, tags = ?, origin = ?,
-    payload = ?, priority = ?, run_at = ?, meta = ?, limit_key = ?, after_group = ?, is_command = ?, target = ?,
-    provider = ?, requirements = ?, attempts = 0, crashes = 0, errors = NULL, progress = NULL, reserved_by = NULL,
-    reserved_until = NULL, protected_until = NULL
-WHERE id = ? AND state <> 'running'
+SET {replaced.assigned}, state = :state, enqueued_at = :now, expires_at = :expires_at, tags = :tags, run_at = :due,
+    attempts = 0, crashes = 0, errors = NULL, progress = NULL, reserved_by = NULL, reserved_until = NULL,
+    protected_until = NULL
+WHERE id = :id AND state <> 'running'
 
 -- name: cancel_requests
 SELECT id FROM synergon_task WHERE state = 'running' AND node_id = ? AND cancel_requested = 1

@@ -76,8 +76,7 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 AND EXISTS (
     SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
 )
-RETURNING true AS is_open, NULL AS demanding, id, claim_no, kind, queue, payload, attempts, max_attempts, crashes,
-    overrides, tags, meta, origin, limit_key, group_id, server, slot, requirements,
+RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
 -- name: reserve
@@ -129,8 +128,7 @@ WITH RECURSIVE ready_group (queue, shard, requirements) AS (
 SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: first_in_ready_groups
-SELECT NULL AS reason, NULL::timestamptz AS finished_at, NULL AS result, task.*,
-    CASE WHEN reserved_until > now() THEN reserved_by END AS keeper
+SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task
 WHERE id = ANY (ARRAY(
     SELECT found.id

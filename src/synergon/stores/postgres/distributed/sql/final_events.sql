@@ -3,12 +3,12 @@
 
 -- name: endings
 SELECT found.* FROM unnest($1::text[]) AS wanted (state) CROSS JOIN LATERAL (
-    SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM {schema}.history
+    SELECT {event} FROM {schema}.history
     WHERE state = wanted.state AND (finished_at, id) > ($2::timestamptz, $3)
     ORDER BY finished_at, id
     LIMIT $4
 ) AS found
-ORDER BY finished_at, id
+ORDER BY at, task_id
 LIMIT $4
 
 -- name: ended_since
@@ -16,6 +16,6 @@ SELECT id, finished_at FROM {schema}.history
 WHERE state = ANY ($1) AND finished_at >= $2 AND finished_at <= $3
 
 -- name: endings_of
-SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM {schema}.history
+SELECT {event} FROM {schema}.history
 WHERE id = ANY ($1) AND state = ANY ($2)
 ORDER BY finished_at, id

@@ -1,17 +1,9 @@
 -- name: end
 -- The first of two steps: the rows, which the caller has locked, are written to the history.
-INSERT INTO {schema}.history (
-    id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
-    finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
-    overrides, tags, meta, progress, errors, limit_key, group_id, is_command, target, provider, requirements
-)
-SELECT
-    task.id, kind, queue, $3, $4, priority, run_at, payload, outcome.result, attempts, max_attempts, crashes, claim_no,
-    CASE WHEN $5 THEN claim_no ELSE finished_no END, node_id, server, key, cancel_requested, overdue, enqueued_at,
-    started_at, statement_timestamp(), expires_at, overrides, tags, meta, progress, errors, limit_key, group_id,
-    is_command, target, provider, requirements
-FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result) ON outcome.id = task.id
-WHERE task.id = ANY ($1)
+INSERT INTO {schema}.history ({carried}, state, reason, finished_no, finished_at, result)
+SELECT {carried}, $3, $4, CASE WHEN $5 THEN claim_no ELSE finished_no END, statement_timestamp(), outcome.result
+FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (task_id, result) ON task_id = id
+WHERE id = ANY ($1)
 
 -- name: remove_ended
 -- The second step.
