@@ -1,4 +1,4 @@
-"""SQL in files, one named statement each: `-- name: claim` starts the statement `claim`."""
+"""Reads SQL from files: `-- name: claim` starts the statement `claim`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _COLUMNS: Final = {
 
 @cache
 def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
-    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked,
+    """All statements of one dialect, by name. In their texts `{schema}` is replaced by the checked name of the schema,
     `{succeed.moved}` by the part `moved` of the statement `succeed`, and `{LiveTask}` by the columns of that struct.
 
-    Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
+    Statements in the folder `overlay` are added, or replace those with their name; one without text removes it.
     """
     found = _read(dialect, schema)
     if overlay is not None:
@@ -36,7 +36,7 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
 
 
 def _filled(text: str, others: Mapping[str, str]) -> str:
-    """With the parts that it has from others: what both do is written once."""
+    """Replace the references to parts of other statements, so that shared SQL is written once."""
     return _PART.sub(lambda match: _part(others[match[1]], match[2]), text)
 
 

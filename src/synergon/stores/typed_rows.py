@@ -1,4 +1,5 @@
-"""Typed rows: a row of a statement becomes a struct whose fields are the statement's columns, by name and in order."""
+"""Typed rows: turns a row of a statement into a struct whose fields are the statement's columns, by name and in
+order."""
 
 from __future__ import annotations
 
@@ -23,19 +24,19 @@ _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
 
 
 def decode_errors(stored: str | bytes | None) -> tuple[ErrorRecord, ...]:
-    """The list of errors from its column."""
+    """Decode the list of errors from its column."""
     return _ERRORS.decode(stored) if stored else ()
 
 
 def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Tags from their column: JSON, or an array."""
+    """Decode tags from their column, which is JSON or an array."""
     if not stored:
         return ()
     return _TAGS.decode(stored) if isinstance(stored, str) else tuple(stored)
 
 
 def split_names(column: str) -> tuple[str, ...]:
-    """The names in a column that has one in each line."""
+    """Decode names from a column that has one name per line."""
     return tuple(column.split("\n")) if column else ()
 
 
@@ -78,13 +79,14 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
 
 
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The columns that such a row is read from."""
+    """The column names of a struct, in order."""
     return tuple(field.name for field in msgspec.structs.fields(row_type))
 
 
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a `row_type` of a row with these columns. Fails if they are not the fields of the struct."""
+    """A function that makes a `row_type` of a row with these columns. Raises if they are not the fields of the
+    struct."""
     fields, names = msgspec.structs.fields(row_type), field_names(row_type)
     assert columns == names, f"a statement returns {columns}, but {row_type.__name__} has the fields {names}"
     decoders = [(number, _DECODERS[field.type]) for number, field in enumerate(fields) if field.type in _DECODERS]

@@ -1,4 +1,4 @@
-"""What the tables hold beside tasks: nodes, limits, servers, groups."""
+"""Entries of the tables other than tasks: nodes, limits, servers, groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Node(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """A limit as it is now."""
+    """The current value and rate of a limit, and its last declaration."""
 
     declared: str
     """What the code declared last, as JSON."""
@@ -32,7 +32,7 @@ class Limit(msgspec.Struct):
 
 
 class Server(msgspec.Struct):
-    """A server of a pool and its health."""
+    """A server of a pool, with its health."""
 
     capacity: int | None
     failures: int = 0
@@ -41,7 +41,7 @@ class Server(msgspec.Struct):
     backs_off_until: int | None = None
 
     def is_backed_off(self, now: int) -> bool:
-        """Whether it gets nothing."""
+        """Whether the server backs off at this moment."""
         return self.backs_off_until is not None and self.backs_off_until > now
 
 
@@ -57,7 +57,7 @@ class Provider(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """Tasks that belong together."""
+    """A group of tasks."""
 
     name: str
     created_at: int

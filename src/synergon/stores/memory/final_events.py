@@ -1,4 +1,4 @@
-"""The history in the order in which tasks ended."""
+"""Reads final events from the memory store, in the order in which tasks ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def look(
     tables: Tables, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """What was pruned, and what follows the place."""
+    """The highest number that was pruned, and the events after the position."""
     found = [
         ((row.ended_no, row.id), _event(row))
         for state in states
@@ -33,7 +33,7 @@ def look(
 
 
 def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:
-    """Those that ended after the number, by asking for each number or by going through all, whichever is less."""
+    """The tasks that ended after this number. Looks up each number or scans all tasks, whichever takes fewer steps."""
     if last - number > len(ended):
         return (row for row in ended.values() if row.ended_no > number)
     return (ended[each] for each in range(number + 1, last + 1) if each in ended)
@@ -41,7 +41,7 @@ def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:
 
 def _event(row: Row) -> Event:
     return Event(
-        name=row.state.value,  # type: ignore[arg-type]  # a final state is a name
+        name=row.state.value,  # type: ignore[arg-type]  # the value of a final state is a name of an event
         task_id=row.id,
         kind=row.task.kind,
         queue=row.task.queue,

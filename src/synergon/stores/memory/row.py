@@ -1,4 +1,4 @@
-"""One task as the memory store keeps it, and as the outside sees it."""
+"""A task as the memory store holds it, and its conversion to a record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Tally = dict[State, int]
 
 
 class Row(msgspec.Struct, gc=False):
-    """A task. Mutable, and never handed out: callers get a `TaskRecord` or a `Claim`.
+    """A task. Mutable, and never returned to callers: they get a `TaskRecord` or a `Claim`.
 
-    The garbage collector does not look into rows (there may be a million of them), so a row must never point at
-    anything that points back at rows.
+    The garbage collector does not track rows, because there may be a million of them. So a row must never refer to an
+    object that refers to rows.
     """
 
     id: int
@@ -66,13 +66,13 @@ class Row(msgspec.Struct, gc=False):
     """The last claim that its owner finished."""
 
     def release_reservation(self) -> None:
-        """Nobody keeps room for it."""
+        """Delete the reservation of the task."""
         self.reserved_by = None
         self.reserved_until = 0
 
 
 def record_of(row: Row) -> TaskRecord:
-    """The row as users see it; shares nothing with it that could change."""
+    """The row as a record for users, which shares no mutable value with it."""
     task = row.task
     return TaskRecord(
         id=row.id,

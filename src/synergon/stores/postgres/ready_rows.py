@@ -1,8 +1,5 @@
-"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`).
-
-Nothing is locked when ready tasks are read, so another claim may be quicker to take one. A task that was not there to
-be taken or reserved is passed over from then on.
-"""
+"""Ready tasks, as a claim reads and takes them, in the PostgreSQL store: the primitives of `stores.session.ReadyRows`
+with its statements."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ class ClaimState:
 
 
 class ReadyRows:
-    """The primitives over statements."""
+    """Implements `stores.session.ReadyRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -92,7 +89,7 @@ class ReadyRows:
         return state
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """The lease of the node, and the ready groups of the requested kinds; one statement."""
+        """Read the lease of the node, and the ready groups of the requested kinds."""
         rows = await self._transaction.typed(
             GroupRow,
             "ready_groups",
@@ -109,24 +106,24 @@ class ReadyRows:
         return ClaimableGroups(rows[0].is_cordoned, groups)
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned; None: it has no live lease."""
+        """Whether the node is cordoned. None if it has no live lease."""
         found: bool | None = await self._transaction.value("is_cordoned", node_id)
         return found
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Lock what these kinds need permits of, unless the exchange that this claim is part of has done so."""
+        """Read all limits and servers. Reads nothing if the kinds need no permits."""
         return self._transaction.locked_limits or await lock_limits(self._transaction, kinds, self._state.covering)
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
     ) -> tuple[list[HeldPermits], list[ReadyTask]]:
-        """The permits that running tasks hold, and what `first` finds; one statement."""
+        """Read the permits that running tasks hold, and the first tasks of these ready groups."""
         rows = await self._first(request, numbers, with_held=True)
         held = [HeldPermits(row.limits, row.provider, row.server, row.slot) for row in rows if row.is_held]
         return held, [row.task for row in rows if not row.is_held]
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group; one statement."""
+        """The first tasks of each ready group in claim order."""
         return [row.task for row in await self._first(request, numbers, with_held=False)]
 
     async def _first(
@@ -154,7 +151,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands for any server and for these servers; one statement."""
+        """The first commands that any server may run, and those for these servers."""
         targets = [(provider, address) for provider, addresses in servers.items() for address in addresses]
         return await self._tasks(
             "ready_commands",
@@ -169,7 +166,7 @@ class ReadyRows:
         )
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """Those of these tasks that are ready, in open queues of the request."""
+        """The ready tasks of this list that are in queues of the request which are not paused."""
         return await self._tasks(
             "ready_among",
             sorted(ids),
@@ -183,7 +180,7 @@ class ReadyRows:
         return [row.task for row in await self._transaction.typed(ReadyRow, statement, *parameters)]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Those of these tasks that are still as they were read → `running`."""
+        """Move all of these tasks from `ready` to `running`."""
         taken = sorted(taken, key=lambda entry: entry.task.id)
         state = self._state
         state.tried[:] = [entry.task.id for entry in taken]
@@ -202,7 +199,7 @@ class ReadyRows:
         return claims
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task that is still as it was read."""
+        """Reserve capacity of the node for a task that was read in this transaction."""
         self._state.tried[:] = [task.id]
         microseconds = request.reserve_microseconds
         statement = ("reserve", task.id, request.node_id, microseconds, task.requirements, task.queue)
@@ -212,8 +209,7 @@ class ReadyRows:
         return is_reserved
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """The node reserves no capacity for the task from here on. If another transaction holds a lock on the task, the
-        reservation ends by itself."""
+        """Delete the node's reservation for the task."""
         if task_id not in self._state.held:
             self._state.tried[:] = [task_id]
             await self._transaction.rows("release_reservation", task_id, node_id)

@@ -1,4 +1,5 @@
-"""What a node might take, and what stands before a task: looked at in order, and nothing is changed."""
+"""Queries over ready and waiting tasks: the candidates of a claim, and the tasks that precede a task. They change
+nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
 def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks that a claim might take. Ready groups that could never run on the node are not read."""
+    """Ready tasks in claim order, without claiming them. Ready groups that can never run on the node are not read."""
     lists = [
         _behind(transaction, group, look)
         for group in ready_groups(transaction, [look.kind_request], look.queues)
@@ -43,7 +44,7 @@ def _order(row: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuery) -> list[Any]:
-    """The rows of a ready group behind a position: the index skips those before it, however many they are."""
+    """The rows of a ready group after a position. The index skips the rows before it, however many there are."""
     where = (*group, transaction.now)
     if look.after is None:
         return transaction.select(_ALL, (*where, look.limit))
@@ -53,7 +54,7 @@ def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuer
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
-    """How many of its kind go before this task; not counted past the limit."""
+    """How many tasks of its kind precede this one. The count stops at the limit."""
     row = transaction.row("position", task_id)
     if row is None:
         return None
@@ -73,6 +74,6 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
 
 
 def next_start(transaction: Transaction, kind: str, limit_key: str) -> int | None:
-    """What the rate of a line remembers."""
+    """The stored value of a key queue's rate."""
     row = transaction.row("next_start", kind, limit_key)
     return None if row is None else int(row[0])

@@ -1,4 +1,4 @@
-"""Rows of new tasks: how a task is inserted, and how it takes the place of another."""
+"""Inserts and replaces rows of tasks in SQLite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.sqlite.transaction import Transaction
 
-READY: Final = State.READY  # to look a member up takes longer than to compare it, and every task that comes does
+READY: Final = (
+    State.READY
+)  # a constant, because every inserted task is compared with it and the lookup of the member is slow
 
 
 def add(transaction: Transaction, task: NewTask) -> Insertion:
@@ -27,7 +29,7 @@ def add(transaction: Transaction, task: NewTask) -> Insertion:
 
 
 def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    """Put a new task into the row of a live one that does not run."""
+    """Write a new task into the row of a live one that does not run."""
     now = transaction.now
     due = _due(task, now)
     state = _first_state(task, due, now)
@@ -67,11 +69,11 @@ def _first_state(task: NewTask, due: int, now: int) -> State:
 
 
 def _shared(task: NewTask, state: State, now: int) -> tuple[Any, ...]:
-    """What a row often has in common with others that are inserted with it."""
+    """The column values that tasks of one insert often have in common."""
     return (
         task.kind,
         task.queue,
-        str(state),  # anything but plain text takes a detour into the database
+        str(state),  # sqlite3 converts plain text fastest
         task.max_attempts,
         task.key,
         now,

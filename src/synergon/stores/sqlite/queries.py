@@ -1,4 +1,4 @@
-"""Rows into records."""
+"""Queries of the SQLite store: reads rows as records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDED: Final = f"SELECT {_ENDED_COLUMNS} FROM synergon_history"
 
 
 def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
+    """These tasks, live or final."""
     wanted = as_json(ids)
     where = " WHERE id IN (SELECT value FROM json_each(?))"
     rows = transaction.select(LIVE_TASKS + where, (wanted,)) + transaction.select(_ENDED + where, (wanted,))
@@ -40,7 +40,7 @@ def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]
 
 
 def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
-    """One page, newest first: the newest of both tables, merged."""
+    """One page, newest first: the newest tasks of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
     for table, its_states in ((LIVE_TASKS, LIVE), (_ENDED, FINAL)):
@@ -56,7 +56,7 @@ def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
 
 
 def _newest(transaction: Transaction, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
-    """One more row than the page holds, so that the last page is known to be the last."""
+    """The newest rows of one table: one more than the page holds, which shows whether it is the last page."""
     filters: list[tuple[str, Any]] = []
     if states is not None:
         filters.append(("state IN (SELECT value FROM json_each(?))", as_json(states)))
@@ -76,12 +76,12 @@ def _newest(transaction: Transaction, table: str, query: TaskQuery, states: froz
 
 
 def counts(transaction: Transaction) -> dict[tuple[str, str, State], int]:
-    """Exact numbers by queue, kind and state."""
+    """Exact numbers of tasks by queue, kind and state."""
     return {(queue, kind, State(state)): number for queue, kind, state, number in transaction.rows("counts")}
 
 
 def queues(transaction: Transaction) -> list[QueueRecord]:
-    """All queues with their numbers."""
+    """All queues with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in counts(transaction).items():
         numbers = by_queue.setdefault(queue, {})
@@ -93,7 +93,7 @@ def queues(transaction: Transaction) -> list[QueueRecord]:
 
 
 def record(row: tuple[Any, ...]) -> TaskRecord:
-    """A row of `LIVE_TASKS`, or of one that has ended."""
+    """The record of a row of either table of tasks."""
     (
         task_id, kind, queue, state, reason, priority, run_at, attempts, max_attempts, crashes, claim_no, node_id,
         server, enqueued_at, started_at, finished_at, expires_at, cancel_requested, overdue, payload, overrides, result,

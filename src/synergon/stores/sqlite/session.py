@@ -21,7 +21,7 @@ NO_LOCKS: Final = NoLocks()
 
 
 class Session(Transaction):
-    """A transaction with the primitives of `stores.session.Session`."""
+    """Implements `stores.session.Session` over a transaction of SQLite."""
 
     __slots__ = ()
 
@@ -41,5 +41,5 @@ class Session(Transaction):
         return NO_LOCKS
 
     async def read_clock(self) -> int:
-        """The store's clock."""
+        """Read the store's clock."""
         return self.now

@@ -1,4 +1,4 @@
-"""One transaction: a cursor, a moment, and the ids given in it."""
+"""One transaction of the SQLite store: runs statements, assigns ids, and has one moment of the clock."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OWN_COLUMNS: Final = 5
 
 
 def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
-    """The statements for numbers of rows that have the first columns in common, which are handed over once: most of
-    what an insert costs is to hand over its values. For a single row the plain form is the fastest."""
+    """Statements that insert different numbers of rows with common first columns. The common values are passed once,
+    because passing values is most of the cost of an insert. For a single row the plain statement is the fastest."""
     common, own = ", ".join("?" * shared), ", ".join("?" * OWN_COLUMNS)
     return tuple(
         (count, f"{SQL[name]} SELECT {common}, * FROM (VALUES {', '.join([f'({own})'] * count)})")
@@ -43,10 +43,10 @@ _readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {
 
 
 class Transaction:
-    """What a piece of work may use. Time stands still in it, and ids are given in order.
+    """A transaction as the rules and queries use it. Its clock does not advance, and ids ascend.
 
-    New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
-    commit share statements too.
+    New tasks are buffered until another statement runs or the transaction ends, so that callers who share a commit
+    share statements, too.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
-        self._cursor.row_factory = None  # the caller's connection may have one
+        self._cursor.row_factory = None  # the caller's connection may have a row factory
         self._changes = connection.total_changes
         self._now: int | None = None
         self._steady = 0
@@ -78,7 +78,7 @@ class Transaction:
 
     @property
     def now(self) -> int:
-        """The store's clock, the same throughout the transaction."""
+        """The store's clock, read once for the transaction."""
         if self._now is None:
             self._steady = steady_now()
             self._now, self._last_id = self._cursor.execute(SQL["now"], (BOOT_ID, self._steady)).fetchone()
@@ -86,25 +86,25 @@ class Transaction:
 
     @property
     def changes(self) -> int:
-        """A number that grows with everything that is written."""
+        """A number that grows with every changed row."""
         return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
-        """An id greater than every one given before."""
+        """A new id, greater than all before."""
         if self._now is None:
             _ = self.now
         self._last_id += 1
         return self._last_id
 
     def add_task(self, shared: tuple[Any, ...], own: tuple[Any, ...], queue: str) -> None:
-        """Insert a task, at the latest when the transaction ends. What it shares with others has more columns if it
-        has a line, a group or a server to itself, or demands something of its node."""
+        """Insert a task, at the latest when the transaction ends. `shared` are its values in the common columns, which
+        are more for a task with a key queue, a group, a target server or requirements."""
         self._new_tasks.setdefault(shared, []).extend(own)
         self._new_queues.add(queue)
         self._pending += 1
 
     def flush(self) -> None:
-        """Write what was kept back, and the clock and the ids if anything was written; called before the commit."""
+        """Write the buffered tasks, and the clock and the last id if anything was written. Called before the commit."""
         self._insert_tasks()
         if self._now is not None and self._connection.total_changes != self._changes:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
@@ -127,7 +127,7 @@ class Transaction:
                 start += values
 
     def rows(self, name: str, /, *parameters: Any, **named: Any) -> list[Any]:
-        """All rows of the named statement. One that uses a value twice has names for its parameters."""
+        """All rows of the named statement. A statement that uses a value twice has named parameters."""
         return self.select(SQL[name], parameters or named)
 
     def typed(self, row_type: type[Row], name: str, /, *parameters: Any, **named: Any) -> list[Row]:
@@ -135,7 +135,7 @@ class Transaction:
         return self.typed_select(row_type, SQL[name], parameters or named)
 
     def typed_select(self, row_type: type[Row], sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        """`typed` for a statement that was put together from checked parts."""
+        """`typed` for a statement that was composed of checked parts."""
         cursor = self._execute(sql, parameters)
         read = _readers.get((row_type, sql))
         if read is None:
@@ -144,7 +144,7 @@ class Transaction:
         return [read(row) for row in cursor]
 
     def ids(self, name: str, /, *parameters: Any, **named: Any) -> list[int]:
-        """The only column of the named statement: ids."""
+        """The ids in the only column of the named statement."""
         return [task_id for (task_id,) in self.select(SQL[name], parameters or named)]
 
     def row(self, name: str, /, *parameters: Any, **named: Any) -> Any:
@@ -152,22 +152,22 @@ class Transaction:
         return self._execute(SQL[name], parameters or named).fetchone()
 
     def run(self, name: str, /, *parameters: Any, **named: Any) -> int:
-        """Run the named statement; how many rows it changed."""
+        """Run the named statement. Returns how many rows it changed."""
         return self._execute(SQL[name], parameters or named).rowcount
 
     def run_each(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run the named statement once for each of these."""
+        """Run the named statement once for each set of parameters."""
         if rows:
             self._insert_tasks()
             self._cursor.executemany(SQL[name], rows)
 
     def declared(self, name: str, names: Iterable[str]) -> dict[str, str]:
-        """What the named statement finds for each of these names, without those that it does not find."""
+        """The value that the named statement finds for each of these names, without names that it does not find."""
         found = {name_: self.row(name, name_) for name_ in names}
         return {name_: row[0] for name_, row in found.items() if row is not None}
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
-        """All rows of a statement that was put together from checked parts."""
+        """All rows of a statement that was composed of checked parts."""
         return self._execute(sql, parameters).fetchall()
 
     def _execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> sqlite3.Cursor:
@@ -177,12 +177,12 @@ class Transaction:
 
 
 def steady_now() -> int:
-    """Microseconds of the host's clock that never steps, which every process of one boot shares."""
+    """Microseconds of the host's monotonic clock, which all processes of one boot share."""
     return time.monotonic_ns() // 1000
 
 
 def as_json(values: Iterable[Any]) -> str:
-    """A list for `json_each`."""
+    """A list as JSON, for `json_each`."""
     return msgspec.json.encode(list(values)).decode()
 
 
@@ -190,5 +190,5 @@ _TAGS = msgspec.json.Decoder(tuple[str, ...])
 
 
 def decode_tags(tags: str | None) -> tuple[str, ...]:
-    """Tags from the row."""
+    """Decode the tags of a row."""
     return _TAGS.decode(tags) if tags else ()
