@@ -131,7 +131,7 @@ class TaskRows:
     async def prune(self, state: State, age: int, limit: int) -> int:
         """Delete the oldest tasks of the history that ended before the cutoff."""
         tables, ended_before = self._session.tables, self._session.now - age
-        # Rows are in the order of their ends and the clock never runs back: the first that is too young ends the search.
+        # Rows are in the order of their ends, and the clock never runs back: the first young one ends the search.
         old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
         rows = list(islice(old, limit))
         for row in rows:

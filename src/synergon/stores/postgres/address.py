@@ -1,4 +1,4 @@
-"""What a `postgresql://` URL says to the driver, and what it says to us."""
+"""Parses `postgresql://` URLs: separates the parameters of synergon from those of the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA: Final = "synergon"
 POOL: Final = 8
 CALL_SECONDS: Final = 30.0
 
-# Shorter than PostgreSQL would allow: the channel for wake-ups has the same name and an ending.
+# Shorter than PostgreSQL allows: the channel for wake-ups is this name with a suffix.
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile")
 _DRIVERS: Final = (
@@ -35,7 +35,7 @@ _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fal
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the database is, and how to use it."""
+    """The address of the database, and the options with which to use it."""
 
     dsn: str
     location: str
@@ -54,17 +54,17 @@ class Address:
 
     @property
     def listens(self) -> bool:
-        """Nodes LISTEN, which takes a connection that keeps its state."""
+        """Whether nodes LISTEN for wake-ups, which needs a connection that is not shared by a pooler."""
         return self.notifies and not self.is_pooled_elsewhere
 
     @property
     def channel(self) -> str:
-        """Where wake-ups are sent."""
+        """The channel on which wake-ups are sent."""
         return f"{self.schema}_wake"
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Split our own parameters off."""
+        """Parse a URL, and remove synergon's own parameters from it."""
         parts = _split(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
         _check_names(name for name, _ in parameters)
@@ -94,10 +94,10 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of the URL, none of which is a piece of a password that was not escaped."""
+    """Split the URL into its parts. Raises if a part contains a piece of a password that was not escaped."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # which tells what it could not read
+    except ValueError:  # its text repeats what it could not read, perhaps a part of the password
         raise _not_escaped() from None
     user, _, hosts = parts.netloc.rpartition("@")
     ports = (host.rpartition("]")[2].partition(":")[2] for host in hosts.split(","))
@@ -108,7 +108,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _not_escaped() -> ConfigurationError:
-    # Not with the URL: what was taken for a port or a path may be half of the password.
+    # Without the URL in the text: what looks like a port or a path may be a part of the password.
     return ConfigurationError(
         "a postgresql:// URL looks like postgresql://user:password@host:5432/db; escape what is special in the user "
         "and the password: @ as %40, / as %2F, : as %3A, ? as %3F, # as %23, % as %25"

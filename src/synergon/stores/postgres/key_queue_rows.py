@@ -21,7 +21,7 @@ class KeyQueueRows:
         self._transaction: Final = transaction
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """Read the limits `key:<kind>` of these kinds."""
+        """Lock the key queues of these kinds, and read their limits."""
         await lock_key_queues(self._transaction, kinds)
         return {kind: self._transaction.key_queue_limits[kind] for kind in kinds}
 
@@ -46,7 +46,7 @@ class KeyQueueRows:
         return await self._transaction.typed(ChangedTask, "promote_all", *_columns(names))
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move tasks from `ready` to `waiting`."""
+        """Move tasks from `ready` to `waiting`, except those that a concurrent claim has taken."""
         return await self._transaction.typed(ChangedTask, "demote", ids)
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:

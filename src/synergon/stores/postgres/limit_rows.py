@@ -23,11 +23,11 @@ class LimitRows:
         return dict(await self._transaction.rows("declared_limits", list(names)))
 
     async def exclude_unlimited(self) -> None:
-        """Nothing to do: no transaction runs concurrently."""
+        """Wait for transactions that saw the kind without a limit, and block new ones that look for it."""
         await self._transaction.rows("make_limit")
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate."""
+        """Insert a limit, or replace its value and rate. False if a concurrent transaction declared exactly this."""
         rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
         return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
 

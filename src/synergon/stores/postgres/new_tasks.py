@@ -1,7 +1,7 @@
-"""Rows of new tasks: how tasks are inserted, and how one takes the place of another.
+"""Inserts and replaces rows of tasks in PostgreSQL.
 
-A statement inserts many tasks from parallel arrays. Three forms of it exist, because what a task has not got costs
-time, too: for a single bare task (`insert_bare`), for tasks that join nothing (`insert`), and for all others.
+A statement inserts many tasks from parallel arrays. It has three forms, because unused columns cost time: for a single
+task without options (`insert_bare`), for tasks that join no key queue or group (`insert`), and for all others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASKS_AT_ONCE: Final = 1000
 
 
 def joins_anything(task: NewTask) -> bool:
-    """Whether the task joins a key queue or a group, waits for one, is a command or is for a certain server."""
+    """Whether the task joins a key queue or a group, waits for one, is a command or has a target server."""
     return (
         task.limit_key is not None
         or task.group_id is not None
@@ -46,7 +46,7 @@ def is_bare(task: NewTask) -> bool:
 
 
 async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks without keys, and their queues when the transaction ends."""
+    """Insert tasks without keys now, and their queues when the transaction ends."""
     transaction.note_queues(task.queue for task in tasks)
     if not any(map(joins_anything, tasks)):
         return await insert_plain(transaction, tasks)
@@ -55,7 +55,7 @@ async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insert
 
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
-    """Insert a task with a key. None: a live task holds the key."""
+    """Insert a task with a key. None if a live task holds the key."""
     row = await transaction.row("insert_keyed", *_columns([task]), *_joined([task]), _first_state(transaction))
     if row is None:
         return None
@@ -64,13 +64,13 @@ async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None
 
 
 async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks that have no key and join nothing, in queues that are known."""
+    """Insert tasks that have no key and join nothing, in queues that exist."""
     return _insertions(await transaction.rows("insert", *_columns(tasks)))
 
 
 async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion]:
-    """Insert one bare task in a queue that is known. That is how most come, one by one, and a client waits for the
-    start of each."""
+    """Insert one task without options in a queue that exists. Its own statement saves time for the most frequent
+    call."""
     task_id = await transaction.value(
         "insert_bare",
         task.kind,
@@ -85,7 +85,7 @@ async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion
 
 
 async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`insert_plain` for very many: to encode them all at once would keep the event loop from everything else."""
+    """`insert_plain` for very many tasks, in parts: encoding all at once would block the event loop."""
     inserted: list[Insertion] = []
     for start in range(0, len(tasks), TASKS_AT_ONCE):
         inserted += await insert_plain(transaction, tasks[start : start + TASKS_AT_ONCE])
@@ -93,7 +93,7 @@ async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) ->
 
 
 async def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    """Put a new task into the row of a live one that does not run."""
+    """Write a new task into the row of a live one that does not run."""
     transaction.note_queues([task.queue])
     state: str = await transaction.value(
         "replace",
@@ -126,8 +126,8 @@ def _insertions(rows: list[Any]) -> list[Insertion]:
 
 
 def _first_state(transaction: Transaction) -> str:
-    """Where a task begins that is due and has a limit key. A caller's own transaction may not lock its key queue: the
-    task is scheduled, and the next node that looks for due tasks puts it into the key queue."""
+    """The first state of a due task with a limit key. A caller's own transaction must not lock its key queue, so there
+    the task is `scheduled`, and the next `wake` moves it into the key queue."""
     return (State.SCHEDULED if transaction.is_callers else State.WAITING).value
 
 

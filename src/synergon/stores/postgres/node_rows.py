@@ -18,7 +18,7 @@ class NodeRows:
         self._transaction: Final = transaction
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease of a node is live. None if the node has no row."""
+        """Whether the lease of a node is live. The lock waits for claims of the node, and blocks new ones."""
         has_lease: bool | None = await self._transaction.value("lock_lease", node_id)
         return has_lease
 

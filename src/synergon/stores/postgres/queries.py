@@ -1,4 +1,4 @@
-"""Rows into records."""
+"""Queries of the PostgreSQL store: reads rows as records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _KEEPER: Final = "CASE WHEN reserved_until > now() THEN reserved_by END AS keepe
 
 
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
+    """These tasks, live or final."""
     rows = await session.rows("get_live", list(ids)) + await session.rows("get_ended", list(ids))
     found = {row["id"]: record_of(row) for row in rows}
     return [found.get(task_id) for task_id in ids]
 
 
 async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage:
-    """One page, newest first: the newest of both tables, merged."""
+    """One page, newest first: the newest tasks of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     rows: list[Any] = []
     live = (
@@ -43,7 +43,7 @@ async def list_tasks(connection: Any, schema: str, query: TaskQuery) -> TaskPage
 
 
 async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
-    """One more row than the page holds, so that the last page is known to be the last."""
+    """The newest rows of one table: one more than the page holds, which shows whether it is the last page."""
     conditions: list[str] = []
     values: list[Any] = []
 
@@ -69,12 +69,12 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
 
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:
-    """Exact numbers by queue, kind and state."""
+    """Exact numbers of tasks by queue, kind and state."""
     return {(queue, kind, State(state)): number for queue, kind, state, number in await session.rows("counts")}
 
 
 async def queues(session: Session) -> list[QueueRecord]:
-    """All queues with their numbers."""
+    """All queues with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in (await counts(session)).items():
         numbers = by_queue.setdefault(queue, {})
@@ -109,7 +109,7 @@ async def nodes(session: Session) -> list[NodeRecord]:
 
 
 def record_of(row: Any) -> TaskRecord:
-    """A row of either table."""
+    """The record of a row of either table of tasks."""
     return TaskRecord(
         id=row["id"],
         kind=row["kind"],

@@ -24,16 +24,16 @@ class ServerRows:
         return dict(await self._transaction.rows("declared_providers", list(providers)))
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off."""
+        """Insert a provider, or replace its back-off. False if a concurrent transaction declared exactly this."""
         backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
         return await self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
 
     async def lock_provider(self, provider: str) -> bool:
-        """Whether the provider exists."""
+        """Lock a provider. False if it does not exist."""
         return await self._transaction.row("lock_provider", provider) is not None
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. Those that remain retain their health."""
+        """Replace the servers of a provider. Waits for claims that count its permits."""
         addresses = list(capacities)
         await self._transaction.rows("lock_pools", [provider])
         await self._transaction.run("drop_servers", provider, addresses)
@@ -46,7 +46,8 @@ class ServerRows:
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Read the health of the servers that these outcomes concern."""
+        """Lock the servers that have failed or are unhealthy. The transaction remembers them, because the lock order
+        takes the locks earlier than the rule needs the rows."""
         known = self._transaction.server_health
         new = set(servers) - known.keys()
         if new:

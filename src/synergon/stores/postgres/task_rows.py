@@ -24,7 +24,8 @@ class _PrunedTask(msgspec.Struct, frozen=True):
 
 
 class TaskRows:
-    """Implements `stores.session.TaskRows` for the PostgreSQL store."""
+    """Implements `stores.session.TaskRows` for the PostgreSQL store. Rows are locked when they are read, by ascending
+    id."""
 
     __slots__ = ("_transaction",)
 
@@ -57,7 +58,7 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and update the numbers of final tasks."""
+        """Move live tasks to the history, and update the numbers of final tasks when the transaction ends."""
         transaction = self._transaction
         ids = sorted(task.id for task in tasks)
         texts = [_text(results.get(task_id)) for task_id in ids]
@@ -109,7 +110,8 @@ class TaskRows:
         self._transaction.count(task.queue, task.kind, task.state, -1)
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete the oldest tasks of the history that ended before the cutoff."""
+        """Delete the oldest tasks of the history that ended before the cutoff, except rows that other transactions have
+        locked."""
         transaction = self._transaction
         if state is State.SUCCEEDED:
             pruned = await transaction.typed(_PrunedTask, "prune_succeeded", age, limit)
@@ -134,7 +136,7 @@ class TaskRows:
         return State(state)
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys."""
+        """Insert tasks without keys, with one statement."""
         return await new_tasks.add(self._transaction, tasks)
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:

@@ -1,12 +1,12 @@
 -- name: endings
--- One probe of the index that pruning has, too; a row's own id is the last column of every index.
+-- One probe of an index that pruning uses, too; the row id is the last column of every index.
 SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM synergon_history
 WHERE state = ? AND finished_at > ?
 ORDER BY finished_at, id
 LIMIT ?
 
 -- name: endings_at
--- The rest of a moment, which may have been a big one.
+-- The remaining events of a moment, which may have many.
 SELECT id, kind, queue, state, reason, attempts, node_id, finished_at, tags FROM synergon_history
 WHERE state = ? AND finished_at = ? AND id > ?
 ORDER BY id

@@ -15,7 +15,7 @@ SELECT id, finished_no, state, kind FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_no IS NOT NULL
 
 -- name: end
--- One statement for a whole batch of pairs [id, result].
+-- One statement for a batch of pairs [id, result].
 INSERT INTO synergon_history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
@@ -43,7 +43,7 @@ ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
 UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
 
 -- name: release
--- It holds no permit any more; its server stays, as the last one.
+-- The task no longer holds permits; its server remains as the last one.
 UPDATE synergon_task
 SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
     overdue = 0, holds = NULL, slot = NULL, finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,

@@ -1,7 +1,7 @@
 -- name: now
--- The host's clock in whole milliseconds, and never less than what was written before. If the host's clock has stepped
--- back, time goes on from there by the clock that does not step, a little slower, until the host has caught up. No two
--- commits have the same moment: by their moments, ended tasks are in the order of commits.
+-- The host's clock in whole milliseconds, and never less than the last written moment. If the host's clock has stepped
+-- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. No two commits have
+-- one moment, so the moments of final tasks are in commit order.
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,
@@ -14,14 +14,14 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
 -- name: insert
--- Followed by rows of values. The last columns are those in which tasks often differ.
+-- Rows of values follow. The last columns are those in which tasks often differ.
 INSERT INTO synergon_task (
     kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
     id, payload, priority, run_at, meta
 )
 
 -- name: insert_bound
--- The same for tasks that stand in a line, belong to a group, wait for one, are commands, or requirements something.
+-- `insert` for tasks that join a key queue or a group, wait for a group, are commands, or have requirements.
 INSERT INTO synergon_task (
     kind, queue, state, max_attempts, key, enqueued_at, expires_at, overrides, tags, origin,
     limit_key, group_id, after_group, is_command, target, provider, requirements,

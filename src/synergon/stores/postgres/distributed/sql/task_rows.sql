@@ -1,5 +1,5 @@
 -- name: end
--- The first of two steps: the rows, which the caller has locked, are written to the history.
+-- The first of two steps: copies the rows, which the caller has locked, to the history.
 INSERT INTO {schema}.history (
     id, kind, queue, state, reason, priority, run_at, payload, result, attempts, max_attempts, crashes, claim_no,
     finished_no, node_id, server, key, cancel_requested, overdue, enqueued_at, started_at, finished_at, expires_at,
@@ -14,7 +14,7 @@ FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (id, result)
 WHERE task.id = ANY ($1)
 
 -- name: remove_ended
--- The second step.
+-- The second step: deletes the copied rows.
 DELETE FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: make_due_ready
