@@ -1,8 +1,9 @@
-"""Whether other tasks go first: a node's next claim, without taking anything.
+"""A dry run of a node's next claim: shows whether the node would take the task or others first, without taking
+anything.
 
-It is asked only where nothing else stands in the way, or where room may be kept. Of each kind not many more are looked
-at than the node could start, and of what demands the same and does not fit there by then, the first alone: its cost
-follows from the slots of the node, not from the backlog.
+It runs only if there is no other cause, or if capacity may be reserved. It reads few more tasks of each kind than the
+node can start, and only the first task of a ready group that does not fit. So its cost depends on the slots of the
+node, not on the backlog.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from synergon.stores.base import Store
 from synergon.stores.rules.claim_plan import ClaimPlan
 
 Counts = Mapping[tuple[str, str, State], int]
-"""How many tasks there are by queue, kind and state."""
+"""The numbers of tasks by queue, kind and state."""
 
 LOOKS: Final = 20
-"""So often more tasks of a kind are looked at, if those before could not be taken."""
+"""How many pages of a kind's tasks are read, if those before could not be taken."""
 
 FIRST: Final = 50
-"""So many at least are looked at while room may be kept for one that does not fit."""
+"""How many tasks at least are read while capacity may be reserved for one that does not fit."""
 
 COMMANDS_AT_A_TIME: Final = 1000
-"""So many commands are read at a time."""
+"""How many commands are read at a time."""
 
 
 class DryRun(NamedTuple):
-    """What comes of a task in a claim."""
+    """What a claim would do with a task."""
 
     is_taken: bool
     reserved: int | None = None
-    """The claim ends at this task, which has waited for long and does not fit: capacity is reserved for it."""
+    """The task for which the claim would reserve capacity, because it has waited long and does not fit."""
 
 
 async def dry_run(store: Store, node: NodeView, task: TaskRecord, shared: SharedState) -> DryRun:
-    """Whether the next claim of the node, for all kinds of which something is ready, takes this task."""
+    """Whether the node's next claim, for all kinds that have ready tasks, takes this task."""
     request = node.request(_wanted(node, task, await store.counts()))
     if all(kind_request.kind != task.kind for kind_request in request.kinds):
         return DryRun(False)
@@ -53,7 +54,8 @@ async def dry_run(store: Store, node: NodeView, task: TaskRecord, shared: Shared
 
 
 def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:
-    """The kinds of which something is ready for this node. Those that it asks about go their own way."""
+    """The kinds that have ready tasks for this node, without other kinds that use `can_accept`: they are claimed
+    separately."""
     ready = {
         kind
         for (queue, kind, state), _ in counts.items()
@@ -63,7 +65,7 @@ def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:
 
 
 class _DryClaim:
-    """A claim that takes nothing: it offers the planner what the store has, and writes nothing."""
+    """A claim that writes nothing: it offers the store's ready tasks to the planner."""
 
     def __init__(self, store: Store, request: ClaimRequest, shared: SharedState) -> None:
         self._store = store
@@ -71,11 +73,10 @@ class _DryClaim:
         self._shared = shared
         self._plan = ClaimPlan(request, shared.allotment())
         self._reserved: TaskRecord | None = None
-        """The task that the node has reserved capacity for already, if it may be taken."""
+        """The task for which the node has reserved capacity, if it may be taken."""
 
     async def hold_reserved(self, task_id: int, kind_request: KindRequest) -> None:
-        """Hold the permits of the reserved task, as the claim does. It may be taken if a look just before its own
-        position finds it."""
+        """Hold permits for the reserved task, as the claim does, if a query at its position finds it ready."""
         queues = self._request.queues
         (task,) = await self._store.get([task_id])
         if task is None or not (queues is None or task.queue in queues):
@@ -87,7 +88,7 @@ class _DryClaim:
             self._plan.shared.hold(kind_request, ready_task(task))
 
     async def result_for(self, task: TaskRecord) -> DryRun:
-        """What the claim does with this task."""
+        """What the claim would do with this task."""
         async for first in self._in_order():
             may_reserve = self._shared.may_be_reserved(first, self._request)
             grant = self._plan.offer(ready_task(first, may_reserve=may_reserve))
@@ -97,7 +98,7 @@ class _DryClaim:
         return DryRun(False)
 
     async def _in_order(self) -> AsyncIterator[TaskRecord]:
-        """The tasks that may be taken, of all kinds, in claim order."""
+        """The candidates of all kinds, in claim order."""
         kind_requests = self._request.kinds
         streams = [
             stream
@@ -112,7 +113,7 @@ class _DryClaim:
             heads = [*waiting, (stream, await anext(stream, None))]
 
     async def _candidates(self, kind_request: KindRequest) -> AsyncIterator[TaskRecord]:
-        """The tasks of a kind in order, without the reserved one."""
+        """The candidates of one kind in order, without the reserved task."""
         if kind_request.is_command:
             for command in await self._commands(kind_request.kind):
                 yield command
@@ -130,7 +131,7 @@ class _DryClaim:
             after = found[-1].priority, found[-1].id
 
     def _look(self, kind_request: KindRequest, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
-        """Tasks that fit later are read only as long as capacity may be reserved for one of them."""
+        """The query for candidates. Tasks that fit later are read only while capacity may be reserved for one."""
         request, may_reserve = self._request, self._plan.node.may_reserve
         return CandidateQuery(
             kind_request=kind_request,
@@ -147,7 +148,7 @@ class _DryClaim:
             yield self._reserved
 
     async def _commands(self, kind: str) -> list[TaskRecord]:
-        """Those that are ready; there are not many, and they come from every queue."""
+        """The ready commands of a kind, from every queue. There are never many."""
         query = TaskQuery(states=frozenset({State.READY}), kind=kind, limit=COMMANDS_AT_A_TIME)
         page = await self._store.list_tasks(query)
         found = list(page.tasks)
