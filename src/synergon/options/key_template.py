@@ -1,4 +1,4 @@
-"""Which line a task stands in: the key that `limit_by` makes of its arguments."""
+"""The key of a task's key queue: computes what `limit_by` makes of the arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SINGLE_KEY: Final = ""
 
 
 class KeyTemplate:
-    """Makes the key, from the arguments that the function or template asks for."""
+    """Computes the key from the arguments that the function or template uses."""
 
     def __init__(
         self, by: Callable[..., Any] | str | None, parameters: Mapping[str, inspect.Parameter], kind: str
@@ -36,7 +36,7 @@ class KeyTemplate:
                 )
 
     def key(self, arguments: Mapping[str, Any]) -> str:
-        """The key; PayloadError if the function raises or returns nonsense."""
+        """The key. PayloadError if the function raises or returns an invalid key."""
         if self._by is None:
             return SINGLE_KEY
         known = {**self._defaults, **arguments}
@@ -54,7 +54,7 @@ class KeyTemplate:
 
 
 def _wanted(by: Callable[..., Any] | str | None, kind: str) -> tuple[str, ...]:
-    """The arguments that are asked for, by name."""
+    """The names of the arguments that the function or template uses."""
     if by is None:
         return ()
     if isinstance(by, str):

@@ -387,6 +387,4 @@ class Runner:
         if verdict.state is State.SUCCEEDED:
             self._completer.announce_now(fenced, verdict)
             return None
-        return (
-            outcome if verdict.state is None else Cancelled()
-        )  # its writes are rolled back, and the completer writes the outcome
+        return outcome if verdict.state is None else Cancelled()  # rolled back; the completer writes it

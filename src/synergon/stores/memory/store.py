@@ -85,9 +85,7 @@ class MemoryStore(BaseStore):
             if tables is not None:
                 tables.open_stores -= 1
                 if not tables.open_stores:
-                    _shared.pop(
-                        self._name, None
-                    )  # not left to the garbage collector: a frame may still refer to the tables
+                    _shared.pop(self._name, None)  # not left to the garbage collector: a frame may still hold it
 
     async def now(self) -> int:
         """The host's clock, but never earlier than any moment that a store of this name has returned."""

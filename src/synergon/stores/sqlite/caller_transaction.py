@@ -17,10 +17,7 @@ def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[
     """Insert inside the caller's own transaction."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
-    text_factory, connection.text_factory = (
-        connection.text_factory,
-        str,
-    )  # we read text as str, whatever the caller has set
+    text_factory, connection.text_factory = connection.text_factory, str  # read text as str, as the caller may not
     try:
         return _insert_on(connection, path, tasks)
     finally:
