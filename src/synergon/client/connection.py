@@ -156,7 +156,7 @@ class Connection:
             return
         self._store = self._waiters = self.peers = self._listener = None
         self.attach(None)
-        waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
+        waiters.close(NotConnected("the engine was closed while a caller waited for a result"))
         if peers is not None and listener is not None:
             await listener.stop()
             await peers.close()

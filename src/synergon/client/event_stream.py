@@ -58,7 +58,7 @@ class Follower:
         self._ask_from_time_to_time()
         while True:
             if self._waiters.is_closed:
-                raise NotConnected("the engine was closed while somebody followed its events")
+                raise NotConnected("the engine was closed while a caller followed its events")
             was_told = self.news.is_set()
             self.news.clear()
             self._looked_at = self._loop.time()

@@ -68,7 +68,7 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
-    """Resources and child processes of which the node has enough in total, but not enough free."""
+    """Resources and child processes: the node has enough in total, but not enough free."""
     scales, state = NodeCapacity(node.request([task.kind])), node.state
     if scales.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return

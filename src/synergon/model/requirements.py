@@ -100,5 +100,5 @@ def forbidden_labels(requirements: Requirements, labels: frozenset[str]) -> list
 
 
 def oversized(requirements: Requirements, amounts: Mapping[str, int]) -> list[str]:
-    """The resources of which the task uses more than the node's total."""
+    """The resources whose cost exceeds the node's total."""
     return [name for name, amount in requirements.cost.items() if amount > amounts.get(name, 0)]

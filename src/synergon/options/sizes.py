@@ -33,7 +33,7 @@ def size_bytes(value: Size, option: str) -> int:
             raise OptionError(f'{option} must be bytes or a size like "512MB" or "2GiB", got {value!r}')
         amount = float(match[1]) * unit
         if not math.isfinite(amount):
-            raise OptionError(f"{option} must be a size that somebody might have, got {value!r}")
+            raise OptionError(f"{option} must be a realistic size, got {value!r}")
         if 0 < amount < 1:
             raise OptionError(f"{option} must be 0 or at least a byte, got {value!r}")
         return int(amount)

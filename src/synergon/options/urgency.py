@@ -14,7 +14,9 @@ def urgency_options(options: Mapping[str, Any], where: str) -> dict[str, bool]:
     """The checked values of these options."""
     said = {name: _check_flag(options[name], f"{where}: {name}") for name in OPTION_NAMES if name in options}
     if said.get("preemptible") and said.get("urgent"):
-        raise OptionError(f"{where}: urgent work yields to nobody; give urgent or preemptible, not both")
+        raise OptionError(
+            f"{where}: urgent and preemptible are mutually exclusive: an urgent task never yields; give one of them"
+        )
     if said.get("preemptible") and said.get("uninterruptible"):
         raise OptionError(f"{where}: what is uninterruptible never yields; give one of it and preemptible, not both")
     return said

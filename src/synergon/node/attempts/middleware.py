@@ -192,7 +192,7 @@ async def wrap_child(
     deadlines: Deadlines,
     judge: Callable[[Any, BaseException | None], Outcome],
 ) -> Outcome:
-    """Run middleware around a task function in a child process, of which only the outcome arrives here. The function
+    """Run middleware around a task function in a child process; only the function's outcome arrives here. The function
     has its own deadline; the middleware before and after it gets the full timeout each."""
     ended: list[tuple[Outcome, Any, ChildFunctionEnded | None]] = []
 

@@ -301,7 +301,7 @@ class Runner:
             if not self._loop.is_running():  # it is being torn down
                 raise
             return None, error
-        except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+        except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
             return None, error
         finally:
             attempt.asyncio_task = None
@@ -312,7 +312,7 @@ class Runner:
         def run_function() -> tuple[Any, BaseException | None]:
             try:
                 return attempt.task_type.function(*positional, **arguments), None
-            except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+            except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
                 return None, error
 
         pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(

@@ -175,7 +175,7 @@ class Preemption:
         self._backoffs[claim.kind] = self._clock.monotonic() + PAUSE_SECONDS
         asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._signals.capacity_freed)
         self._logger.warning(
-            "urgent task %d (%s) goes back: nobody has yielded to it within %g s",
+            "urgent task %d (%s) is handed back: running tasks did not yield to it within %g s",
             claim.id,
             claim.kind,
             YIELD_SECONDS,

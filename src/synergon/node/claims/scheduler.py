@@ -1,4 +1,4 @@
-"""The scheduler: the one loop of a node that turns wake-ups into claims.
+"""The scheduler: the one loop of a node that claims after wake-ups.
 
 It is level-triggered: it has a set of dirty kinds, which may have ready tasks, and one event. Adding to the set never
 blocks. One claim is in flight at a time; wake-ups that arrive meanwhile are handled by the next claim, which is all the

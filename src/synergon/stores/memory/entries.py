@@ -17,7 +17,7 @@ class Node(msgspec.Struct):
     leased_until: int
     cordoned_at: int | None
     published: bytes
-    """What it said of itself last."""
+    """The last published status."""
     published_at: int
     is_stopping: bool = False
 
@@ -37,7 +37,7 @@ class Server(msgspec.Struct):
     capacity: int | None
     failures: int = 0
     backoffs: int = 0
-    """How often it has rested since it last was well."""
+    """The number of back-offs since the last success."""
     backs_off_until: int | None = None
 
     def is_backed_off(self, now: int) -> bool:
@@ -64,7 +64,7 @@ class Group(msgspec.Struct):
     ended_at: int | None = None
     then_id: int | None = None
     live: int = 0
-    """How many of its tasks have not ended."""
+    """The number of its live tasks."""
     members: dict[int, Row] = {}
     followers: dict[int, Row] = {}
-    """The tasks that wait for its end."""
+    """The tasks that wait for the end of the group."""

@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 SCHEME: Final = "memory://"
 
 _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
-"""The tables of each name. Weak, so that a store that was dropped without a `close` does not keep them."""
+"""The tables of each name. Weak references, so that a store that was dropped without `close` does not retain them."""
 _sharing: Final = threading.Lock()
 
 

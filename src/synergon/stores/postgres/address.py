@@ -29,7 +29,7 @@ _SERVERS: Final = (
     *("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "work_mem"),
     *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"),
 )
-"""Settings of a session that are taken by their own names; any other one can be had with `options`."""
+"""Session settings that a URL may contain by name; any other can be given with `options`."""
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -39,18 +39,18 @@ class Address:
 
     dsn: str
     location: str
-    """The same for people: without the password."""
+    """The address for messages: without the password."""
     schema: str = SCHEMA
     pool: int = POOL
-    """How many connections this process may hold, besides those for its lease, wake-ups and `ctx.transaction()`."""
+    """The maximum number of connections, without those for the lease, wake-ups and `ctx.transaction()`."""
     call_seconds: float = CALL_SECONDS
-    """No call takes longer, waiting for a connection included, but for the tenth in which it is given up."""
+    """The maximum duration of a call, including the wait for a connection; a rollback may add a tenth."""
     is_pooled_elsewhere: bool = False
-    """A transaction-mode pooler stands in between: nothing may outlive a transaction on a connection."""
+    """The connection goes through a transaction-mode pooler: no session state may outlive a transaction."""
     profile: Profile = STANDARD
-    """What the database can do."""
+    """The profile of the database."""
     notifies: bool = True
-    """Whoever enqueues in a transaction of their own wakes the nodes with a NOTIFY."""
+    """An enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
 
     @property
     def listens(self) -> bool:

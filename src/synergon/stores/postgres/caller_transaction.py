@@ -16,7 +16,7 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rules.insert import check_keys, store
 
 PAYLOAD_BYTES: Final = 7999
-"""What fits into a notification; more kinds than that are told as `all`."""
+"""The maximum size of a notification; a longer list of kinds is sent as `all`."""
 
 Result = TypeVar("Result")
 

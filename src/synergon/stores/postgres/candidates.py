@@ -14,7 +14,7 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rules.node_capacity import requirements_of
 
 BEFORE_ALL: Final = (2**63 - 1, 0)
-"""A place that nobody has a better one than."""
+"""A position before that of every task."""
 
 
 async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:

@@ -22,8 +22,8 @@ from synergon.stores.rules.claim_plan import ReadyGroupName
 
 TRIES: Final = 8
 PATIENT_TRIES: Final = 3
-"""The holder of a row is another claim, most likely, and gone at the next try; after these tries held rows are found
-one by one."""
+"""How often a claim just repeats: most locks are those of other claims, and end soon. After that it searches the locked
+rows one by one."""
 MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 

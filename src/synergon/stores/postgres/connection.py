@@ -19,23 +19,23 @@ Result = TypeVar("Result")
 CONNECT_SECONDS: Final = 10.0
 
 NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
-"""Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
-dead would wait for them; the server shall not keep them for longer than it takes to take over."""
+"""In milliseconds. A host that dies during a transaction leaves its locks, and the reapers would wait for them. So the
+server must end such a transaction within the time of a takeover."""
 
 AT_HAND: Final = 2
-"""As many connections stay out of the driver's pool between calls: to take one from there and to give it back takes
-about as long as a short statement. One is for who claims, and one for who finishes or enqueues."""
+"""How many connections stay outside of the driver's pool between calls: to acquire and release one takes about as long
+as a short statement. One is for claims, and one for outcomes or inserts."""
 
 QUEUE_PART: Final = 0.9
-"""Of the time of a call, to wait for a connection: then it is not over yet, so that it can be told why."""
+"""The part of a call's time that it may wait for a connection. It is less than all, so that the error can say why."""
 
 PARTING_PART: Final = 0.1
-"""The same, beyond its end: for the server to say that it has given up what was asked. A server that stands still says
-nothing, and the connection is cut then."""
+"""The part of a call's time that is added for the server to confirm a rollback. If it does not, the connection is
+cut."""
 
 ISOLATION: Final = "read_committed"
-"""What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
-pooler nothing can be set for a connection."""
+"""The isolation level that our statements need, given at each BEGIN: a database or role may have another default, and
+behind a pooler nothing can be set for a connection."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:

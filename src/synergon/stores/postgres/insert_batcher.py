@@ -17,7 +17,7 @@ from synergon.errors import NotConnected, StoreError, StoreUnavailable
 from synergon.model.tasks import Insertion, NewTask
 
 MOST_TASKS: Final = 2000
-"""In one statement, unless a single call has more."""
+"""The maximum number of tasks in one statement, unless a single call has more."""
 
 Insert = Callable[[Sequence[NewTask]], Awaitable[list[Insertion]]]
 

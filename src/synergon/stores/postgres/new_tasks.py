@@ -19,7 +19,7 @@ from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres.transaction import Transaction
 
 TASKS_AT_ONCE: Final = 1000
-"""How many tasks one statement inserts at the most."""
+"""The maximum number of tasks that one statement inserts."""
 
 
 def joins_anything(task: NewTask) -> bool:

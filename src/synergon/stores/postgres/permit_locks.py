@@ -22,7 +22,7 @@ from synergon.stores.rules.shared_capacity import ServerCapacity
 from synergon.stores.session import KeyQueueLimit, LimitRow, SharedLimits
 
 Covering = dict[frozenset[str], frozenset[str]]
-"""The limits that cover the servers of each set of providers, as the last claim saw them."""
+"""The limits that cover the servers of each set of providers, as the last claim found them."""
 
 
 class PoolRow(msgspec.Struct, frozen=True):

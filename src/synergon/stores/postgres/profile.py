@@ -26,23 +26,23 @@ class Profile:
     """One member of the PostgreSQL family."""
 
     name: str
-    """As in `?profile=`, and in the schema's `meta`."""
+    """The name in `?profile=`, and in the schema's `meta`."""
     overlay: str | None
-    """A folder of statements that take the place of those of the same name; None: they are right as they are."""
+    """A folder of statements that replace those with their name; None if there are none."""
     migrations: str
     settings: Mapping[str, str]
-    """For our own connections."""
+    """Session settings of the store's own connections."""
     cleaning: str | None
-    """What removes a stranger's settings from a connection; None: the driver's own way."""
+    """The statement that resets the settings of a connection; None for the driver's own reset."""
     notifies: bool
-    """It has LISTEN and NOTIFY."""
+    """The database has LISTEN and NOTIFY."""
     contention_pauses: tuple[float, ...]
-    """Seconds between the tries of a transaction that met another one in a way that only one of them could survive."""
+    """The delays in seconds before a transaction is repeated after a deadlock or serialization failure."""
     asks_one_number: bool
-    """A statement that looks into several lanes asks for the same number of rows of each."""
+    """A statement that reads several ready groups reads one number of rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     claim_shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
-    """A shorter way, for one kind, or for as long as there is more than is asked for; None: there is none."""
+    """The shorter claim, for one kind, or while more tasks are ready than requested; None if there is none."""
     changes_several_tables: bool
     """One statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
@@ -59,8 +59,8 @@ class Profile:
 
 
 READ_COMMITTED: Final = {"default_transaction_isolation": "read committed"}
-"""For statements that are transactions by themselves. Not everybody's default: without it more of them meet, and are
-made again."""
+"""For statements that are their own transactions. It is not the default of every database: without it more of them
+conflict and are repeated."""
 
 STANDARD: Final = Profile(
     name="standard",
@@ -103,6 +103,6 @@ DISTRIBUTED: Final = Profile(
     changes_several_tables=False,
     endings=ClockFinalEvents.open,
 )
-"""Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
+"""Distributed databases with PostgreSQL's protocol: YugabyteDB, CockroachDB."""
 
 PROFILES: Final = MappingProxyType({profile.name: profile for profile in (STANDARD, DISTRIBUTED)})

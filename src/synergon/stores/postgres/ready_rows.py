@@ -68,11 +68,11 @@ class ClaimState:
 
     def __init__(self, covering: Covering, held: Collection[int], tried: list[int]) -> None:
         self.covering: Final = covering
-        """The limits that cover servers, as the last claim of this process saw them."""
+        """The limits that cover servers, as the last claim of this process found them."""
         self.held: Final = held
-        """Tasks on which other transactions hold locks: they are left alone."""
+        """Tasks that other transactions have locked: the claim excludes them."""
         self.tried: Final = tried
-        """The tasks that the last statement would have changed."""
+        """The tasks that the last statement tried to change."""
         self.passed_over: Final = set(held)
 
 
@@ -221,6 +221,6 @@ class ReadyRows:
 
 
 def _batches(numbers: Mapping[ReadyGroupName, int]) -> list[dict[ReadyGroupName, int]]:
-    """Separate the groups of which one task is wanted, which may be many, from the others."""
+    """Separate the groups for which one task is requested, which may be many, from the others."""
     ones = {group: number for group, number in numbers.items() if number == 1}
     return [ones, {group: number for group, number in numbers.items() if number > 1}]

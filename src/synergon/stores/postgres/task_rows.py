@@ -20,7 +20,7 @@ class _PrunedTask(msgspec.Struct, frozen=True):
     queue: str
     kind: str
     ended_no: int
-    """Its place in the order of final events."""
+    """Its position in the order of final events."""
 
 
 class TaskRows:

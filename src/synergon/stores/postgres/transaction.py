@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synergon.stores.postgres.ready_rows import ClaimState
 
 ReadyGroups = dict[tuple[str, str, str], int]
-"""How many ended tasks of which queue, kind and state came or went."""
+"""Changes of the numbers of final tasks, by queue, kind and state."""
 
 
 class Transaction:
@@ -46,20 +46,20 @@ class Transaction:
     ) -> None:
         self.profile = profile
         self.is_callers = is_callers
-        """It is a caller's own transaction, which may be held for long: nothing may be locked that others need."""
+        """This is a caller's own transaction, which may last long: it must lock nothing that others need."""
         self.touched = Touched()
         self.key_queue_limits: dict[str, KeyQueueLimit] = {}
         self.locked_groups: set[int] = set()
         self.locked_limits: SharedLimits | None = None
-        """What an exchange has locked for its claim."""
+        """The limits that an exchange has locked for its claim."""
         self.claim: ClaimState | None = None
         """What a claim remembers between its statements."""
         self.server_health: dict[ServerName, ServerHealth | None] = {}
-        """The servers whose health was asked for; None: it is no news, and not locked."""
+        """The health of the servers that were locked; None for a server whose health does not change."""
         self._connection = connection
         self._sql = sql
         self.shard = shard
-        """Where it counts."""
+        """The shard of the counts that this engine writes to."""
         self._ready_groups: ReadyGroups = {}
         self._queues: set[str] = set()
 

@@ -87,7 +87,7 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
 
 
 def kinds_to_look_for(request: ClaimRequest) -> list[KindRequest]:
-    """The kinds of which a task might be taken, and the kind of the reserved task, whose reservation needs no slot."""
+    """The kinds that may have a task to take, and the kind of the reserved task, whose reservation needs no slot."""
     least = 1 if request.reserved_task is None else 0
     return [kind for kind in request.kinds if kind.count >= least]
 

@@ -75,7 +75,7 @@ class ClaimPlan:
 
     @property
     def unfit(self) -> frozenset[str]:
-        """Kinds of which a task fits the node later, but not now."""
+        """Kinds with a task that fits the node later, but not now."""
         return frozenset(self.node.unfit)
 
     def order(self, task: ReadyTask) -> ClaimOrder:

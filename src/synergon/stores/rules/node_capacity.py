@@ -51,7 +51,7 @@ class NodeCapacity:
         self.may_reserve = may_reserve(request)
         """Whether the claim may reserve capacity for the next task in order that does not fit."""
         self.unfit: set[str] = set()
-        """Kinds of which a task was found that fits later, but not now."""
+        """Kinds with a task that fits later, but not now."""
 
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
         """Whether a task with these requirements fits now. Without an id: any task but the reserved one."""
@@ -72,7 +72,7 @@ class NodeCapacity:
         return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
 
     def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
-        """The resources of which too little is free for the task."""
+        """The resources that are too scarce for the task now."""
         is_exempt = self._is_exempt(kind_request, requirements, task_id)
         return [
             name

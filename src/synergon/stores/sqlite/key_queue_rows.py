@@ -22,8 +22,8 @@ from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 from synergon.stores.typed_rows import Row
 
 SIZES: Final = (1, 4, 16, 64, 256, KEY_QUEUES_AT_ONCE)
-"""A list of key queues is filled up with NULLs to one of these, so that few statements have to be prepared. The names
-are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
+"""A list of key queues is padded with NULLs to one of these lengths, so that few statements have to be prepared. The
+names are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
 
 _TEXTS: Final = {
     (name, size): SQL[name].replace("{names}", ", ".join(["(?, ?)"] * size))

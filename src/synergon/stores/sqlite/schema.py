@@ -52,7 +52,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if version == 0 and str(error).endswith("already exists"):
             raise SchemaError(
-                f"{path} is somebody else's: the {error}, and synergon did not make it; rename it, or use another file"
+                f"{path} belongs to another program: the {error}, not made by synergon; rename it, or use another file"
             ) from error
         raise
     except BaseException:

@@ -45,7 +45,7 @@ from synergon.stores.sqlite.transaction import Transaction
 Result = TypeVar("Result")
 
 LAST_ID: Final = 2**63 - 1
-"""No task has a greater one."""
+"""The greatest id that a task can have."""
 
 
 class SqliteStore(BaseStore):

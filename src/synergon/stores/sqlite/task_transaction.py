@@ -28,10 +28,10 @@ from synergon.stores.sqlite.session import Session
 LOCK_WAIT_SECONDS: Final = 10.0
 
 INTERRUPT_SECONDS: Final = 0.1
-"""How long a rollback waits for a statement of the body before it interrupts that."""
+"""How long a rollback waits for a statement of the task function before it interrupts the statement."""
 
 _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
-"""Threads of their own for those that end: others may be waiting for that very end on every other thread."""
+"""Separate threads for ending transactions: all other threads may be waiting for one to end."""
 
 
 class SqliteTaskTransaction:
@@ -115,8 +115,8 @@ class SqliteTaskTransaction:
     def _why_unusable(self) -> str:
         if self._was_held_too_long:
             return (
-                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
-                "writing, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
+                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which blocks all other "
+                "writers, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
                 "(another enqueue waits for this transaction to end)"
             )
         return "the task function committed, rolled back or closed ctx.transaction() itself; leave that to synergon"

@@ -33,10 +33,10 @@ Result = TypeVar("Result")
 Work = Callable[[Transaction], Result]
 
 CALL_SECONDS: Final = 30.0
-"""How long a call may wait for a lock that somebody else holds."""
+"""How long a call may wait for a lock that another process holds."""
 
 BATCH: Final = 2000
-"""How many callers share one commit at the most."""
+"""The maximum number of callers that share one commit."""
 
 
 class _Job(Generic[Result]):

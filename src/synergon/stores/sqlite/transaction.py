@@ -17,10 +17,10 @@ from synergon.stores.typed_rows import Row, row_reader
 SQL = statements("sqlite")
 
 ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
-"""Starting a statement costs more than a row of it does, and only statements that were seen before need no parsing."""
+"""A few fixed sizes: starting a statement costs more than a row, and only known statements need no parsing."""
 
 OWN_COLUMNS: Final = 5
-"""Of a new task's row: id, payload, priority, due and meta, in which tasks of one kind often differ."""
+"""The number of columns in which tasks of one kind often differ: id, payload, priority, due time and meta."""
 
 
 def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
@@ -36,10 +36,10 @@ def _inserts(name: str, shared: int) -> tuple[tuple[int, str], ...]:
 
 
 _INSERTS: Final = {10: _inserts("insert", 10), 17: _inserts("insert_bound", 17)}
-"""By the number of columns that rows share."""
+"""The insert statements, by the number of common columns."""
 
 _readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {}
-"""What makes structs of rows, by type and statement: to ask a cursor for its columns takes longer than a row does."""
+"""Functions that convert rows to structs, by type and statement. Cached, because reading a cursor's columns is slow."""
 
 
 class Transaction:
@@ -71,7 +71,7 @@ class Transaction:
         self._steady = 0
         self._last_id = 0
         self._new_tasks: dict[tuple[Any, ...], list[Any]] = {}
-        """What tasks have in common, and the rest of each, one after the other."""
+        """The values of the common columns, and the other values of each task, one after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
         self.touched = Touched()

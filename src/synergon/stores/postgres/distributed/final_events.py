@@ -22,11 +22,11 @@ from synergon.stores.postgres.final_events import Run, event_of, pruned
 from synergon.stores.postgres.session import Session
 
 MARGIN_SECONDS: Final = 60.0
-"""How much longer the stretch is than a transaction may take: clocks differ, and nobody looks all the time."""
+"""How much longer the stretch is than the longest transaction, because clocks differ and reads are apart."""
 SHORT_SECONDS: Final = 2.0
-"""How far back every look goes: that far, clocks of several machines may well be apart."""
+"""How far back every read goes: the difference that the clocks of several machines may have."""
 LONG_LOOK_SECONDS: Final = 15.0
-"""How often the whole stretch is looked at."""
+"""How often the whole stretch is read."""
 
 _CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
 _LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
