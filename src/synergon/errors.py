@@ -4,7 +4,7 @@ SynergonError
 ├── ConfigurationError (ValueError)   the mistake is in the code or settings; raised where it is made
 │   ├── OptionError                   an option is unknown, misspelt or has a bad value
 │   ├── KindError                     a kind is unknown, or registered twice
-│   └── NotAvailable                  a feature that this release, store or place does not have
+│   └── NotAvailable                  a feature that this release, store or platform does not have
 ├── PayloadError (ValueError)         arguments or results that do not fit, are no JSON, or are too large
 ├── StoreError                        the store could not do what was asked
 │   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
